@@ -1,0 +1,24 @@
+.PHONY: setup demo test test-long check format clean
+PY := .venv/bin/python
+
+setup:            ## make .venv and .venv-engine from their locks
+	@infra/setup/setup.sh
+
+demo: setup       ## train the shipped tiny policy end to end on this machine
+	@.venv/bin/nbrl train tiny-cpu --demo
+
+test: setup       ## all tests but the long ones
+	$(PY) -m pytest -m "not long"
+
+test-long: setup  ## the long matrices
+	$(PY) -m pytest -m long --timeout 1800
+
+check: setup      ## format, lint, types, import rules
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+format: setup
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Makes .venv (main) and .venv-engine (SGLang) from their locks. Run again, it does nothing unless a lock changed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+
+say() { printf '\033[1m%s\033[0m\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+"$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
+  die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
+
+if ! command -v bwrap >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing bubblewrap"
+    apt-get install -y -qq bubblewrap >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; }
+  else
+    die "bubblewrap is missing: install it (Debian: sudo apt-get install bubblewrap) and run again."
+  fi
+fi
+
+stamp=$(cat pyproject.toml uv.lock infra/engine/environment/uv.lock infra/setup/setup.sh | sha256sum | cut -d' ' -f1)
+[ "$(cat .venv/.nbrl-setup .venv-engine/.nbrl-setup 2>/dev/null | sort -u)" = "$stamp" ] && exit 0
+
+if ! command -v uv >/dev/null; then
+  say "installing uv"
+  "$python" -m venv .venv-uv
+  .venv-uv/bin/pip install -q 'uv>=0.9'
+  PATH="$PWD/.venv-uv/bin:$PATH"
+fi
+
+# The CPU build of torch: wherever pip is configured to look, else the PyTorch project's own index; with an NVIDIA GPU, the CUDA build.
+torch_flags=(--no-deps)
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  torch_flags=()
+else
+  links=${UV_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
+  if [ -n "$links" ]; then torch_flags+=(--find-links "$links"); else torch_flags+=(--index https://download.pytorch.org/whl/cpu); fi
+fi
+
+# environment <folder> <project> <extra uv sync flags…>
+environment() {
+  local folder=$1 project=$2; shift 2
+  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --no-install-package torch --python "$python" --project "$project" "$@"
+  "$folder/bin/python" -c 'import torch' 2>/dev/null || uv pip install --quiet --python "$folder/bin/python" torch==2.13.0 "${torch_flags[@]}"
+  "$folder/bin/python" -c 'import torch' || die "torch does not import in $folder; remove the folder and run again."
+}
+say "making .venv (main)"
+environment .venv . --all-extras
+say "making .venv-engine (SGLang)"
+environment .venv-engine infra/engine/environment
+echo "$stamp" >.venv-engine/.nbrl-setup
+echo "$stamp" >.venv/.nbrl-setup
