@@ -1,0 +1,131 @@
+"""The think-code-observe loop: one task, one policy, one kernel, one trajectory."""
+
+import time
+from dataclasses import dataclass
+
+from agent.context import Context
+from agent.errors import AgentError
+from agent.kernel import CellResult, Kernel
+from agent.notepad import State, read_state
+from agent.policy import Generation, Policy
+from agent.protocol import Malformed, parse_action
+from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer
+from agent.tools.base import Toolbox, describe
+from agent.trajectory import Status, Step, Trajectory
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a trajectory is asked. The ground truth is not here: it never comes near the agent."""
+
+    id: str
+    group: str
+    sample: int
+    question: str
+    ability: str
+    seed: int
+
+
+def observe(cell: CellResult) -> str:
+    """What the policy reads of a cell."""
+    text = "".join(output.text if output.text.endswith("\n") else output.text + "\n" for output in cell.outputs).rstrip(
+        "\n"
+    )
+    notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
+    return "\n".join(part for part in (text, notice) if part)
+
+
+class Episode:
+    """One run of the loop; single use. `run` always returns a trajectory: what goes wrong is its status.
+
+    Infrastructure faults give status `failed` with the reason; the caller may run the task again in a fresh kernel.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        policy: Policy,
+        kernel: Kernel,
+        toolbox: Toolbox,
+        tokenizer: ChatTokenizer,
+        settings: AgentSettings,
+    ) -> None:
+        self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
+        self._tokenizer, self._settings = tokenizer, settings
+        system = settings.render_system_prompt(describe(toolbox.tools.values()))
+        self._context = Context(tokenizer, settings, system, task.question)
+        self._state = State()
+        self._steps: list[Step] = []
+
+    async def run(self) -> Trajectory:
+        started, clock = time.time(), time.monotonic()
+        deadline = clock + self._settings.deadline_s
+        status, failure = Status.STEP_LIMIT, ""
+        try:
+            for index in range(self._settings.max_steps):
+                ended = await self._step(index, deadline)
+                if ended is not None:
+                    status = ended
+                    break
+        except AgentError as error:
+            status, failure = Status.FAILED, str(error)
+        return Trajectory(
+            id=self._task.id,
+            group=self._task.group,
+            sample=self._task.sample,
+            question=self._task.question,
+            ability=self._task.ability,
+            status=status,
+            answer=self._state.answer,
+            failure=failure,
+            nodes=self._context.nodes,
+            steps=self._steps,
+            started_at=started,
+            seconds=time.monotonic() - clock,
+        )
+
+    async def _step(self, index: int, deadline: float) -> Status | None:
+        """One think-code-observe; the status that ends the trajectory, or None to go on."""
+        prompt = self._context.prompt(index, self._state)
+        if prompt is None:
+            return Status.TOKEN_LIMIT
+        ids, room = prompt
+        clock = time.monotonic()
+        if clock >= deadline:
+            return Status.TIMEOUT
+        generation = await self._policy.generate(ids, room, self._task.seed + index)
+        self._context.sampled(index, generation)
+        step = self._read(generation)
+        step.policy_seconds = time.monotonic() - clock
+        self._steps.append(step)
+        if step.malformed:
+            step.observation = f"Malformed action: {step.malformed}. Nothing was run."
+        else:
+            await self._run_cell(step, deadline)
+        step.notepad = self._state.notepad.model_dump_json()
+        if self._state.answer is not None:
+            return Status.ANSWERED
+        if step.cell_status == "dead":
+            return Status.NO_ANSWER
+        self._context.observe(index, generation, step.observation)
+        return None
+
+    def _read(self, generation: Generation) -> Step:
+        if generation.finish == "length":
+            return Step(think="", malformed=f"it is longer than {self._settings.action_tokens} tokens")
+        text = self._tokenizer.decode(generation.token_ids)
+        action = parse_action(text, self._settings.think_tag, self._settings.code_tag)
+        if isinstance(action, Malformed):
+            return Step(think=text, malformed=action.reason)
+        return Step(think=action.think, code=action.code)
+
+    async def _run_cell(self, step: Step, deadline: float) -> None:
+        clock = time.monotonic()
+        timeout = max(0.1, min(self._settings.cell_timeout_s, deadline - clock))
+        cell = await self._kernel.execute(step.code, timeout)
+        step.kernel_seconds = time.monotonic() - clock
+        step.cell_status, step.outputs = cell.status, cell.outputs
+        step.observation = observe(cell)
+        step.tool_calls = self._toolbox.take_calls()
+        self._state = read_state(cell.state, self._state)

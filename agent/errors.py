@@ -1,0 +1,16 @@
+"""The agent's errors, named by the boundary at which they arise.
+
+What a model or its cell does wrong is never an error: it is an observation or a status.
+"""
+
+
+class AgentError(Exception):
+    """Base of the agent's errors; the message says what is wrong, where, and how to mend it."""
+
+
+class PolicyError(AgentError):
+    """The policy's server did not answer or answered nonsense: an infrastructure fault, worth a retry."""
+
+
+class TokenizerError(AgentError):
+    """The tokenizer cannot render the agent's messages."""

@@ -1,0 +1,21 @@
+"""What the agent asks of a notebook kernel."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from agent.trajectory import Output
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a cell did. `state` is what `inside.State` reported with the same reply; hostile until validated."""
+
+    status: Literal["ok", "error", "timeout", "dead"]
+    outputs: list[Output] = field(default_factory=list)
+    state: Any = None
+
+
+class Kernel(Protocol):
+    """A clean notebook kernel in which the prelude of agent.prelude has run. Never raises for what a cell does."""
+
+    async def execute(self, code: str, timeout: float) -> CellResult: ...

@@ -1,0 +1,165 @@
+"""A trajectory and its Arrow schema.
+
+A trajectory is a tree of message nodes, each a run of token ids with a parent. The trunk holds the system prompt, the task and,
+step by step, the action as history and its observation. At every step a tail (notepad, budget, generation prompt) hangs off the
+trunk, and off the tail the action as it was sampled. Node ids are positions in `nodes`; a parent stands before its children.
+The ids of a sampled node are exactly those the engine returned.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+NodeKind = Literal["system", "task", "action", "observation", "tail", "sampled"]
+ROOT = -1
+
+
+class Status(StrEnum):
+    """How a trajectory ended. Everything but FAILED is the policy's own doing and is scored."""
+
+    ANSWERED = "answered"
+    NO_ANSWER = "no_answer"
+    STEP_LIMIT = "step_limit"
+    TOKEN_LIMIT = "token_limit"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Node(_Record):
+    """A run of token ids. `logprobs` has one entry per id on sampled nodes and is empty elsewhere."""
+
+    parent: int
+    kind: NodeKind
+    step: int
+    token_ids: list[int]
+    logprobs: list[float] = Field(default_factory=list)
+    weights_version: str = ""
+
+
+class Output(_Record):
+    """One output of a cell, as text."""
+
+    kind: Literal["stream", "result", "error", "display"]
+    text: str
+
+
+class ToolCall(_Record):
+    """One call of a host tool; `arguments` and `result` are JSON."""
+
+    name: str
+    arguments: str
+    result: str
+    ok: bool
+    seconds: float
+
+
+class Step(_Record):
+    """One think-code-observe. `malformed` holds the reason when the action was outside the grammar, and then no cell ran."""
+
+    think: str = ""
+    code: str = ""
+    malformed: str = ""
+    cell_status: Literal["ok", "error", "timeout", "dead", "none"] = "none"
+    outputs: list[Output] = Field(default_factory=list)
+    observation: str = ""
+    notepad: str = "{}"
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    policy_seconds: float = 0.0
+    kernel_seconds: float = 0.0
+
+
+class Trajectory(_Record):
+    """Everything about one rollout but its score. `group` is the prompt's id, `sample` the rollout's number in its group."""
+
+    id: str
+    group: str
+    sample: int
+    question: str
+    ability: str
+    status: Status
+    answer: str | None
+    failure: str = ""
+    nodes: list[Node]
+    steps: list[Step]
+    started_at: float = 0.0
+    seconds: float = 0.0
+
+    def sampled(self) -> list[Node]:
+        """The sampled action of every step, in order."""
+        return [node for node in self.nodes if node.kind == "sampled"]
+
+    def path(self, index: int) -> list[int]:
+        """Token ids from the root to the end of node `index`: what the engine saw, and the node itself."""
+        ids: list[int] = []
+        while index != ROOT:
+            ids[:0] = self.nodes[index].token_ids
+            index = self.nodes[index].parent
+        return ids
+
+
+_NODE = pa.struct(
+    [
+        ("parent", pa.int32()),
+        ("kind", pa.string()),
+        ("step", pa.int32()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("weights_version", pa.string()),
+    ]
+)
+_CALL = pa.struct(
+    [
+        ("name", pa.string()),
+        ("arguments", pa.string()),
+        ("result", pa.string()),
+        ("ok", pa.bool_()),
+        ("seconds", pa.float64()),
+    ]
+)
+_STEP = pa.struct(
+    [
+        ("think", pa.string()),
+        ("code", pa.string()),
+        ("malformed", pa.string()),
+        ("cell_status", pa.string()),
+        ("outputs", pa.list_(pa.struct([("kind", pa.string()), ("text", pa.string())]))),
+        ("observation", pa.string()),
+        ("notepad", pa.string()),
+        ("tool_calls", pa.list_(_CALL)),
+        ("policy_seconds", pa.float64()),
+        ("kernel_seconds", pa.float64()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("group", pa.string()),
+        ("sample", pa.int32()),
+        ("question", pa.string()),
+        ("ability", pa.string()),
+        ("status", pa.string()),
+        ("answer", pa.string()),
+        ("failure", pa.string()),
+        ("nodes", pa.list_(_NODE)),
+        ("steps", pa.list_(_STEP)),
+        ("started_at", pa.float64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+
+def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
+    return pa.Table.from_pylist([t.model_dump(mode="json") for t in trajectories], schema=SCHEMA)
+
+
+def from_table(table: pa.Table) -> list[Trajectory]:
+    """Raises pydantic.ValidationError when the table is not of this schema."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return [Trajectory.model_validate(row) for row in rows]
