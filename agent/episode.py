@@ -29,9 +29,7 @@ class Task:
 
 def observe(cell: CellResult) -> str:
     """What the policy reads of a cell."""
-    text = "".join(output.text if output.text.endswith("\n") else output.text + "\n" for output in cell.outputs).rstrip(
-        "\n"
-    )
+    text = "".join(output.text if output.text.endswith("\n") else output.text + "\n" for output in cell.outputs).rstrip("\n")
     notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
     return "\n".join(part for part in (text, notice) if part)
 

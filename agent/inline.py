@@ -35,7 +35,10 @@ class InlineKernel:
         outputs: list[Output] = []
         try:
             tree = ast.parse(code)
-            last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+            last: ast.Expr | None = None
+            if tree.body and isinstance(tree.body[-1], ast.Expr):
+                last = tree.body[-1]
+                del tree.body[-1]
             exec(compile(tree, "<cell>", "exec"), self._namespace)
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), self._namespace) if last else None
             if value is not None:

@@ -12,7 +12,7 @@ class Notepad:
         self.facts: list[str] = []
         self.draft: str = ""
 
-    def add_todo(self, items) -> None:
+    def add_todo(self, items: str | list) -> None:
         """Append one item or several to the plan."""
         self.plan += [{"text": str(item), "done": False} for item in ([items] if isinstance(items, str) else items)]
 
@@ -20,7 +20,7 @@ class Notepad:
         """Tick item `index` (counted from 0) of the plan."""
         self.plan[index]["done"] = True
 
-    def add_facts(self, facts) -> None:
+    def add_facts(self, facts: str | list) -> None:
         """Append one fact or several."""
         self.facts += [str(fact) for fact in ([facts] if isinstance(facts, str) else facts)]
 
@@ -33,7 +33,7 @@ class _State:
     """Travels back with each cell's reply as application/json."""
 
     def __init__(self) -> None:
-        self.answer = None
+        self.answer: str | None = None
 
     def _repr_json_(self) -> dict:
         return {
@@ -42,7 +42,7 @@ class _State:
         }
 
 
-def submit_final_answer(answer) -> None:
+def submit_final_answer(answer: object) -> None:
     """End the trajectory with this answer; the last submission counts."""
     _nbrl_state.answer = str(answer)
     print("submitted")

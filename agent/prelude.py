@@ -14,7 +14,5 @@ def prelude(tools: Iterable[Tool]) -> str:
     for tool in tools:
         names = ", ".join(tool.parameters)
         arguments = ", ".join(f"{name!r}: {name}" for name in tool.parameters)
-        source.append(
-            f"def {tool.name}({names}):\n    {tool.summary!r}\n    return host_call({tool.name!r}, {{{arguments}}})\n"
-        )
+        source.append(f"def {tool.name}({names}):\n    {tool.summary!r}\n    return host_call({tool.name!r}, {{{arguments}}})\n")
     return "\n\n".join(source)

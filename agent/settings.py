@@ -21,13 +21,9 @@ class AgentSettings(BaseModel):
     context_tokens: int = Field(25_600, ge=64, description="most tokens of prompt and action together")
     action_tokens: int = Field(3_072, ge=8, description="most tokens of one action")
     observation_chars: int = Field(20_000, ge=32, description="longest observation; the middle of a longer one is cut")
-    trim: Literal["none", "hard"] = Field(
-        "hard", description="at the token limit: end, or keep task, notepad and last step"
-    )
+    trim: Literal["none", "hard"] = Field("hard", description="at the token limit: end, or keep task, notepad and last step")
     cell_timeout_s: float = Field(30.0, gt=0)
-    deadline_s: float = Field(
-        240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored"
-    )
+    deadline_s: float = Field(240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored")
     think_tag: str = Field("think", pattern=r"^[a-z_]+$")
     code_tag: str = Field("code", pattern=r"^[a-z_]+$")
     system_prompt: str = Field(SYSTEM_PROMPT, description="may use {think}, {code} and {tools}")
@@ -35,9 +31,7 @@ class AgentSettings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> "AgentSettings":
         if self.action_tokens >= self.context_tokens:
-            raise ValueError(
-                f"action_tokens ({self.action_tokens}) must be below context_tokens ({self.context_tokens})"
-            )
+            raise ValueError(f"action_tokens ({self.action_tokens}) must be below context_tokens ({self.context_tokens})")
         if self.think_tag == self.code_tag:
             raise ValueError("think_tag and code_tag must differ")
         try:

@@ -22,9 +22,7 @@ class ChatTokenizer:
     def __init__(self, tokenizer: Tokenizer, name: str = "tokenizer") -> None:
         start, end = tokenizer.token_to_id(START), tokenizer.token_to_id(END)
         if start is None or end is None:
-            raise TokenizerError(
-                f"{name} has no {START} and {END} tokens; use a model whose chat template is ChatML (Qwen)"
-            )
+            raise TokenizerError(f"{name} has no {START} and {END} tokens; use a model whose chat template is ChatML (Qwen)")
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._start, self.end_id = start, end
@@ -35,9 +33,7 @@ class ChatTokenizer:
     def load(cls, model_path: Path | str) -> "ChatTokenizer":
         file = Path(model_path) / "tokenizer.json"
         if not file.is_file():
-            raise TokenizerError(
-                f"{file} does not exist; model_path must be a Hugging Face folder with a tokenizer.json"
-            )
+            raise TokenizerError(f"{file} does not exist; model_path must be a Hugging Face folder with a tokenizer.json")
         try:
             return cls(Tokenizer.from_file(str(file)), str(file))
         except (ValueError, json.JSONDecodeError, OSError) as error:
