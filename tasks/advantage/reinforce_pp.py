@@ -1,0 +1,23 @@
+"""Step-level REINFORCE++ (arXiv 2501.03262; over steps as in L0, arXiv 2506.23667)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
+    """R_t = Σ_{u≥t} γ^(u−t) r_u over the steps of one trajectory; shape [steps]."""
+    returns = np.zeros(len(rewards))
+    following = 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        following = rewards[step] + gamma * following
+        returns[step] = following
+    return returns
+
+
+def reinforce_pp(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], gamma: float) -> list[np.ndarray]:
+    """Step returns whitened over all steps of the batch (unbiased std + 1e-8); one array of [steps] a trajectory."""
+    returns = [discounted_returns(rewards, gamma) for rewards in step_rewards]
+    every = np.concatenate(returns)
+    spread = every.std(ddof=1) if len(every) > 1 else 0.0
+    return [(r - every.mean()) / (spread + 1e-8) for r in returns]

@@ -1,0 +1,99 @@
+"""Questions and the corpus of a run: generated, or read from files."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.worlds.world import World
+from infra.storage import Storage
+from tasks.errors import ConfigError
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("ability", pa.string()),
+        ("source", pa.string()),
+    ]
+)
+CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
+SPLITS = ("train", "held_out")
+
+
+class GeneratedData(BaseModel):
+    """The invented world of agent.worlds; train and held-out questions share no entity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["generated"] = "generated"
+    seed: int = 0
+    train: int = Field(1024, ge=1)
+    held_out: int = Field(256, ge=1)
+
+
+class FileData(BaseModel):
+    """Parquet files with the columns id, question, answers (list of strings), ability, source; a corpus with one column, passage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["files"]
+    train: Path
+    held_out: Path
+    corpus: Path | None = None
+
+
+DataSettings = Annotated[GeneratedData | FileData, Field(discriminator="kind")]
+
+
+def check(settings: GeneratedData | FileData) -> int:
+    """Number of training questions. Raises ConfigError when a file is missing or not of the schema."""
+    if isinstance(settings, GeneratedData):
+        return settings.train
+    return len(_read(settings.train, SCHEMA)) if len(_read(settings.held_out, SCHEMA)) else 0
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    if not path.is_file():
+        raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to Parquet files")
+    table = pq.read_table(path)
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise ConfigError(f"data file {path} lacks the column {missing[0]!r}; it needs {', '.join(schema.names)}")
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise ConfigError(f"data file {path} is not of the schema {', '.join(map(str, schema))}: {error}") from error
+    if "answers" in schema.names:
+        rows: list[dict[str, Any]] = table.to_pylist()
+        if len({row["id"] for row in rows}) < len(rows):
+            raise ConfigError(f"data file {path} has a repeated id; every question needs its own")
+        for row in rows:
+            if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):
+                raise ConfigError(f"data file {path}: question {row['id']!r} has an empty answer; give it one or leave it out")
+    return table
+
+
+def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> None:
+    """Write train, held_out and corpus below `folder` unless they are there."""
+    if storage.exists(f"{folder}/corpus.parquet"):
+        return
+    if isinstance(settings, FileData):
+        tables = {split: _read(path, SCHEMA) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
+        corpus = _read(settings.corpus, CORPUS_SCHEMA) if settings.corpus else CORPUS_SCHEMA.empty_table()
+    else:
+        worlds = {
+            "train": World.generate(settings.seed, "train", settings.train),
+            "held_out": World.generate(settings.seed, "held_out", settings.held_out),
+        }
+        tables = {
+            split: pa.Table.from_pylist([q.model_dump() for q in world.questions], schema=SCHEMA) for split, world in worlds.items()
+        }
+        passages = sorted({passage for world in worlds.values() for passage in world.corpus})
+        corpus = pa.table({"passage": passages}, schema=CORPUS_SCHEMA)
+    for split, table in tables.items():
+        storage.write_table(f"{folder}/{split}.parquet", table)
+    storage.write_table(f"{folder}/corpus.parquet", corpus)

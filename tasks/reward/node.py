@@ -1,0 +1,47 @@
+"""reward: score every trajectory of a round, as a Ray Data map on the host."""
+
+import asyncio
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from infra.ray_cluster import map_tables
+from tasks.node import node
+from tasks.parts import Parts
+from tasks.reward.score import score_table
+from tasks.scope import Artifact, Scope
+
+COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
+FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution"]
+
+
+def with_answers(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
+    """Trajectories with their question's references in the column `answers`."""
+    references: dict[str, Any] = dict(zip(prompts["id"].to_pylist(), prompts["answers"].to_pylist(), strict=True))
+    answers = [references[group] for group in trajectories["group"].to_pylist()]
+    return trajectories.select(COLUMNS).append_column("answers", pa.array(answers, pa.list_(pa.string())))
+
+
+def facet_means(rewards: pa.Table) -> dict[str, float]:
+    """Mean of every facet, and exact match by ability."""
+    metrics = {f"reward/{name}": float(pc.mean(rewards[name]).as_py() or 0.0) for name in FACETS}
+    for ability in sorted(set(rewards["ability"].to_pylist())):
+        chosen = rewards.filter(pc.equal(rewards["ability"], ability))
+        metrics[f"reward/em/{ability}"] = float(pc.mean(chosen["em"]).as_py())
+    return metrics
+
+
+async def score_trajectories(parts: Parts, trajectories_path: str, prompts_path: str, rewards_path: str) -> Artifact:
+    """Score a trajectories Parquet against the prompts it answers. Shared by training and evaluation."""
+    rows = with_answers(parts.storage.read_table(trajectories_path), parts.storage.read_table(prompts_path))
+    rewards = await asyncio.to_thread(map_tables, [rows], score_table, (parts.config.reward,))
+    digest = parts.storage.write_table(rewards_path, rewards)
+    return Artifact(path=rewards_path, digest=digest, metrics=facet_means(rewards))
+
+
+@node
+async def reward(parts: Parts, scope: Scope, prompts: Artifact, trajectories: Artifact, round_: int) -> Artifact:
+    """Rewards of one round's trajectories; the ground truth is read here and nowhere before."""
+    path = f"{scope.folder}/round-{round_}/rewards.parquet"
+    return await score_trajectories(parts, trajectories.path, prompts.path, path)

@@ -1,0 +1,77 @@
+"""Scores one trajectory: pure, on the host, after it ended."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.reward.qa import exact_match, f1
+from tasks.reward.settings import RewardSettings
+
+SCHEMA = pa.schema(
+    [
+        ("trajectory", pa.string()),
+        ("group", pa.string()),
+        ("ability", pa.string()),
+        ("status", pa.string()),
+        ("step_rewards", pa.list_(pa.float64())),
+        ("total", pa.float64()),
+        ("qa", pa.float64()),
+        ("em", pa.float64()),
+        ("f1", pa.float64()),
+        ("answered", pa.float64()),
+        ("format", pa.float64()),
+        ("execution", pa.float64()),
+    ]
+)
+MIN_THINK, MIN_CODE = 10, 5
+
+
+def format_of(step: Mapping[str, Any]) -> float:
+    """1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0."""
+    return float(not step["malformed"] and len(step["think"].strip()) > MIN_THINK and len(step["code"].strip()) > MIN_CODE)
+
+
+def execution_of(step: Mapping[str, Any]) -> float:
+    """Share of a cell's outputs that are no errors; a silent cell that succeeded earns 1, no cell 0."""
+    outputs = step["outputs"]
+    if step["cell_status"] not in ("ok", "error") or not outputs:
+        return float(step["cell_status"] == "ok")
+    return 1.0 - sum(output["kind"] == "error" for output in outputs) / len(outputs)
+
+
+def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
+    """Rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`."""
+    steps = row["steps"]
+    answer = row["answer"] if row["answer"] and row["answer"].strip() else None
+    em = exact_match(answer, row["answers"]) if answer else 0.0
+    overlap = f1(answer, row["answers"]) if answer else 0.0
+    weights = settings.qa_weights
+    qa = weights.f1 * overlap + weights.exact * em + weights.answered * (answer is not None)
+    formats = [format_of(step) for step in steps]
+    executions = [execution_of(step) for step in steps]
+    count = max(1, len(steps))
+    rewards = [
+        settings.format * good / count + settings.execution * ran / count for good, ran in zip(formats, executions, strict=True)
+    ]
+    if rewards:
+        rewards[-1] += settings.qa * qa
+    return {
+        "trajectory": row["id"],
+        "group": row["group"],
+        "ability": row["ability"],
+        "status": row["status"],
+        "step_rewards": rewards,
+        "total": sum(rewards),
+        "qa": qa,
+        "em": em,
+        "f1": overlap,
+        "answered": float(answer is not None),
+        "format": sum(formats) / count,
+        "execution": sum(executions) / count,
+    }
+
+
+def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
+    """What Ray Data maps: rows with `answers` joined to them in, rows of SCHEMA out."""
+    return pa.Table.from_pylist([score(row, settings) for row in table.to_pylist()], schema=SCHEMA)

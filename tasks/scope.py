@@ -1,0 +1,44 @@
+"""Where a node stands in the run, what it returns, and the seeds derived from that."""
+
+import hashlib
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed in [0, 2^31) that depends on every part and on nothing else."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+class Artifact(BaseModel):
+    """A reference to immutable data under the storage root, with the small figures worth showing about it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    digest: str
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class Scope(BaseModel):
+    """One iteration of one run. `run_id` is drawn when the run is created, so a new run of an old name shares no result with it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    run_id: str
+    config_digest: str
+    seed: int
+    iteration: int
+
+    @property
+    def folder(self) -> str:
+        return f"runs/{self.run}/iterations/{self.iteration:06d}"
+
+    def checkpoint(self, iteration: int) -> str:
+        """Folder of the checkpoint that `iteration` updates made."""
+        return f"runs/{self.run}/checkpoints/{iteration:06d}"
+
+    def draw(self, name: str) -> int:
+        return derive_seed(self.seed, self.iteration, name)
