@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.trajectory import Status
-from infra.ray_cluster import map_tables
+from infra.ray_data import map_tables
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope, derive_seed

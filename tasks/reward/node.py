@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.ray_cluster import map_tables
+from infra.ray_data import map_tables
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.reward.score import score_table

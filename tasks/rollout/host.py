@@ -1,0 +1,147 @@
+"""A sandbox host: the Ray actor that runs many episodes at once, each in a kernel of its own.
+
+Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
+infrastructure fault costs an attempt, never the batch.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pyarrow as pa
+
+from agent.episode import Episode, Task
+from agent.errors import AgentError
+from agent.policy import Sampling, SglangPolicy
+from agent.prelude import prelude
+from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer
+from agent.tools.base import Toolbox
+from agent.tools.search import SearchTool
+from agent.trajectory import Status, Trajectory, from_table, to_table
+from infra.storage import Storage
+from sandbox.errors import SandboxError
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.rollout.settings import RolloutSettings
+from tasks.rollout.wiring import SandboxedKernel
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a host needs to start; plain data, so that a restarted actor starts the same."""
+
+    model_path: str
+    corpus_path: str
+    storage: Storage
+    agent: AgentSettings
+    sandbox: SandboxSettings
+    rollout: RolloutSettings
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`."""
+
+    rows: list[dict[str, Any]]
+    url: str
+    folder: str
+    sampling: Sampling
+    request_timeout_s: float
+
+
+@dataclass
+class _Live:
+    pool: KernelPool
+    tokenizer: ChatTokenizer
+    tools: list[SearchTool] = field(default_factory=list)
+
+
+class SandboxHost:
+    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        self._plan = plan
+        self._live: _Live | None = None
+        self._lock = asyncio.Lock()
+        self._finished = 0
+
+    async def start(self) -> None:
+        """Idempotent. Raises SandboxError or AgentError when kernels or the tokenizer cannot be had."""
+        async with self._lock:
+            if self._live is not None:
+                return
+            passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
+            tools = [SearchTool(passages, self._plan.rollout.search_top_k)] if passages else []
+            pool = KernelPool(self._plan.sandbox, prelude=prelude(tools))
+            await pool.__aenter__()
+            self._live = _Live(pool, ChatTokenizer.load(self._plan.model_path), tools)
+
+    async def stop(self) -> None:
+        async with self._lock:
+            if self._live is not None:
+                await self._live.pool.__aexit__(None, None, None)
+                self._live = None
+
+    async def finished(self) -> int:
+        """Trajectories finished since the host was made; what a progress display polls."""
+        return self._finished
+
+    async def run(self, batch: Batch) -> pa.Table:
+        """All trajectories of a batch, in its order, as a table of agent.trajectory.SCHEMA."""
+        await self.start()
+        there = set(self._plan.storage.list(batch.folder))
+        gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=batch.request_timeout_s, limits=limits) as client:
+
+            async def one(row: dict[str, Any]) -> Trajectory:
+                path = f"{batch.folder}/{row['id']}.parquet"
+                async with gate:
+                    if path in there:
+                        trajectory = from_table(await asyncio.to_thread(self._plan.storage.read_table, path))[0]
+                    else:
+                        trajectory = await self._attempts(Task(**row), client, batch)
+                        await asyncio.to_thread(self._plan.storage.write_table, path, to_table([trajectory]))
+                self._finished += 1
+                return trajectory
+
+            return to_table(await asyncio.gather(*(one(row) for row in batch.rows)))
+
+    async def _attempts(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
+        """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
+        for attempt in range(self._plan.rollout.attempts):
+            trajectory = await self._episode(task, client, batch)
+            if trajectory.status is not Status.FAILED:
+                break
+            await asyncio.sleep(min(5.0, 0.2 * 2**attempt))
+        return trajectory
+
+    async def _episode(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
+        live, settings = self._live, self._plan.agent
+        if live is None:
+            raise RuntimeError("the host was stopped while it ran a batch")
+        toolbox = Toolbox(live.tools)
+        policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling)
+        try:
+            async with live.pool.kernel(calls=toolbox.call) as kernel:
+                return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
+        except (SandboxError, AgentError) as error:
+            return failed(task, str(error))
+
+
+def failed(task: Task, reason: str) -> Trajectory:
+    """The trajectory of a task that never got a kernel."""
+    return Trajectory(
+        id=task.id,
+        group=task.group,
+        sample=task.sample,
+        question=task.question,
+        ability=task.ability,
+        status=Status.FAILED,
+        answer=None,
+        failure=reason,
+        nodes=[],
+        steps=[],
+    )

@@ -1,0 +1,90 @@
+"""rollout: every prompt of a round to its group of trajectories."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.policy import Sampling
+from agent.trajectory import Status
+from tasks.errors import BrokenInvariant, RolloutError
+from tasks.node import node
+from tasks.parts import Parts
+from tasks.scope import Artifact, Scope, derive_seed
+
+
+def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, Any]]:
+    """One row a trajectory: what the agent may know of its prompt. The references stay behind."""
+    return [
+        {
+            "id": f"{prompt['id']}-{sample}",
+            "group": prompt["id"],
+            "sample": sample,
+            "question": prompt["question"],
+            "ability": prompt["ability"],
+            "seed": derive_seed(seed, prompt["id"], sample),
+        }
+        for prompt in prompts.select(["id", "question", "ability"]).to_pylist()
+        for sample in range(group_size)
+    ]
+
+
+def rollout_metrics(table: pa.Table) -> dict[str, float]:
+    """Counts of statuses, tokens and seconds. `busy_seconds` spans the first episode's start to the last one's end."""
+    rows = table.select(["status", "started_at", "seconds", "nodes", "steps"]).to_pylist()
+    sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
+    steps = [step for row in rows for step in row["steps"]]
+    ran = [row for row in rows if row["started_at"]]
+    metrics = {f"rollout/status/{status}": 0.0 for status in Status}
+    metrics |= {f"rollout/status/{status}": float(count) for status, count in Counter(row["status"] for row in rows).items()}
+    return metrics | {
+        "rollout/trajectories": float(len(rows)),
+        "rollout/steps": float(len(steps)),
+        "rollout/sampled_tokens": float(sum(len(node["token_ids"]) for node in sampled)),
+        "rollout/policy_seconds": sum(step["policy_seconds"] for step in steps),
+        "rollout/kernel_seconds": sum(step["kernel_seconds"] for step in steps),
+        "rollout/busy_seconds": max((row["started_at"] + row["seconds"] for row in ran), default=0.0)
+        - min((row["started_at"] for row in ran), default=0.0),
+    }
+
+
+async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str | None) -> Artifact:
+    """Run all rows, write `<folder>/trajectories.parquet`, drop the single objects. Shared by training and evaluation.
+
+    Raises RolloutError when every trajectory failed, BrokenInvariant when one was sampled from other weights than `version`.
+    """
+    table = await parts.hosts.run(
+        rows,
+        parts.engine_urls,
+        f"{folder}/trajectories",
+        sampling,
+        parts.config.engine.request_timeout_s,
+        parts.progress,
+        parts.check_health,
+    )
+    if all(status == Status.FAILED for status in table["status"].to_pylist()):
+        raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
+    check_weights(table, version)
+    path = f"{folder}/trajectories.parquet"
+    digest = parts.storage.write_table(path, table)
+    for single in parts.storage.list(f"{folder}/trajectories"):
+        parts.storage.delete(single)
+    return Artifact(path=path, digest=digest, metrics=rollout_metrics(table))
+
+
+def check_weights(table: pa.Table, version: str | None) -> None:
+    """Every sampled action must come from the weights that are to be updated."""
+    nodes = pc.list_flatten(table["nodes"])
+    kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
+    found = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
+    if version is not None and found - {version}:
+        raise BrokenInvariant(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
+
+
+@node
+async def rollout(parts: Parts, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
+    """The groups of one round's prompts."""
+    settings = parts.config.rollout
+    rows = task_rows(parts.storage.read_table(prompts.path), settings.group_size, scope.draw("rollout"))
+    return await roll_out(parts, rows, f"{scope.folder}/round-{round_}", parts.config.sampling, str(scope.iteration))

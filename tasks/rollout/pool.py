@@ -1,0 +1,70 @@
+"""The pool of sandbox hosts, and Ray Data over it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from agent.policy import Sampling
+from infra.ray_data import map_tables
+from tasks.errors import RolloutError
+from tasks.rollout.host import Batch, HostPlan, SandboxHost
+
+POLL_S = 0.25
+
+
+def run_on_host(rows: pa.Table, hosts: list[Any], urls: list[str], folder: str, sampling: Sampling, timeout_s: float) -> pa.Table:
+    """What Ray Data maps: the rows of one host in, their trajectories out."""
+    number = rows["host"][0].as_py()
+    batch = Batch(rows.drop_columns(["host"]).to_pylist(), urls[number % len(urls)], folder, sampling, timeout_s)
+    return ray.get(hosts[number].run.remote(batch))
+
+
+class HostPool:
+    """Sandbox hosts that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        concurrency = 64
+        remote = ray.remote(num_cpus=0, max_restarts=3, max_task_retries=3, max_concurrency=concurrency)(SandboxHost)
+        self._hosts = [remote.remote(plan) for _ in range(plan.rollout.hosts)]
+
+    async def start(self) -> None:
+        await asyncio.gather(*(host.start.remote() for host in self._hosts))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(host.stop.remote() for host in self._hosts), return_exceptions=True)
+        for host in self._hosts:
+            ray.kill(host)
+
+    async def run(
+        self,
+        rows: list[dict[str, Any]],
+        urls: list[str],
+        folder: str,
+        sampling: Sampling,
+        request_timeout_s: float,
+        progress: Callable[[int], None],
+        healthy: Callable[[], None],
+    ) -> pa.Table:
+        """Trajectories of all rows. `progress` hears how many are finished; `healthy` is asked often and raises to give up."""
+        count = len(self._hosts)
+        shares = [pa.Table.from_pylist([{**row, "host": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
+        before = sum(await self._finished())
+        arguments = (self._hosts, urls, folder, sampling, request_timeout_s)
+        work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
+        while not work.done():
+            await asyncio.wait([work], timeout=POLL_S)
+            healthy()
+            progress(sum(await self._finished()) - before)
+        try:
+            return work.result()
+        except ray.exceptions.RayError as error:
+            raise RolloutError(f"the sandbox hosts failed beyond their retry budget: {error}") from error
+
+    async def _finished(self) -> list[int]:
+        try:
+            return list(await asyncio.gather(*(host.finished.remote() for host in self._hosts)))
+        except ray.exceptions.RayActorError:
+            return [0]
