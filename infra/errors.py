@@ -1,0 +1,21 @@
+"""Errors of the infra room: one sentence that says what is wrong, where, and how to mend it."""
+
+
+class InfraError(Exception):
+    """Something with a socket, a disk or a device does not work."""
+
+
+class EngineError(InfraError):
+    """An inference engine did not start, died, or refused a request."""
+
+
+class PublishError(EngineError):
+    """New weights did not provably reach an engine."""
+
+
+class StorageError(InfraError):
+    """An object could not be read or written, or is not what its digest says."""
+
+
+class ServerError(InfraError):
+    """A local server (Ray, Prefect, MLflow) did not start or does not answer."""

@@ -1,0 +1,51 @@
+"""The local state folder: where servers keep their databases, logs and locks."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import InfraError
+
+
+class Home:
+    """One folder for everything this machine keeps between runs; `.nbrl` by default. Sub-folders are made on first use."""
+
+    def __init__(self, root: Path | str = ".nbrl") -> None:
+        self.root = Path(root).absolute()
+
+    def _folder(self, name: str) -> Path:
+        path = self.root / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InfraError(
+                f"cannot make {path}: {error.strerror}; choose another home folder or mend its permissions"
+            ) from error
+        return path
+
+    @property
+    def prefect(self) -> Path:
+        return self._folder("prefect")
+
+    @property
+    def mlflow(self) -> Path:
+        return self._folder("mlflow")
+
+    @property
+    def logs(self) -> Path:
+        return self._folder("logs")
+
+    @property
+    def storage(self) -> Path:
+        return self._folder("storage")
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Holds `name` alone among all processes that use this home; the kernel lets go of it if the holder dies."""
+        with (self._folder("locks") / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield

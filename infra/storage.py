@@ -1,0 +1,150 @@
+"""Immutable artifacts under one root, a local folder or `s3://bucket/prefix`, addressed by key.
+
+Invariants: what is read was written whole; every write answers with the SHA-256 of what it wrote; a folder exists once its
+manifest does, and its manifest is written last. A storage is small, holds no connection and pickles, for use inside Ray workers.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.blobs import Blobs, LocalBlobs, S3Blobs
+from infra.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFEST = "manifest.json"
+PARALLEL = 8
+
+
+class StorageSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    root: str = ".nbrl/storage"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Storage:
+    def __init__(self, settings: StorageSettings) -> None:
+        self.settings = settings
+        scheme, separator, rest = settings.root.partition("://")
+        self._blobs: Blobs
+        if not separator:
+            self._blobs = LocalBlobs(Path(settings.root).expanduser())
+        elif scheme == "s3" and rest.strip("/"):
+            self._blobs = S3Blobs(rest.strip("/"))
+        else:
+            raise StorageError(f"storage root {settings.root!r} is neither a folder nor s3://bucket/prefix")
+
+    def read_bytes(self, key: str) -> bytes:
+        key = _checked(key)
+        try:
+            return self._blobs.read(key)
+        except FileNotFoundError:
+            raise StorageError(f"{self.uri(key)} does not exist") from None
+        except Exception as error:
+            raise StorageError(f"cannot read {self.uri(key)}: {error}") from error
+
+    def write_bytes(self, key: str, data: bytes) -> str:
+        """Writes all of `data` or nothing; the SHA-256 of it."""
+        key = _checked(key)
+        try:
+            self._blobs.write(key, data)
+        except Exception as error:
+            raise StorageError(f"cannot write {self.uri(key)}: {error}") from error
+        return sha256(data)
+
+    def exists(self, key: str) -> bool:
+        return self._blobs.exists(_checked(key))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Keys of all objects below the folder `prefix`, sorted."""
+        return self._blobs.list(_checked(prefix) if prefix else "")
+
+    def delete(self, prefix: str) -> None:
+        """Removes an object, or a folder with all below it; nothing happens if there is none."""
+        self._blobs.delete(_checked(prefix))
+
+    def uri(self, key: str) -> str:
+        return self._blobs.uri(_checked(key))
+
+    def local_path(self, key: str) -> Path | None:
+        """Where the object lies on this machine, for those who must open it in place; None on S3."""
+        return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
+
+    def read_table(self, key: str) -> "pa.Table":
+        import pyarrow.parquet as pq
+
+        return pq.read_table(io.BytesIO(self.read_bytes(key)))
+
+    def write_table(self, key: str, table: "pa.Table") -> str:
+        import pyarrow.parquet as pq
+
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        return self.write_bytes(key, buffer.getvalue())
+
+    def upload_folder(self, source: Path, prefix: str) -> str:
+        """Copies a folder's files below `prefix`, its manifest last; the manifest's digest, which stands for the whole folder."""
+        prefix = _checked(prefix)
+        files = sorted(path for path in source.rglob("*") if path.is_file())
+        if not files:
+            raise StorageError(f"{source} holds no files to store at {self.uri(prefix)}")
+        names = [path.relative_to(source).as_posix() for path in files]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            try:
+                list(pool.map(lambda name, path: self._blobs.put(f"{prefix}/{name}", path), names, files))
+            except Exception as error:
+                raise StorageError(f"cannot store {source} at {self.uri(prefix)}: {error}") from error
+            digests = list(pool.map(_file_sha256, files))
+        return self.write_bytes(f"{prefix}/{MANIFEST}", json.dumps(dict(zip(names, digests, strict=True)), indent=1).encode())
+
+    def download_folder(self, prefix: str, target: Path) -> Path:
+        """Brings a folder here, checked against its manifest; `target` appears when it is whole, replacing what was there."""
+        prefix = _checked(prefix)
+        manifest: dict[str, str] = json.loads(self.read_bytes(f"{prefix}/{MANIFEST}"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+
+        def bring(name: str, digest: str) -> None:
+            path = partial / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._blobs.get(f"{prefix}/{name}", path)
+            if _file_sha256(path) != digest:
+                raise StorageError(f"{self.uri(f'{prefix}/{name}')} is not what its manifest says; store the folder again")
+
+        try:
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                list(pool.map(bring, manifest.keys(), manifest.values()))
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise StorageError(f"cannot bring {self.uri(prefix)} to {target}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return target
+
+
+def _checked(key: str) -> str:
+    path = PurePosixPath(key)
+    if not key or path.is_absolute() or ".." in path.parts:
+        raise StorageError(f"{key!r} is not a key: keys are relative, like runs/a/config.yaml")
+    return str(path)
