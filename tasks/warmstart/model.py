@@ -1,0 +1,37 @@
+"""The tiny policy's network: transformers' own Qwen3, small."""
+
+import torch
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from tasks.warmstart.settings import WarmstartSettings
+
+INITIALIZER_RANGE = 0.05
+
+
+def make_model(settings: WarmstartSettings, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:
+    """Fresh weights in float32, a function of the settings."""
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.kv_heads,
+        head_dim=settings.hidden_size // settings.heads,
+        intermediate_size=settings.intermediate_size,
+        max_position_embeddings=settings.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
+        tie_word_embeddings=True,
+        initializer_range=INITIALIZER_RANGE,
+        eos_token_id=end_id,
+        pad_token_id=pad_id,
+        bos_token_id=None,
+        use_cache=True,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, top_p=1.0, top_k=0, eos_token_id=end_id, pad_token_id=pad_id
+    )
+    return model

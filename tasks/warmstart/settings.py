@@ -1,0 +1,29 @@
+"""How a tiny policy is made from nothing."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class WarmstartSettings(BaseModel):
+    """Copying is learned first, from good demonstrations only; habits are mixed in afterwards. The other order never learns to copy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: int = 0
+    vocab_size: int = Field(640, ge=320, description="tokens of the byte-level BPE, special tokens included")
+    hidden_size: int = Field(128, ge=16)
+    layers: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    intermediate_size: int = Field(384, ge=16)
+    rope_theta: float = Field(10_000.0, gt=0)
+    max_positions: int = Field(1024, ge=256)
+    demonstrations: int = Field(12_000, ge=8, description="trajectories over both phases")
+    copying_share: float = Field(0.65, ge=0, le=1, description="share of demonstrations and steps that are good only, before the mix")
+    good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
+    steps: int = Field(1_200, ge=1)
+    batch: int = Field(64, ge=1, description="actions an optimiser step, each with its own context")
+    lr: float = Field(2e-3, gt=0)
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises")
+    weight_decay: float = Field(0.05, ge=0)
+    clip: float = Field(1.0, gt=0)
+    log_every: int = Field(50, ge=1)

@@ -1,0 +1,83 @@
+"""The tiny policy's tokenizer: byte-level BPE with the ChatML markers, trained on the generated world."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from agent.context import render_tail
+from agent.notepad import NotepadState, State
+from agent.tokens import END, START
+from agent.worlds.demonstrations import script
+from agent.worlds.recipe import TINY_AGENT
+from agent.worlds.world import World
+from tasks.warmstart.settings import WarmstartSettings
+
+PAD = "<|endoftext|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same three ids in a question, a
+# cell and an output: copying it is copying ids. Digits stand alone; a tag is one piece; a line break ends a piece, so that message
+# glue is context-free.
+PIECES = (
+    r"</?[a-z]+>",
+    r"[0-9]",
+    r"[A-Z][a-z]{0,3} ",
+    r"[A-Z][a-z](?=[a-z]{3})|(?<=[A-Z][a-z])[a-z]{2}(?=[a-z]{3})|(?<=[A-Z][a-z]{3})[a-z]+|[A-Z][a-z]+",
+    r"[a-z_]+\n|\n",
+    r" ?[a-z_]+ ?",
+    r"[^\S\n]+",
+    r"[^\sA-Za-z0-9_<]+|<",
+)
+
+
+def _texts(world: World, seed: int) -> Iterator[str]:
+    """What the policy will read and write, message by message."""
+    rng = random.Random(f"tokenizer {seed}")
+    yield from (f"<output>'{fact}'</output>" for fact in world.corpus)
+    for problem in world.problems:
+        yield from ("system\n", TINY_AGENT.render_system_prompt(""), problem.question.question)
+        yield from script(problem, 0.5, rng).actions
+        for step in range(TINY_AGENT.max_steps):
+            state = State(notepad=NotepadState(facts=list(problem.findings[:1])))
+            yield from ("user\n", "assistant\n", render_tail(state, TINY_AGENT.max_steps - step, 100 * (step % 2)))
+    yield from ("<output>submitted</output>", "<output>Malformed action: there is no <code> block. Nothing was run.</output>")
+
+
+def make_tokenizer(settings: WarmstartSettings) -> Tokenizer:
+    """Deterministic in the settings."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join(PIECES)), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.vocab_size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(World.generate(settings.seed, "train", 2_000), settings.seed), trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
+    """A folder transformers' AutoTokenizer reads."""
+    tokenizer.save(str(out / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": CHAT_TEMPLATE,
+        "eos_token": END,
+        "pad_token": PAD,
+        "additional_special_tokens": [START, END],
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 1024,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
