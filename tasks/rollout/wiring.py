@@ -4,16 +4,28 @@ from agent.kernel import CellResult
 from agent.prelude import STATE_EXPRESSION
 from agent.trajectory import Output
 from sandbox.kernel import SandboxKernel
+from sandbox.output import Output as SandboxOutput
 
 
 class SandboxedKernel:
-    """agent.kernel.Kernel over a sandboxed kernel; the agent's state travels back with each cell's reply."""
+    """agent.kernel.Kernel over a sandboxed kernel; the agent's state travels back with each cell's reply.
+
+    Jupyter evaluates expressions only after a cell that succeeded, so a failed cell costs a second round trip for its state.
+    """
 
     def __init__(self, kernel: SandboxKernel) -> None:
         self._kernel = kernel
 
     async def execute(self, code: str, timeout: float) -> CellResult:
-        execution = await self._kernel.execute(code, timeout=timeout, expressions={"state": STATE_EXPRESSION})
-        outputs = [Output(kind=output.kind, text=output.text) for output in execution.outputs]
-        state = execution.expressions.get("state", {}).get("application/json")
-        return CellResult(execution.status, outputs, state)
+        state = {"state": STATE_EXPRESSION}
+        execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
+        reported = execution.expressions
+        if execution.status in ("error", "timeout"):
+            reported = (await self._kernel.execute("", timeout=timeout, expressions=state, silent=True)).expressions
+        outputs = [Output(kind=output.kind, text=_text(output)) for output in execution.outputs]
+        return CellResult(execution.status, outputs, reported.get("state", {}).get("data", {}).get("application/json"))
+
+
+def _text(output: SandboxOutput) -> str:
+    """An error is its last line: a traceback of one cell says little more and costs many tokens."""
+    return f"{output.ename}: {output.evalue}" if output.kind == "error" else output.text

@@ -1,0 +1,121 @@
+"""RunConfig: every room's settings, composed, checked together and digested."""
+
+import hashlib
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.policy import Sampling
+from agent.settings import AgentSettings
+from infra.engine.settings import EngineSettings
+from infra.ray_cluster import RaySettings
+from infra.storage import StorageSettings
+from infra.tracking import TrackingSettings
+from sandbox.settings import SandboxSettings
+from tasks import data
+from tasks.advantage.settings import GROUP_RELATIVE, AdvantageSettings
+from tasks.data import DataSettings, GeneratedData
+from tasks.errors import ConfigError
+from tasks.policy import PolicySettings, local_config
+from tasks.reward.settings import RewardSettings
+from tasks.rollout.settings import RolloutSettings
+from tasks.select import SelectSettings
+from tasks.update.settings import UpdateSettings
+
+
+class PublishSettings(BaseModel):
+    """How closely engine and trainer must agree on the canary after a publish, in nats."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tolerance: float = Field(1e-3, gt=0)
+
+
+class EvaluateSettings(BaseModel):
+    """Held-out evaluation: before the first iteration, every `every` iterations (0: never between), and after the last."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: int = Field(0, ge=0)
+    samples: int = Field(1, ge=1, le=100, description="trajectories a question; scores are means over all of them")
+    questions: int | None = Field(None, ge=1, description="the first so many held-out questions; all when not set")
+    sampling: Sampling = Sampling()
+
+
+class RecordSettings(BaseModel):
+    """What a finished iteration leaves in MLflow besides its metrics."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces each iteration")
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run. Closed: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name; also MLflow's experiment")
+    seed: int = 0
+    iterations: int = Field(ge=0)
+    home: str = Field(".nbrl", description="folder of the local servers' state and logs")
+    policy: PolicySettings
+    data: DataSettings = GeneratedData()
+    agent: AgentSettings = AgentSettings()
+    sampling: Sampling = Sampling()
+    rollout: RolloutSettings = RolloutSettings()
+    reward: RewardSettings = RewardSettings()
+    select: SelectSettings = SelectSettings()
+    advantage: AdvantageSettings = AdvantageSettings()
+    update: UpdateSettings = UpdateSettings()
+    publish: PublishSettings = PublishSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    record: RecordSettings = RecordSettings()
+    engine: EngineSettings = EngineSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    ray: RaySettings = RaySettings()
+    storage: StorageSettings = StorageSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    def digest(self) -> str:
+        """Digest of all that decides an iteration's results. More iterations continue a run; where it runs does not matter."""
+        decisive = self.model_dump_json(exclude={"iterations", "home", "ray", "storage", "tracking", "record"})
+        return hashlib.sha256(decisive.encode()).hexdigest()
+
+
+Purpose = Literal["train", "evaluate"]
+
+
+def check(config: RunConfig, purpose: Purpose = "train") -> None:
+    """Raise ConfigError for a configuration that cannot work. Reads files, starts nothing."""
+    questions = data.check(config.data)
+    model = local_config(config.policy)
+    limit = config.agent.context_tokens
+    if model is not None and limit > model.get("max_position_embeddings", limit):
+        raise ConfigError(
+            f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
+        )
+    if limit > config.engine.max_total_tokens:
+        raise ConfigError(
+            f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
+        )
+    if config.rollout.episodes_per_host > config.sandbox.max_live:
+        raise ConfigError(
+            f"rollout.episodes_per_host is {config.rollout.episodes_per_host} but sandbox.max_live only {config.sandbox.max_live}: "
+            "every episode holds a kernel; raise the latter"
+        )
+    if purpose == "train":
+        _check_training(config, questions)
+
+
+def _check_training(config: RunConfig, questions: int) -> None:
+    prompts, group = config.rollout.prompts, config.rollout.group_size
+    if prompts > questions:
+        raise ConfigError(f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data")
+    estimator = config.advantage.estimator
+    if group == 1 and estimator in GROUP_RELATIVE:
+        raise ConfigError(f"advantage.estimator {estimator} compares a group's trajectories: set rollout.group_size to 2 or more")
+    if group == 1 and config.select.drop_rate > 0:
+        raise ConfigError("a group of one is always all right or all wrong: set rollout.group_size to 2 or select.drop_rate to 0")
+    if config.sampling != Sampling():
+        raise ConfigError("the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's")

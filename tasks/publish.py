@@ -1,0 +1,54 @@
+"""publish: the new weights go live in every engine, and it is proved."""
+
+import json
+import time
+
+from tasks.errors import BrokenInvariant
+from tasks.node import act
+from tasks.parts import Parts
+from tasks.scope import Artifact, Scope
+
+
+@act
+async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
+    """Hot-swap the engines to the checkpoint that `update` made, then read version and canary back.
+
+    Raises BrokenInvariant when an engine answers with another version or its log-probs of the canary differ from the trainer's.
+    """
+    started = time.monotonic()
+    version = str(scope.iteration + 1)
+    folder = (await parts.local_folder(update.path)) / "hf"
+    for client in parts.engines:
+        await client.publish(folder, version)
+    swapped = time.monotonic()
+    worst = await prove(parts, scope, version)
+    return Artifact(
+        path=update.path,
+        digest=update.digest,
+        metrics={
+            "publish/canary_error": worst,
+            "publish/swap_seconds": swapped - started,
+            "publish/proof_seconds": time.monotonic() - swapped,
+        },
+    )
+
+
+async def prove(parts: Parts, scope: Scope, version: str) -> float:
+    """Largest difference, over all engines, between the engine's and the trainer's log-probs of the canary."""
+    result = json.loads(parts.storage.read_bytes(f"{scope.folder}/update/result.json"))
+    expected = result["canary_logprobs"]
+    worst = 0.0
+    for client in parts.engines:
+        found = await client.weights_version()
+        if found != version:
+            raise BrokenInvariant(f"engine {client.url} serves weights {found!r} after publishing {version!r}")
+        scored = await client.score(result["canary_token_ids"])
+        worst = max([worst, *(abs(a - b) for a, b in zip(scored, expected, strict=True))])
+    if not worst <= parts.config.publish.tolerance:
+        raise BrokenInvariant(
+            f"after publishing {version!r} engine and trainer differ by {worst:.2g} nats on the canary, more than "
+            f"publish.tolerance {parts.config.publish.tolerance:g}; the weights did not arrive whole"
+        )
+    return worst
+
+

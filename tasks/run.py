@@ -1,0 +1,65 @@
+"""A run on storage: its identity, its configuration, and how far it came."""
+
+import uuid
+from datetime import datetime
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from infra.storage import Storage
+from tasks import data
+from tasks.config import RunConfig
+from tasks.errors import ConfigError
+from tasks.scope import Scope
+
+
+class Run(BaseModel):
+    """Identity of a run. `config_digest` is that of the configuration it was created with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    run_id: str
+    config_digest: str
+    seed: int
+    recipe: str
+
+    @property
+    def folder(self) -> str:
+        return f"runs/{self.name}"
+
+    def scope(self, iteration: int) -> Scope:
+        return Scope(run=self.name, run_id=self.run_id, config_digest=self.config_digest, seed=self.seed, iteration=iteration)
+
+    def updates(self, storage: Storage) -> int:
+        """Iterations that happened, counted from the first without a gap."""
+        count = 0
+        while storage.exists(f"{self.scope(count).folder}/record.json"):
+            count += 1
+        return count
+
+
+def new_name(recipe: str) -> str:
+    return f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def find_run(storage: Storage, name: str) -> Run | None:
+    path = f"runs/{name}/run.json"
+    return Run.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
+
+
+def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
+    """The run of this name, created with its data on first use. Raises ConfigError when it exists with another configuration."""
+    found = find_run(storage, name)
+    if found is not None:
+        if found.config_digest != config.digest():
+            raise ConfigError(
+                f"run {name!r} exists with another configuration ({storage.uri(f'runs/{name}/config.yaml')}); "
+                "choose another --run name, or the same settings to continue it"
+            )
+        return found
+    run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
+    data.write(config.data, storage, f"{run.folder}/data")
+    storage.write_bytes(f"{run.folder}/config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
+    storage.write_bytes(f"{run.folder}/run.json", run.model_dump_json(indent=1).encode())
+    return run

@@ -1,0 +1,153 @@
+"""Starts the parts of a run side by side, and ends every one of them however the run ends."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from infra import ray_cluster
+from infra.engine.client import EngineClient
+from infra.engine.server import EngineServer
+from infra.home import Home
+from infra.storage import Storage
+from infra.tracking import Tracking
+from tasks.config import RunConfig
+from tasks.parts import Parts
+from tasks.policy import fetch
+from tasks.rollout.host import HostPlan
+from tasks.rollout.pool import HostPool
+from tasks.run import Run
+from tasks.update.handle import LearnerHandle
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Shows that `work` named `name` is under way."""
+
+    async def node(self, name: str, work: Awaitable[T]) -> T: ...
+
+    def begin(self, title: str) -> None: ...
+
+
+async def _engines(
+    stack: AsyncExitStack, config: RunConfig, model: Path, version: str, home: Home
+) -> tuple[list[EngineServer], list[EngineClient]]:
+    servers = [EngineServer(config.engine, number, home.logs) for number in range(config.engine.count)]
+    for server in servers:
+        stack.callback(server.stop)
+    await asyncio.gather(*(asyncio.to_thread(server.start, model, version) for server in servers))
+    clients = [EngineClient(server.url, config.engine.request_timeout_s) for server in servers]
+    for client in clients:
+        stack.push_async_callback(client.close)
+    return servers, clients
+
+
+async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> HostPool:
+    plan = HostPlan(str(model), corpus, storage, config.agent, config.sandbox, config.rollout)
+    hosts = HostPool(plan)
+    stack.push_async_callback(hosts.stop)
+    await hosts.start()
+    return hosts
+
+
+async def _learner(stack: AsyncExitStack, config: RunConfig, model: Path, scratch: Path) -> LearnerHandle:
+    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"))
+    stack.callback(learner.stop)
+    await learner.ready()
+    return learner
+
+
+def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) -> Tracking:
+    tracking = Tracking(config.tracking, home, experiment=config.name)
+    tracking.start_run(run.name, params=config.model_dump(mode="json"), tags={"run_id": run.run_id, "digest": run.config_digest})
+    stack.push(lambda kind, error, trace: tracking.end("FINISHED" if kind is None else "FAILED"))
+    return tracking
+
+
+@asynccontextmanager
+async def training_parts(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Parts]:
+    """Engine, Ray with hosts and learner, and tracking; the engine serves the run's newest weights."""
+    home, storage = Home(config.home), Storage(config.storage)
+    async with AsyncExitStack() as stack:
+        scratch = _scratch(stack, home, run.name)
+        initial, updates = fetch(config.policy), run.updates(storage)
+        serving = await _newest(storage, run, updates, scratch) if updates else initial
+        progress.begin(f"{run.name}: starting")
+        corpus = f"{run.folder}/data/corpus.parquet"
+
+        async def on_ray() -> tuple[HostPool, LearnerHandle]:
+            await progress.node("Ray", _ray(stack, config, home))
+            hosts = progress.node("sandbox hosts", _hosts(stack, config, initial, corpus, storage))
+            learner = progress.node("learner", _learner(stack, config, initial, scratch))
+            return await both(hosts, learner)
+
+        (servers, engines), ((hosts, learner), tracking) = await both(
+            progress.node("engine", _engines(stack, config, serving, str(updates), home)),
+            both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
+        )
+        yield Parts(config, storage, scratch, servers, engines, hosts, learner, tracking)
+
+
+@asynccontextmanager
+async def evaluation_parts(config: RunConfig, model: Path, corpus: str, progress: Progress) -> AsyncIterator[Parts]:
+    """Engine and sandbox hosts only."""
+    home, storage = Home(config.home), Storage(config.storage)
+    async with AsyncExitStack() as stack:
+        scratch = _scratch(stack, home, "evaluate")
+        progress.begin("starting")
+
+        async def on_ray() -> HostPool:
+            await progress.node("Ray", _ray(stack, config, home))
+            return await progress.node("sandbox hosts", _hosts(stack, config, model, corpus, storage))
+
+        (servers, engines), hosts = await both(
+            progress.node("engine", _engines(stack, config, model, "evaluation", home)),
+            on_ray(),
+        )
+        yield Parts(config, storage, scratch, servers, engines, hosts, None, None)
+
+
+async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
+    stack.callback(ray_cluster.stop)
+    await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
+
+
+U = TypeVar("U")
+
+
+async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """Both at once; when one fails the other is cancelled and waited for, and the first error is raised as it is."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return tasks[0].result(), tasks[1].result()  # type: ignore[return-value]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
+    """A local folder for what must be a file here and now; gone at the end, and what a killed run left goes at the start."""
+    scratch = home.root / "scratch" / f"{name}-{os.getpid()}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    return scratch
+
+
+async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
+    checkpoint = run.scope(updates).checkpoint(updates)
+    local = storage.local_path(checkpoint)
+    if local is None:
+        local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
+    return local / "hf"
+
+

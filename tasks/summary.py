@@ -1,0 +1,82 @@
+"""What a finished run shows: before and after, seconds by node, the learning curve."""
+
+import asyncio
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.parts import Parts
+from tasks.record import Record
+from tasks.run import Run
+from tasks.scope import Artifact
+
+
+class Summary(BaseModel):
+    """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    before: dict[str, float]
+    after: dict[str, float]
+    iterations: int
+    trajectories: int
+    sampled_tokens: int
+    mismatch_max: float
+    overhead_share: float
+    seconds: dict[str, float]
+    curve: list[float]
+    curve_path: str
+    example: str
+
+
+def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
+    """PNG: exact match of every iteration's rollouts between the two held-out evaluations."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(range(1, len(curve) + 1), curve, color="#4477aa", label="training rollouts")
+    axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
+    axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
+    axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-24, 8))
+    axes.set(xlabel="iteration", ylabel="exact match", ylim=(0, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
+    """Write `summary.json` and `learning-curve.png` below the run's folder and log the picture."""
+    seconds: dict[str, float] = defaultdict(float)
+    for record in records:
+        for key, value in record.metrics.items():
+            if key.startswith("time/") and key != "time/overhead_share":
+                seconds[key.removeprefix("time/")] += value
+    curve = [record.metrics["reward/em"] for record in records]
+    curve_path = f"{run.folder}/learning-curve.png"
+    picture = await asyncio.to_thread(draw_curve, before.metrics["em"], curve, after.metrics["em"])
+    parts.storage.write_bytes(curve_path, picture)
+    summary = Summary(
+        run=run.name,
+        before=before.metrics,
+        after=after.metrics,
+        iterations=len(records),
+        trajectories=int(sum(record.metrics["rollout/trajectories"] for record in records)),
+        sampled_tokens=int(sum(record.metrics["rollout/sampled_tokens"] for record in records)),
+        mismatch_max=max((record.metrics["mismatch/logprob_max_abs"] for record in records), default=0.0),
+        overhead_share=seconds["overhead"] / seconds["iteration"] if records else 0.0,
+        seconds=dict(seconds),
+        curve=curve,
+        curve_path=parts.storage.uri(curve_path),
+        example=f"{run.name}/{parts.example(after)}",
+    )
+    parts.storage.write_bytes(f"{run.folder}/summary.json", summary.model_dump_json(indent=1).encode())
+    parts.tracking.log_file("learning-curve.png", picture)
+    return summary

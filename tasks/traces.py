@@ -1,0 +1,47 @@
+"""Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
+
+from agent.trajectory import Trajectory
+from infra.tracking import Span, Tracking
+from tasks.scope import Scope
+
+
+def spans(trajectory: Trajectory) -> list[Span]:
+    """Spans in order of time; a step's policy call comes first, its cell right after."""
+    clock = int(trajectory.started_at * 1e9)
+    found: list[Span] = []
+    for number, step in enumerate(trajectory.steps):
+        thought, ran = clock + int(step.policy_seconds * 1e9), clock + int((step.policy_seconds + step.kernel_seconds) * 1e9)
+        found.append(
+            Span(
+                name=f"step {number}: think",
+                kind="LLM",
+                start_ns=clock,
+                end_ns=thought,
+                inputs={"notepad": step.notepad},
+                outputs={"think": step.think, "code": step.code, "malformed": step.malformed},
+            )
+        )
+        if step.code:
+            found.append(
+                Span(
+                    name=f"step {number}: cell",
+                    kind="TOOL",
+                    start_ns=thought,
+                    end_ns=ran,
+                    inputs={"code": step.code},
+                    outputs={"status": step.cell_status, "output": step.observation},
+                )
+            )
+        clock = ran
+    return found
+
+
+def log_traces(tracking: Tracking, scope: Scope, trajectories: list[Trajectory]) -> None:
+    for trajectory in trajectories:
+        tracking.log_trace(
+            name=trajectory.id,
+            inputs={"question": trajectory.question},
+            outputs={"answer": trajectory.answer, "status": trajectory.status.value},
+            spans=spans(trajectory),
+            tags={"run": scope.run, "iteration": str(scope.iteration), "ability": trajectory.ability},
+        )

@@ -1,0 +1,48 @@
+"""Loading a policy from a Hugging Face folder, and sharding it."""
+
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tasks.update.errors import UpdateError
+from tasks.update.scorer import Scorer
+
+WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
+
+
+def check_model(path: str) -> None:
+    """Raises UpdateError unless `path` is a folder with a configuration and weights."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise UpdateError(f"{path} is not a Hugging Face model folder: it has no config.json")
+    if not any(entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()):
+        raise UpdateError(f"{path} holds no weights")
+
+
+def stored_dtype(path: str) -> torch.dtype:
+    """The dtype of the weights in the folder, which exports keep."""
+    return AutoConfig.from_pretrained(path, local_files_only=True).dtype or torch.float32
+
+
+def load_sharded(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Scorer:
+    """The policy at `path`, each decoder layer and the rest sharded over `mesh`.
+
+    `dtype` is that of the passes. Weights are kept in it too, but for 16-bit passes, which keep float32 weights, since an update
+    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32.
+    """
+    half = dtype.itemsize == 2
+    lm: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32 if half else dtype, attn_implementation="sdpa", local_files_only=True
+    )
+    scorer = Scorer(lm)
+    scorer.to(mesh.device_type)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
+    layer_classes = set(lm._no_split_modules or ())
+    for module in lm.modules():
+        if type(module).__name__ in layer_classes:
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+    fully_shard(scorer, mesh=mesh, mp_policy=policy)
+    return scorer

@@ -1,0 +1,62 @@
+"""update: one policy-gradient step on the selected trajectories."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.errors import BrokenInvariant
+from tasks.node import node
+from tasks.parts import Parts
+from tasks.scope import Artifact, Scope
+from tasks.update.orders import UpdateOrder
+
+
+@node
+async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
+    """The checkpoint after one optimiser step; with nothing selected there is nothing to learn from and the run stops."""
+    advantage_rows = parts.storage.read_table(advantages.path)
+    if not len(advantage_rows):
+        raise BrokenInvariant(
+            f"iteration {scope.iteration} has no group with signal after {parts.config.select.max_rounds} rounds; "
+            "raise rollout.prompts or select.max_rounds, or lower select.drop_rate"
+        )
+    wanted = advantage_rows["trajectory"].unique()
+    rounds = [parts.storage.read_table(artifact.path) for artifact in trajectories]
+    batch = pa.concat_tables([table.filter(pc.is_in(table["id"], wanted)) for table in rounds])
+    work = parts.scratch / f"update-{scope.iteration:06d}"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    pq.write_table(batch, work / "trajectories.parquet")
+    pq.write_table(advantage_rows, work / "advantages.parquet")
+    checkpoint = scope.checkpoint(scope.iteration + 1)
+    out = parts.storage.local_path(checkpoint) or work / "checkpoint"
+    before = await parts.local_folder(scope.checkpoint(scope.iteration)) if scope.iteration else None
+    result = await parts.learner.update(
+        UpdateOrder(
+            iteration=scope.iteration,
+            trajectories=str(work / "trajectories.parquet"),
+            advantages=str(work / "advantages.parquet"),
+            checkpoint_in=str(before) if before else None,
+            checkpoint_out=str(out),
+        )
+    )
+    if parts.storage.local_path(checkpoint) is None:
+        parts.storage.upload_folder(out, checkpoint)
+    summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
+    parts.storage.write_bytes(f"{scope.folder}/update/result.json", json.dumps(summary).encode())
+    digest = weights_digest(out / "hf")
+    shutil.rmtree(work, ignore_errors=True)
+    return Artifact(path=checkpoint, digest=digest, metrics=result.metrics)
+
+
+def weights_digest(folder: Path) -> str:
+    """sha256 over the weights of a Hugging Face folder."""
+    sha = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        sha.update(file.read_bytes())
+    return sha.hexdigest()
