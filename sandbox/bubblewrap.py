@@ -1,0 +1,151 @@
+"""Start one program inside bubblewrap, under a launcher that lets nothing outlive this process."""
+
+import array
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sandbox.errors import SandboxError
+from sandbox.inside.channel import frame
+from sandbox.process import Address, KernelProcess, listen, readable
+from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
+from sandbox.settings import SandboxSettings
+
+
+class Confined:
+    """A launcher with bubblewrap below it. Closing its lifeline, or our end, ends everything inside within moments."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, folder: Path, complaints: int) -> None:
+        self.folder = folder
+        self._process = process
+        self._lifeline: int | None = lifeline
+        self._complaints = complaints
+
+    @classmethod
+    def start(cls, module: str, arguments: list[str], keep: list[int], folder: Path, settings: SandboxSettings) -> "Confined":
+        """Run `module` of `sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else.
+
+        `folder` is removed when everything inside has ended, by whichever of us lives longer.
+        """
+        root = python_root()
+        before, after = bubblewrap_arguments(root, settings)
+        watch, lifeline = os.pipe()
+        complaints = os.memfd_create("complaints")
+        spec = {
+            "parent": os.getpid(),
+            "lifeline": watch,
+            "folder": str(folder),
+            "binds": root.binds,
+            "before": [find_bubblewrap(), *before],
+            "after": [*after, *root.python, f"sandbox.inside.{module}", *arguments],
+            "keep": keep,
+            "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
+        }
+        script = str(Path(__file__).parent / "launcher.py")
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", script, json.dumps(spec)],
+                pass_fds=[watch, *keep],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                env={},
+            )
+        except OSError as error:
+            os.close(lifeline)
+            os.close(complaints)
+            raise SandboxError(f"the sandbox launcher did not start: {error}") from error
+        finally:
+            os.close(watch)
+        return cls(process, lifeline, folder, complaints)
+
+    def complaints(self) -> str:
+        """What was written to stderr before the first cell: why it did not start."""
+        size = os.fstat(self._complaints).st_size
+        return os.pread(self._complaints, 2000, max(0, size - 2000)).decode(errors="replace").strip()
+
+    async def end(self) -> None:
+        """Kill everything inside and wait for it."""
+        if self._lifeline is None:
+            return
+        os.close(self._lifeline)
+        self._lifeline = None
+        if self._process.poll() is None:
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                await readable(pidfd)
+            finally:
+                os.close(pidfd)
+        self._process.wait()
+        os.close(self._complaints)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+async def receive_pidfd(channel: socket.socket) -> int:
+    """The pidfd that a new process sends as the first message on its channel; -1 when it ended instead."""
+    channel.setblocking(False)
+    await readable(channel.fileno())
+    try:
+        data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(4))
+    except ConnectionError:
+        return -1
+    for level, kind, payload in ancillary:
+        if data and level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            return array.array("i", payload)[0]
+    return -1
+
+
+async def start_kernel(settings: SandboxSettings) -> KernelProcess:
+    """A fresh interpreter with a stock ipykernel in its own bubblewrap."""
+    folder = Path(tempfile.mkdtemp(prefix="nbrl-"))
+    address = Address(folder / "k", secrets.token_hex(16).encode())
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sockets: list[socket.socket] = []
+    try:
+        sockets = listen(address.prefix)
+        numbers = [sock.fileno() for sock in (theirs, *sockets)]
+        confined = Confined.start("cold", [str(number) for number in numbers], numbers, folder, settings)
+    except BaseException:
+        ours.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        for sock in (theirs, *sockets):
+            sock.close()
+    try:
+        ours.sendall(frame(birth_message(address, settings)))
+        async with asyncio.timeout(settings.start_timeout_s):
+            pidfd = await receive_pidfd(ours)
+        if pidfd < 0:
+            raise SandboxError(f"no kernel came up in bubblewrap: {confined.complaints() or 'it left no message'}")
+        return KernelProcess(address, pidfd, ours, confined.end)
+    except BaseException as error:
+        ours.close()
+        await asyncio.shield(confined.end())
+        if isinstance(error, TimeoutError):
+            seconds = settings.start_timeout_s
+            raise SandboxError(f"no kernel came up in bubblewrap within {seconds:g} s: is the machine overloaded?") from None
+        raise
+
+
+def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]:
+    """What a kernel is told before anything else. It holds no secret but the kernel's own key."""
+    mib = 1024 * 1024
+    return {
+        "connection": address.connection_info(),
+        "limits": {
+            "memory": settings.memory_mb * mib,
+            "processes": settings.max_processes,
+            "files": settings.max_open_files,
+            "file_bytes": settings.file_mb * mib,
+        },
+        "call_bytes": settings.call_bytes,
+    }

@@ -1,0 +1,48 @@
+"""Can this machine confine a kernel? Each check really does what it names."""
+
+import asyncio
+import subprocess
+
+from sandbox.errors import SandboxError
+from sandbox.pool import one_kernel
+from sandbox.root import find_bubblewrap
+from sandbox.settings import SandboxSettings
+
+Check = tuple[str, bool, str]
+
+
+def _bubblewrap() -> Check:
+    try:
+        path = find_bubblewrap()
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=10)
+    except (SandboxError, OSError, subprocess.SubprocessError) as error:
+        return "bubblewrap", False, str(error)
+    return "bubblewrap", True, f"{version.stdout.strip()} at {path}"
+
+
+def _namespaces() -> Check:
+    name = "user namespaces"
+    arguments = ["--unshare-user", "--unshare-all", "--disable-userns", "--ro-bind", "/", "/", "--proc", "/proc"]
+    try:
+        command = [find_bubblewrap(), *arguments, "/bin/true"]
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except subprocess.CalledProcessError as error:
+        mend = "allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)"
+        return name, False, f"bwrap could not make its namespaces: {error.stderr.strip()}; {mend}"
+    except (SandboxError, OSError, subprocess.SubprocessError) as error:
+        return name, False, str(error)
+    return name, True, "user, pid, mount, network, ipc, uts and cgroup namespaces work"
+
+
+def _kernel(settings: SandboxSettings) -> Check:
+    name = f"{settings.provisioner} kernel"
+    try:
+        asyncio.run(one_kernel(settings))
+    except (SandboxError, OSError) as error:
+        return name, False, str(error)
+    return name, True, "a confined kernel starts, answers and ends"
+
+
+def checks() -> list[Check]:
+    """(name, works, what was found or how to mend it), in the order in which to mend them."""
+    return [_bubblewrap(), _namespaces(), _kernel(SandboxSettings())]

@@ -1,0 +1,9 @@
+"""What can go wrong on our side of the wall. What a cell does is never an exception: it is an `Execution` status."""
+
+
+class SandboxError(Exception):
+    """The sandbox itself failed: the message says what, where, and how to mend it."""
+
+
+class SandboxUnavailable(SandboxError):  # noqa: N818  (says a state, not a fault of the caller)
+    """This machine cannot confine a kernel at all: bubblewrap or user namespaces are missing."""

@@ -1,0 +1,95 @@
+"""An ipykernel on listening sockets that the host made and handed over; nothing is bound, written or read inside."""
+
+import builtins
+import os
+import signal
+import socket
+from typing import Any
+
+import zmq
+from ipykernel.kernelapp import IPKernelApp
+from jupyter_client.connect import KernelConnectionInfo
+from tornado import ioloop
+from traitlets.config import Config
+
+from sandbox.inside.channel import Channel
+
+
+def configuration() -> Config:
+    """IPython as a half-trained model needs it: no colours, no history database, no start-up files."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    config.InteractiveShell.banner1 = ""
+    config.BaseIPythonApplication.auto_create = False
+    config.IPKernelApp.exec_PYTHONSTARTUP = False
+    return config
+
+
+def install_host_call(channel: Channel) -> None:
+    """Make `host_call(name, arguments)` a builtin of the kernel."""
+
+    def host_call(name: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Run a tool outside the sandbox and return its answer; RuntimeError when it refuses or fails."""
+        return channel.call(name, arguments or {})
+
+    builtins.host_call = host_call  # type: ignore[attr-defined]
+
+
+def announce(sock: socket.socket) -> None:
+    """Send the host a pidfd of this process, then stop writing to the host's stderr."""
+    pidfd = os.pidfd_open(os.getpid())
+    socket.send_fds(sock, [b"\1"], [pidfd])
+    os.close(pidfd)
+    silence = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(silence, descriptor)
+    os.close(silence)
+
+
+def wake_on_signals() -> None:
+    """Let a signal wake the event loop, which else sleeps on: an interrupt would not reach an awaiting cell."""
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+    ioloop.IOLoop.current().add_handler(ours, lambda sock, _: sock.recv(4096), ioloop.IOLoop.READ)
+
+
+class AdoptingKernelApp(IPKernelApp):
+    """IPKernelApp whose sockets adopt descriptors; `adopt` and `connection` are set before `initialize`."""
+
+    adopt: dict[int, int]
+    connection: KernelConnectionInfo
+
+    def init_connection_file(self) -> None:
+        self.load_connection_info(self.connection)
+
+    def write_connection_file(self, **kwargs: Any) -> None:
+        """There is no connection file inside."""
+
+    def cleanup_connection_file(self) -> None:
+        """Nor is there anything of ours to remove."""
+
+    def _try_bind_socket(self, s: "zmq.Socket[Any]", port: int) -> int:
+        s.setsockopt(zmq.USE_FD, self.adopt[port])
+        s.bind(f"ipc://adopted-{port}")
+        return port
+
+    def init_heartbeat(self) -> None:
+        """The stock heartbeat thread, on an adopted socket."""
+        port, adopt = self.hb_port, self.adopt[self.hb_port]
+
+        from ipykernel.heartbeat import Heartbeat
+
+        class AdoptingHeartbeat(Heartbeat):
+            def _try_bind_socket(self) -> None:
+                self.socket.setsockopt(zmq.USE_FD, adopt)
+                self.socket.bind(f"ipc://adopted-{port}")
+
+        self.heartbeat = AdoptingHeartbeat(zmq.Context(), (self.transport, self.ip, port))
+        self.heartbeat.start()
+
+    def start(self) -> None:
+        wake_on_signals()
+        super().start()

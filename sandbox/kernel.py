@@ -1,0 +1,211 @@
+"""One kernel for one trajectory: a raw Jupyter client (DEALER + SUB) around a `KernelProcess`."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from sandbox.errors import SandboxError
+from sandbox.output import Execution, Output, Outputs, Status
+from sandbox.process import KernelProcess
+from sandbox.settings import SandboxSettings
+from sandbox.wire import Message, Wire
+
+__all__ = ["Execution", "Output", "SandboxKernel"]
+
+# How long outputs may trail their execute_reply: they come over another socket.
+_TRAILING_S = 1.0
+_RESEND_INTERRUPT_S = 0.2
+
+
+class _Cell:
+    """What is known of the request in flight."""
+
+    def __init__(self, identity: str, limit: int) -> None:
+        self.identity = identity
+        self.outputs = Outputs(limit)
+        self.reply: dict[str, Any] | None = None
+        self.replied = asyncio.Event()
+        self.idle = asyncio.Event()
+
+
+class SandboxKernel:
+    """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`."""
+
+    def __init__(self, process: KernelProcess, settings: SandboxSettings, context: zmq.asyncio.Context) -> None:
+        self._process = process
+        self._settings = settings
+        self._wire = Wire(process.address.key)
+        self._lock = asyncio.Lock()
+        self._cell: _Cell | None = None
+        self._welcome = asyncio.Event()
+        self._shell = context.socket(zmq.DEALER)
+        self._iopub = context.socket(zmq.SUB)
+        for sock, channel in ((self._shell, "shell"), (self._iopub, "iopub")):
+            sock.setsockopt(zmq.LINGER, 0)
+            sock.setsockopt(zmq.MAXMSGSIZE, settings.message_bytes)
+            sock.setsockopt(zmq.RCVHWM, 100)
+            # A connection that broke was cut for an oversized message: the kernel must not come back with half a story.
+            sock.setsockopt(zmq.RECONNECT_IVL, -1)
+            if channel == "iopub":
+                sock.setsockopt(zmq.SUBSCRIBE, b"")
+            sock.connect(process.address.of(channel))
+        self._readers = [asyncio.create_task(self._read(self._shell)), asyncio.create_task(self._read(self._iopub))]
+
+    @property
+    def alive(self) -> bool:
+        """Whether cells can still run."""
+        return not self._process.gone.is_set()
+
+    async def ready(self) -> None:
+        """Wait until the kernel answers and its outputs reach us."""
+        async with asyncio.timeout(self._settings.start_timeout_s):
+            cell = await self._request("kernel_info_request", {})
+            await self._until(cell.replied, None)
+            await self._until(self._welcome, None)
+        self._cell = None
+        if not self.alive:
+            raise SandboxError("the kernel ended while it started: is memory_mb too small for its imports?")
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        expressions: Mapping[str, str] | None = None,
+        silent: bool = False,
+    ) -> Execution:
+        """Run `code`; evaluate `expressions` after it, in the same request, when it succeeded."""
+        async with self._lock:
+            return await self._execute(code, timeout or self._settings.cell_timeout_s, expressions or {}, silent)
+
+    async def _execute(self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool) -> Execution:
+        began = time.monotonic()
+        if not self.alive:
+            return Execution("dead", [], {}, 0.0)
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent,
+            "user_expressions": dict(expressions),
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        cell = await self._request("execute_request", content)
+        status: Status = "ok"
+        try:
+            if not await self._until(cell.replied, timeout):
+                status = "timeout"
+                await self._interrupt(cell)
+            if self.alive:
+                await self._until(cell.idle, _TRAILING_S)
+        except BaseException:
+            # Cancelled in mid-cell: the kernel's state is unknown, so it is not to be used again.
+            await asyncio.shield(self.close())
+            raise
+        finally:
+            self._cell = None
+        reply = cell.reply or {}
+        if not self.alive:
+            status = "dead"
+        elif status == "ok" and reply.get("status") != "ok":
+            status = "error"
+        return Execution(status, cell.outputs.finish(), self._expressions(reply), time.monotonic() - began)
+
+    async def _interrupt(self, cell: _Cell) -> None:
+        """Interrupt until the cell ends; kill when it does not end within the grace.
+
+        An interrupt that meets the kernel between two cells is lost, and a cell may swallow one: hence again and again.
+        """
+        deadline = time.monotonic() + self._settings.interrupt_grace_s
+        while time.monotonic() < deadline:
+            self._process.send_signal(signal.SIGINT)
+            if await self._until(cell.replied, _RESEND_INTERRUPT_S):
+                return
+        await self._process.end()
+
+    async def close(self) -> None:
+        """Kill the kernel and give back everything it held on the host."""
+        for task in self._readers:
+            task.cancel()
+        self._shell.close()
+        self._iopub.close()
+        await self._process.end()
+
+    async def _request(self, kind: str, content: dict[str, Any]) -> _Cell:
+        identity, frames = self._wire.request(kind, content)
+        self._cell = _Cell(identity, self._settings.output_bytes)
+        await self._shell.send_multipart(frames)
+        return self._cell
+
+    async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
+        """Wait for `event` or the kernel's end; False when neither came in time."""
+        if event.is_set():
+            return True
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._process.gone.wait())]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return bool(done)
+
+    async def _read(self, sock: zmq.asyncio.Socket) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            while True:
+                message = self._wire.parse(await sock.recv_multipart())
+                if message is not None:
+                    self._receive(message)
+
+    def _receive(self, message: Message) -> None:
+        if message.kind == "iopub_welcome":
+            self._welcome.set()
+        cell, content = self._cell, message.content
+        if cell is None or message.parent != cell.identity:
+            return
+        match message.kind:
+            case "execute_reply" | "kernel_info_reply":
+                cell.reply = content
+                cell.replied.set()
+            case "status" if content.get("execution_state") == "idle":
+                cell.idle.set()
+            case "stream":
+                name = "stderr" if content.get("name") == "stderr" else "stdout"
+                cell.outputs.add("stream", str(content.get("text", "")), name=name)
+            case "execute_result" | "display_data":
+                kind = "result" if message.kind == "execute_result" else "display"
+                cell.outputs.add(kind, _text(content.get("data")))  # type: ignore[arg-type]
+            case "error":
+                lines = content.get("traceback")
+                text = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
+                ename, evalue = str(content.get("ename", "")), str(content.get("evalue", ""))
+                cell.outputs.add("error", text or f"{ename}: {evalue}", ename=ename, evalue=evalue)
+            case "clear_output":
+                cell.outputs.clear(wait=bool(content.get("wait")))
+
+    def _expressions(self, reply: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        answers = reply.get("user_expressions")
+        if not isinstance(answers, dict):
+            return {}
+        limit, kept = self._settings.expression_bytes, {}
+        for name, answer in answers.items():
+            size = len(json.dumps(answer))
+            if not isinstance(answer, dict) or size > limit:
+                error = {"status": "error", "ename": "TooLarge", "evalue": f"{size} bytes, {limit} are allowed"}
+                answer = {**error, "traceback": []}
+            kept[str(name)] = answer
+        return kept
+
+
+def _text(data: object) -> str:
+    """The plain text of a mime bundle, or which kinds it has when there is none."""
+    if not isinstance(data, dict):
+        return ""
+    text = data.get("text/plain")
+    return text if isinstance(text, str) else f"<{', '.join(map(str, data))}>"

@@ -1,0 +1,122 @@
+"""The reaper between the host process and bubblewrap; run as a script with `python -I -S`, it imports nothing of ours.
+
+It starts bubblewrap and watches two things: the host process (by pidfd) and a lifeline (a pipe whose other end only the host
+has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and leaves. It is a child
+subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to init.
+
+As root it also gives the kernel an unprivileged uid: in the kernel's own eyes uid 0 of the host would still be uid 0 (rlimits do
+not bind it, /proc/sys is its own). That uid may not be able to reach the interpreter (for example below /root), so the
+folders are first staged on a tmpfs in a private mount namespace.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+
+_CLONE_NEWNS = 0x00020000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_PR_SET_CHILD_SUBREAPER = 36
+_STAGES = ("/mnt", "/media", "/srv")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    _check(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode()), f"mount {target}")
+
+
+def _stage(binds: list[list[str]]) -> list[list[str]]:
+    """The same binds with sources that any uid can reach."""
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare mount namespace")
+    _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
+    # Opened before the tmpfs covers what may hold some of them.
+    opened = [(os.open(source, os.O_PATH), target, os.path.isdir(source)) for source, target in binds]
+    stage = next(folder for folder in _STAGES if os.path.isdir(folder))
+    _mount("tmpfs", stage, "tmpfs", 0, "mode=755,size=1m")
+    staged = []
+    for number, (descriptor, target, folder) in enumerate(opened):
+        place = f"{stage}/{number}"
+        if folder:
+            os.mkdir(place)
+        else:
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
+        _mount(f"/proc/self/fd/{descriptor}", place, "none", _MS_BIND | _MS_REC)
+        os.close(descriptor)
+        staged.append([place, target])
+    return staged
+
+
+def _spawn(argv: list[str], keep: list[int], uid: int | None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for descriptor in keep:
+                os.set_inheritable(descriptor, True)
+            if uid is not None:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+            os.execv(argv[0], argv)
+        except OSError as error:
+            os.write(2, f"cannot run {argv[0]}: {error}\n".encode())
+        os._exit(127)
+    return pid
+
+
+def _reap_all() -> None:
+    """Kill until no descendant is left; orphans become our children, so the list of children ends empty."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+            for child in listing.read().split():
+                os.kill(int(child), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def main() -> int:
+    spec = json.loads(sys.argv[1])
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.setsid()
+    above, name = os.path.split(spec["folder"])
+    place = os.open(above, os.O_PATH | os.O_DIRECTORY)
+    status = 1
+    try:
+        parent = os.pidfd_open(spec["parent"])
+        if os.getppid() != spec["parent"]:
+            return status
+        binds = _stage(spec["binds"]) if spec["uid"] is not None else spec["binds"]
+        argv = list(spec["before"])
+        for source, target in binds:
+            argv += ["--ro-bind", source, target]
+        child = _spawn([*argv, *spec["after"]], spec["keep"], spec["uid"])
+        for descriptor in spec["keep"]:
+            os.close(descriptor)
+        watched = os.pidfd_open(child)
+        select.select([parent, spec["lifeline"], watched], [], [])
+        done, code = os.waitpid(child, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(code) if done else 0
+    except OSError as error:
+        os.write(2, f"launcher: {error}\n".encode())
+        if error.errno == errno.EPERM:
+            os.write(2, b"launcher: root here may not mount; run as an ordinary user instead\n")
+    finally:
+        _reap_all()
+        shutil.rmtree(name, ignore_errors=True, dir_fd=place)
+    return status & 0xFF
+
+
+if __name__ == "__main__":
+    sys.exit(main())

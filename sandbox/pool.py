@@ -1,0 +1,144 @@
+"""Clean kernels on demand: a few are kept warm, each is handed out once and killed after use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import zmq.asyncio
+
+from sandbox import bubblewrap
+from sandbox.broker import Broker, CallHandler
+from sandbox.errors import SandboxError
+from sandbox.kernel import SandboxKernel
+from sandbox.settings import SandboxSettings
+
+__all__ = ["CallHandler", "KernelPool"]
+
+
+class _Clean:
+    """A kernel that has run the prelude and nothing else, with its tool channel already served."""
+
+    def __init__(self, kernel: SandboxKernel, broker: Broker, serving: asyncio.Task[None]) -> None:
+        self.kernel = kernel
+        self.broker = broker
+        self._serving = serving
+
+    async def close(self) -> None:
+        self._serving.cancel()
+        await self.kernel.close()
+        await asyncio.gather(self._serving, return_exceptions=True)
+
+
+class KernelPool:
+    """An async context manager that owns every kernel it started; at its exit none is left.
+
+    `prelude` is trusted code that runs in each kernel before it is handed out. It may define what it likes, but has no
+    tools yet: `host_call` answers once the kernel is handed out.
+    """
+
+    def __init__(self, settings: SandboxSettings, *, prelude: str = "") -> None:
+        self._settings = settings
+        self._prelude = prelude
+        self._live = asyncio.Semaphore(settings.max_live)
+        self._warm: list[asyncio.Task[_Clean]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._out: set[_Clean] = set()
+
+    async def __aenter__(self) -> Self:
+        self._context = zmq.asyncio.Context()
+        self._refill()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._warm:
+            task.cancel()
+        for made in await asyncio.gather(*self._warm, return_exceptions=True):
+            if isinstance(made, _Clean):
+                self._discard(made)
+        self._warm.clear()
+        for clean in list(self._out):
+            self._discard(clean)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    @asynccontextmanager
+    async def kernel(self, calls: CallHandler | None = None) -> AsyncIterator[SandboxKernel]:
+        """A clean kernel for one trajectory, whose host calls `calls` answers; it is killed at the end."""
+        clean = await self._take()
+        clean.broker.handler = calls
+        self._out.add(clean)
+        try:
+            yield clean.kernel
+        finally:
+            self._discard(clean)
+
+    async def _take(self) -> _Clean:
+        """The warm kernel that is ready soonest; dead ones are passed over."""
+        while True:
+            self._refill(at_least=1)
+            done = next((task for task in self._warm if task.done()), self._warm[0])
+            self._warm.remove(done)
+            self._refill()
+            try:
+                clean = await done
+            except asyncio.CancelledError:
+                done.cancel()
+                raise
+            if clean.kernel.alive:
+                return clean
+            self._discard(clean)
+
+    def _refill(self, at_least: int = 0) -> None:
+        while len(self._warm) < max(self._settings.warm, at_least):
+            self._warm.append(asyncio.create_task(self._make()))
+
+    async def _make(self) -> _Clean:
+        await self._live.acquire()
+        try:
+            return await self._start()
+        except BaseException:
+            self._live.release()
+            raise
+
+    async def _start(self) -> _Clean:
+        process = await bubblewrap.start_kernel(self._settings)
+        broker = Broker(self._settings)
+        kernel = SandboxKernel(process, self._settings, self._context)
+        clean = _Clean(kernel, broker, asyncio.create_task(broker.serve(process.channel)))
+        try:
+            await kernel.ready()
+            if self._prelude:
+                done = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
+                if done.status != "ok":
+                    said = "\n".join(output.text for output in done.outputs)
+                    raise SandboxError(f"the prelude failed in a new kernel ({done.status}): {said}")
+        except BaseException as error:
+            await asyncio.shield(clean.close())
+            if isinstance(error, TimeoutError):
+                raise SandboxError("a kernel came up but did not answer: is the machine overloaded?") from None
+            raise
+        return clean
+
+    def _discard(self, clean: _Clean) -> None:
+        """End a kernel in the background; its place is free once it is gone."""
+        self._out.discard(clean)
+
+        async def close() -> None:
+            try:
+                await clean.close()
+            finally:
+                self._live.release()
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def one_kernel(settings: SandboxSettings) -> None:
+    """Start a kernel, run a cell, end it: raises SandboxError when this machine cannot."""
+    async with KernelPool(settings.model_copy(update={"warm": 0})) as pool, pool.kernel() as kernel:
+        done = await kernel.execute("print(6 * 7)")
+        if done.status != "ok" or [output.text for output in done.outputs] != ["42\n"]:
+            raise SandboxError(f"a kernel started but answered {done.status} to print(6 * 7)")

@@ -1,0 +1,114 @@
+"""A kernel's process as the host holds it, whichever way it was born: sockets, key, tool channel, pidfd, end."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from jupyter_client.connect import KernelConnectionInfo
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a kernel listens and the key that signs its messages. The sockets lie in a folder only the host can enter."""
+
+    prefix: Path
+    key: bytes
+
+    def of(self, channel: str) -> str:
+        """The ZeroMQ address of one of the five channels."""
+        return f"ipc://{self.prefix}-{CHANNELS.index(channel) + 1}"
+
+    def remove(self) -> None:
+        """Take the sockets' names away; connections already made stay."""
+        for number in range(1, len(CHANNELS) + 1):
+            Path(f"{self.prefix}-{number}").unlink(missing_ok=True)
+
+    def connection_info(self) -> KernelConnectionInfo:
+        """The same in the words of a Jupyter connection file."""
+        ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, start=1)}
+        info = {"transport": "ipc", "ip": str(self.prefix), "key": self.key.decode(), "kernel_name": "python3"}
+        return cast(KernelConnectionInfo, {**info, "signature_scheme": "hmac-sha256", **ports})
+
+
+def listen(prefix: Path) -> list[socket.socket]:
+    """The five listening sockets of a kernel, made on the host so that the kernel needs no folder to bind in."""
+    listening: list[socket.socket] = []
+    try:
+        for number in range(1, len(CHANNELS) + 1):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listening.append(sock)
+            sock.bind(f"{prefix}-{number}")
+            sock.listen(16)
+            # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
+            sock.setblocking(False)
+    except BaseException:
+        for sock in listening:
+            sock.close()
+        raise
+    return listening
+
+
+async def readable(descriptor: int) -> None:
+    """Return when `descriptor` is readable; for a pidfd that is when its process has ended."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(descriptor, ready)
+    try:
+        await done
+    finally:
+        loop.remove_reader(descriptor)
+
+
+class KernelProcess:
+    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
+
+    The pidfd came from the kernel itself before any cell ran, so it cannot name another process.
+    """
+
+    def __init__(self, address: Address, pidfd: int, channel: socket.socket, finish: Callable[[], Awaitable[None]]) -> None:
+        self.address = address
+        self.channel = channel
+        self._pidfd = pidfd
+        self._finish = finish
+        self._ended = False
+        self.gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.gone.set()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the kernel; nothing happens when it is gone."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    async def end(self) -> None:
+        """Kill the kernel and everything it started, and wait until they are gone."""
+        if self._ended:
+            return
+        self.send_signal(signal.SIGKILL)
+        self._ended = True
+        if not self.gone.is_set():
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+        try:
+            await self._finish()
+        finally:
+            self.gone.set()
+            os.close(self._pidfd)
+            self.channel.close()
+            self.address.remove()

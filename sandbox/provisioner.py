@@ -1,0 +1,68 @@
+"""Kernels in bubblewrap for any Jupyter client: name `nbrl-bubblewrap` as the provisioner in a kernel spec.
+
+The command of the kernel spec is not run, nor does its environment or ours get in: the kernel inside is always this
+environment's ipykernel.
+"""
+
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning import KernelProvisionerBase
+
+from sandbox import bubblewrap
+from sandbox.process import KernelProcess
+from sandbox.settings import SandboxSettings
+
+
+class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
+    """A fresh interpreter in its own bubblewrap for each kernel. The `config` of the kernel spec's metadata may hold
+    any field of SandboxSettings."""
+
+    def __init__(self, **settings: Any) -> None:
+        names = SandboxSettings.model_fields.keys() & settings.keys()
+        self.settings = SandboxSettings.model_validate({name: settings.pop(name) for name in names})
+        super().__init__(**settings)
+        self._process: KernelProcess | None = None
+
+    @property
+    def has_process(self) -> bool:
+        return self._process is not None
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        # The base class would copy our environment, to which the kernel has no right.
+        return {"cmd": []}
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        self._process = await bubblewrap.start_kernel(self.settings)
+        self.connection_info = self._process.address.connection_info()
+        return self.connection_info
+
+    async def poll(self) -> int | None:
+        # A kernel that is not our child leaves no exit status; 1 says that it is gone.
+        return None if self._process is not None and not self._process.gone.is_set() else 1
+
+    async def wait(self) -> int | None:
+        if self._process is not None:
+            await self._process.gone.wait()
+            await self._process.end()
+            self._process = None
+        return 1
+
+    async def send_signal(self, signum: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        if self._process is not None:
+            await self._process.end()
+
+    async def terminate(self, restart: bool = False) -> None:
+        # A kernel is the first process of its namespace and ignores SIGTERM; nothing in it is worth saving.
+        await self.kill(restart)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        await self.kill(restart)
+
+    def resolve_path(self, path: str) -> str | None:
+        """No path inside is a path of the host."""
+        return None

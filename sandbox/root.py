@@ -1,0 +1,102 @@
+"""The root of the sandbox: what of this machine a kernel sees, and bubblewrap's arguments that make it so.
+
+Only Python is visible, read-only and at neutral places: the interpreter under /opt/python (or where it lies below /usr), each
+site-packages folder under /opt/site, the code that runs inside under /opt/nbrl. Everything writable is a tmpfs of limited size.
+"""
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.errors import SandboxUnavailable
+from sandbox.settings import SandboxSettings
+
+_INSIDE = "/opt/nbrl"
+_PYTHON = "/opt/python"
+WORKSPACE = "/workspace"
+
+# The loader's cache and time zone are the only host configuration Python's libraries want; neither says who or where we are.
+_OPTIONAL_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+
+
+@dataclass(frozen=True)
+class Root:
+    """Bind mounts (host path, path inside), the environment and the start of the command line inside."""
+
+    binds: tuple[tuple[str, str], ...]
+    environment: dict[str, str]
+    python: tuple[str, ...]
+
+
+def find_bubblewrap() -> str:
+    """The path of bwrap, or an error that says how to get it."""
+    path = shutil.which("bwrap")
+    if path is None:
+        raise SandboxUnavailable("bubblewrap (bwrap) is not on PATH: install the package `bubblewrap`")
+    return path
+
+
+def python_root() -> Root:
+    """The root for this interpreter and its installed packages, wherever they lie on this machine."""
+    base = Path(sys.base_prefix).resolve()
+    executable = Path(sys.executable).resolve()
+    binds: list[tuple[str, str]] = [("/usr", "/usr")]
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": WORKSPACE,
+        "TMPDIR": "/tmp",
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "IPYTHONDIR": "/tmp/.ipython",
+        "MPLCONFIGDIR": "/tmp/.matplotlib",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # One thread a numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "NUMEXPR_NUM_THREADS": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+    }
+    if base.is_relative_to("/usr"):
+        python = str(executable)
+    else:
+        binds.append((str(base), _PYTHON))
+        python = f"{_PYTHON}/{executable.relative_to(base)}"
+        environment["LD_LIBRARY_PATH"] = f"{_PYTHON}/lib"
+        environment["PATH"] = f"{_PYTHON}/bin:" + environment["PATH"]
+    sites: list[str] = []
+    for folder in sys.path:
+        path = Path(folder).resolve()
+        seen = path.is_relative_to(base) or path.is_relative_to("/usr")
+        if path.name in ("site-packages", "dist-packages") and path.is_dir() and not seen:
+            sites.append(f"/opt/site/{len(sites)}")
+            binds.append((str(path), sites[-1]))
+    package = Path(__file__).resolve().parent
+    binds.append((str(package / "inside"), f"{_INSIDE}/sandbox/inside"))
+    binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
+    binds.append((str(package / "inside/etc/group"), "/etc/group"))
+    binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
+    paths = [*sites, _INSIDE]
+    start = f"import sys; sys.path += {paths!r}; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
+    return Root(tuple(binds), environment, (python, "-I", "-c", start))
+
+
+def bubblewrap_arguments(root: Root, settings: SandboxSettings) -> tuple[list[str], list[str]]:
+    """Arguments before and after the bind mounts (which the launcher inserts, since it may stage them)."""
+    size = str(settings.workspace_mb * 1024 * 1024)
+    before = ["--unshare-user", "--unshare-all", "--disable-userns", "--new-session", "--die-with-parent", "--as-pid-1"]
+    before += ["--cap-drop", "ALL", "--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--clearenv"]
+    for name, value in root.environment.items():
+        before += ["--setenv", name, value]
+    after = []
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            after += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            after += ["--ro-bind", str(path), str(path)]
+    after += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (WORKSPACE, "0700")):
+        after += ["--size", size, "--perms", mode, "--tmpfs", folder]
+    return before, [*after, "--remount-ro", "/", "--chdir", WORKSPACE, "--"]

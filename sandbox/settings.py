@@ -1,0 +1,39 @@
+"""Every limit of a sandboxed kernel, in one typed place."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SandboxSettings(BaseModel):
+    """Limits of one kernel and of the pool that hands kernels out; each field acts, none is a hint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    provisioner: Literal["zygote", "bubblewrap"] = Field(
+        "bubblewrap", description="zygote forks prepared kernels; bubblewrap starts a fresh interpreter for each"
+    )
+    warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand")
+    max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included")
+    start_timeout_s: float = Field(60.0, gt=0, description="a kernel that has not answered by then did not start")
+
+    cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
+    interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
+
+    memory_mb: int = Field(512, ge=64, description="private memory of a kernel")
+    max_processes: int = Field(64, ge=16, description="processes and threads of a kernel, its own included")
+    max_open_files: int = Field(256, ge=64, description="open descriptors of one process")
+    workspace_mb: int = Field(64, ge=1, description="size of the in-memory workspace, and again of /tmp")
+    file_mb: int = Field(64, ge=1, description="largest single file")
+
+    output_bytes: int = Field(65536, ge=1024, description="UTF-8 bytes kept of a cell's outputs; the middle is cut")
+    expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression asked with a cell")
+    message_bytes: int = Field(
+        16 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
+    )
+
+    call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
+    call_bytes: int = Field(1024 * 1024, ge=1024, description="largest request or answer of a host call")
+    calls_per_kernel: int = Field(10_000, ge=1, description="host calls one kernel may make in its life")
+
+    unprivileged_uid: int = Field(65534, ge=1, description="the uid (and gid) that runs kernels when the host is root")

@@ -1,0 +1,9 @@
+"""Every test of the sandbox runs real kernels in real bubblewrap, once for each way to start one."""
+
+import pytest
+from sandbox_lab import Lab
+
+
+@pytest.fixture(params=["bubblewrap"])
+def lab(request: pytest.FixtureRequest) -> Lab:
+    return Lab(request.param)

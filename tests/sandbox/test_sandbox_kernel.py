@@ -1,0 +1,88 @@
+"""Cells: state, outputs, errors, time-outs, death. What a cell does is an Execution, never an exception."""
+
+from sandbox_lab import Lab
+
+from sandbox.kernel import SandboxKernel
+from sandbox.output import Execution
+
+
+def test_state_stays_between_cells_and_outputs_keep_their_order(lab: Lab) -> None:
+    first, second = lab.cells("import sys\nx = 41", "print('a'); print('c'); print('b', file=sys.stderr); x + 1")
+    assert first.status == "ok"
+    assert [(output.kind, output.name, output.text) for output in second.outputs if output.name != "stderr"] == [
+        ("stream", "stdout", "a\nc\n"),
+        ("result", "", "42"),
+    ]
+
+
+def test_an_error_is_an_output_with_its_name_and_value(lab: Lab) -> None:
+    (done,) = lab.cells("print('before')\n1 / 0")
+    assert done.status == "error"
+    assert [output.kind for output in done.outputs] == ["stream", "error"]
+    error = done.outputs[1]
+    assert (error.ename, error.evalue) == ("ZeroDivisionError", "division by zero")
+    assert "1 / 0" in error.text
+    assert "\x1b" not in error.text
+
+
+def test_expressions_come_with_the_reply(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> tuple[Execution, Execution]:
+        code = "class J:\n    def _repr_mimebundle_(self, **_):\n        return {'application/json': {'n': 3}}\nj = J()"
+        big = await kernel.execute("big = 'x' * 1_000_000", expressions={"big": "big", "bad": "nope"})
+        return await kernel.execute(code, expressions={"note": "j"}), big
+
+    done, big = lab.with_kernel(body)
+    assert done.expressions["note"]["data"]["application/json"] == {"n": 3}
+    assert big.expressions["big"]["ename"] == "TooLarge"
+    assert big.expressions["bad"]["ename"] == "NameError"
+
+
+def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -> None:
+    slow, after = lab.cells("x = 5\nwhile True: pass", "x", cell_timeout_s=0.5)
+    assert slow.status == "timeout"
+    assert slow.outputs[-1].ename == "KeyboardInterrupt"
+    assert 0.5 <= slow.seconds < 5
+    assert (after.status, after.outputs[0].text) == ("ok", "5")
+
+
+def test_awaiting_cells_work_and_can_be_interrupted(lab: Lab) -> None:
+    cells = ("import asyncio\nawait asyncio.sleep(0.01)\n7", "await asyncio.sleep(100)", "8")
+    quick, slow, after = lab.cells(*cells, cell_timeout_s=1)
+    assert quick.outputs[0].text == "7"
+    assert slow.status == "timeout"
+    assert after.outputs[0].text == "8"
+
+
+def test_a_cell_that_ignores_interrupts_is_killed(lab: Lab) -> None:
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\nwhile True: pass"
+    deaf, after = lab.cells(code, "1", cell_timeout_s=0.5, interrupt_grace_s=0.5)
+    assert (deaf.status, after.status) == ("dead", "dead")
+    assert deaf.outputs[0].text == "deaf\n"
+
+
+def test_a_kernel_that_ends_is_a_status(lab: Lab) -> None:
+    for code in ("import os; os._exit(3)", "import ctypes; ctypes.string_at(0)"):
+        died, after = lab.cells(code, "1")
+        assert (died.status, after.status) == ("dead", "dead")
+
+
+def test_endless_output_is_cut_in_the_middle(lab: Lab) -> None:
+    code = "print('first')\nfor i in range(200_000): print('line', i)\nprint('last')"
+    (done,) = lab.cells(code, output_bytes=4096)
+    assert done.status == "ok"
+    text = "".join(output.text for output in done.outputs)
+    assert text.startswith("first\n")
+    assert text.endswith("last\n")
+    assert any(output.truncated for output in done.outputs)
+    assert len(text.encode()) < 5000
+
+
+def test_memory_beyond_the_limit_is_a_memory_error_and_the_kernel_lives(lab: Lab) -> None:
+    big, after = lab.cells("b = bytearray(400 << 20)", "'alive'", memory_mb=300)
+    assert (big.status, big.outputs[-1].ename) == ("error", "MemoryError")
+    assert after.outputs[0].text == "'alive'"
+
+
+def test_stdin_is_refused(lab: Lab) -> None:
+    (done,) = lab.cells("input('name? ')")
+    assert (done.status, done.outputs[-1].ename) == ("error", "StdinNotImplementedError")
