@@ -95,7 +95,7 @@ class S3Blobs:
     def _fs(self) -> Any:
         import s3fs
 
-        # No listing cache: other processes write to the same root. Checksums only as needed: not every S3 server knows the trailers.
+        # No listing cache: others write to the same root. Checksums only as needed: not every S3 server knows the trailers.
         return s3fs.S3FileSystem(
             use_listings_cache=False,
             config_kwargs={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},

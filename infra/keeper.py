@@ -19,6 +19,7 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+CLEAN_UP_S = 0.3
 GIVE_UP_S = 10.0  # for SIGKILLed processes stuck in the kernel
 
 
@@ -120,8 +121,10 @@ class Keeper:
             self.reap()
             left = descendants(os.getpid())
         deadline = time.monotonic() + GIVE_UP_S
+        alone = time.monotonic() + CLEAN_UP_S
         while left:
-            send(left, signal.SIGKILL)
+            # The command first: helpers that end with it (multiprocessing's resource tracker) then tidy up.
+            send([self.pid] if time.monotonic() < alone else left, signal.SIGKILL)
             time.sleep(0.005)
             self.reap()
             left = descendants(os.getpid())

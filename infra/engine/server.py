@@ -1,0 +1,143 @@
+"""Starting, watching and ending SGLang servers, each a supervised child in the engine's own Python environment."""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from infra.engine.client import EngineClient
+from infra.engine.settings import EngineSettings, command, environment, vocabulary_size
+from infra.errors import EngineError
+from infra.processes import Child, free_port, port_in_use
+
+POLL_S = 0.1
+STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
+SHARED_MEMORY = Path("/dev/shm")
+NOISE = re.compile(r"^\s|Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
+
+Progress = Callable[[str, float], None]  # what the engine is doing, seconds since its start
+
+
+class EngineServer:
+    """One running SGLang server. `start` returns when it answers; `stop` when nothing of it is left."""
+
+    def __init__(self, child: Child, port: int, settings: EngineSettings, vocabulary: int) -> None:
+        self._child = child
+        self.settings = settings
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.vocabulary_size = vocabulary
+
+    @classmethod
+    def start(
+        cls, settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0, progress: Progress | None = None
+    ) -> "EngineServer":
+        """Starts engine number `index` and waits until it serves; EngineError if it cannot be, with what its log says."""
+        return wait([launch(settings, model_path, log_dir, index=index)], progress)[0]
+
+    @property
+    def log(self) -> Path:
+        return self._child.log
+
+    def alive(self) -> bool:
+        return self._child.alive
+
+    def client(self) -> EngineClient:
+        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size)
+
+    def stop(self) -> None:
+        self._child.stop(grace_s=STOP_GRACE_S)
+        for path in SHARED_MEMORY.glob("sglang_loads_*"):
+            if not _mapped(path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def last_words(self) -> str:
+        """The line of the log that says most about why the engine ended."""
+        lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
+        errors = [line for line in lines if re.search(r"\w*(Error|Exception)\b.*:", line)]
+        return (errors or lines or ["it wrote nothing"])[-1][:500]
+
+
+def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0) -> EngineServer:
+    """Starts an engine without waiting for it; hand it to `wait`."""
+    model_path = Path(model_path).absolute()
+    if not settings.python.exists():
+        raise EngineError(
+            f"there is no engine environment at {settings.environment}: run `make setup`, or set engine.environment"
+        )
+    if not any(model_path.glob("*.safetensors")):
+        raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
+    port = free_port() if settings.port is None else settings.port + index
+    if port_in_use(port):
+        raise EngineError(
+            f"port {port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
+        )
+    gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
+    log = log_dir / f"engine-{index}.log"
+    log.unlink(missing_ok=True)
+    child = Child.start(
+        command(settings, model_path, port, settings.base_seed + index),
+        env=environment(settings, model_path, dict(os.environ), gpu),
+        log=log,
+        name=f"engine {index}",
+        grace_s=STOP_GRACE_S,
+    )
+    return EngineServer(child, port, settings, vocabulary_size(model_path))
+
+
+def wait(servers: list[EngineServer], progress: Progress | None = None) -> list[EngineServer]:
+    """Waits until every engine serves; if one does not, ends them all and says why."""
+    started = time.monotonic()
+    try:
+        for server in servers:
+            while not _healthy(server.url):
+                elapsed = time.monotonic() - started
+                if not server.alive():
+                    raise EngineError(f"the engine ended while starting: {server.last_words()} (log: {server.log})")
+                if elapsed > server.settings.start_timeout_s:
+                    raise EngineError(
+                        f"the engine did not come up within {server.settings.start_timeout_s:g} s, its last line is: "
+                        f"{server.last_words()} (log: {server.log}; raise engine.start_timeout_s on a slow machine)"
+                    )
+                if progress is not None:
+                    progress(_stage(server), elapsed)
+                time.sleep(POLL_S)
+    except BaseException:
+        for server in servers:
+            server.stop()
+        raise
+    return servers
+
+
+def _healthy(url: str) -> bool:
+    try:
+        # A health check that reaches the scheduler; it answers 503 while the server warms up.
+        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _stage(server: EngineServer) -> str:
+    text = "\n".join(server._child.log_tail(50))
+    for sign, stage in (
+        ("Uvicorn running", "warming up"),
+        ("Load weight begin", "loading weights"),
+        ("server_args=", "starting workers"),
+    ):
+        if sign in text:
+            return stage
+    return "importing"
+
+
+def _mapped(path: Path) -> bool:
+    """Whether some process still has this shared memory open."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            if str(path) in maps.read_text():
+                return True
+    return False

@@ -1,0 +1,146 @@
+"""Settings of the inference engines, and the command line and environment they become."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from infra.errors import EngineError
+from infra.gpu import gpus
+
+
+class EngineSettings(BaseModel):
+    """How to run SGLang. Every engine serves the same model; `count` of them share the work, each with its own port."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: str = ".venv-engine"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    count: int = Field(default=1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
+    max_total_tokens: int | None = Field(default=None, ge=256)
+    max_running_requests: int = Field(default=64, ge=1)
+    threads: int = Field(default=1, ge=1)
+    base_seed: int = 0
+    seeded_sampling: bool = False
+    port: int | None = Field(default=None, ge=1024, le=65535)
+    start_timeout_s: float = Field(default=180, gt=0)
+    request_timeout_s: float = Field(default=120, gt=0)
+    extra_args: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _possible(self) -> "EngineSettings":
+        if self.device == "cpu" and self.tensor_parallel > 1:
+            raise ValueError("tensor_parallel needs GPUs; on CPU set count instead")
+        if self.device == "cpu" and self.dtype in ("bfloat16", "float16"):
+            raise ValueError("on CPU the engine computes in float32; set dtype to auto or float32")
+        for name in self.extra_args:
+            if name in RESERVED:
+                raise ValueError(f"extra_args cannot set {name}: a setting of its own decides it")
+        return self
+
+    @property
+    def resolved_device(self) -> Literal["cpu", "cuda"]:
+        if self.device == "auto":
+            return "cuda" if gpus() else "cpu"
+        return self.device
+
+    @property
+    def python(self) -> Path:
+        return Path(self.environment).absolute() / "bin" / "python"
+
+
+RESERVED = frozenset({"model-path", "host", "port", "device", "dtype", "tp-size", "skip-tokenizer-init", "random-seed"})
+CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
+
+
+def command(settings: EngineSettings, model_path: Path, port: int, seed: int) -> list[str]:
+    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer."""
+    flags: dict[str, str] = {
+        "model-path": str(model_path),
+        "host": "127.0.0.1",
+        "port": str(port),
+        "random-seed": str(seed),
+        "skip-tokenizer-init": "",
+        "max-running-requests": str(settings.max_running_requests),
+        "log-level-http": "warning",
+        "weight-version": "initial",
+    }
+    if settings.max_total_tokens is not None:
+        flags["max-total-tokens"] = str(settings.max_total_tokens)
+    if settings.seeded_sampling:
+        flags["enable-deterministic-inference"] = ""
+    if settings.resolved_device == "cpu":
+        flags |= {
+            "device": "cpu",
+            "dtype": "float32" if settings.dtype == "auto" else settings.dtype,
+            "attention-backend": "torch_native",
+            "sampling-backend": "pytorch",
+            "disable-cuda-graph": "",
+            "disable-overlap-schedule": "",
+            "sleep-on-idle": "",  # else an idle scheduler burns nine tenths of a core
+        }
+        flags.setdefault("max-total-tokens", str(CPU_TOTAL_TOKENS))
+    else:
+        flags |= {"device": "cuda", "dtype": settings.dtype, "tp-size": str(settings.tensor_parallel)}
+    flags |= settings.extra_args
+    line = [str(settings.python), "-m", "sglang.launch_server"]
+    for name, value in flags.items():
+        line += [f"--{name}", value] if value else [f"--{name}"]
+    return line
+
+
+def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:
+    """The engine's variables on top of `base`. `gpu`: the first GPU of this engine, None on CPU."""
+    variables = dict(base)
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
+        variables.pop(name, None)  # the engine has its own environment; without byte code its imports take half as long again
+    variables |= {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # Log-probs of the raw logits (temperature 1), which is what the trainer computes, whatever the sampling temperature.
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+        "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_other_architectures(settings, model_path)),
+    }
+    if settings.resolved_device == "cpu":
+        variables |= {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "OMP_NUM_THREADS": str(settings.threads),
+            "SGLANG_CPU_OMP_THREADS_BIND": "0",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+    elif gpu is not None:
+        visible = base.get("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(gpus()))).split(",")
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpu : gpu + settings.tensor_parallel])
+    return variables
+
+
+def vocabulary_size(model_path: Path) -> int:
+    return int(_model_config(model_path)["vocab_size"])
+
+
+def _model_config(model_path: Path) -> dict:
+    try:
+        config: dict = json.loads((model_path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{model_path} holds no readable config.json: give a folder in Hugging Face format") from error
+    return config
+
+
+@cache
+def _model_sources(package: Path) -> dict[str, str]:
+    return {path.stem: path.read_text(errors="replace") for path in package.glob("*.py")}
+
+
+def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str]:
+    """SGLang's model files that do not speak of this model's class: importing all 200 of them costs seconds at every start."""
+    names = _model_config(model_path).get("architectures") or []
+    packages = list(Path(settings.environment).absolute().glob("lib/python3*/site-packages/sglang/srt/models"))
+    if not names or not packages:
+        return []
+    sources = _model_sources(packages[0])
+    wanted = {stem for stem, text in sources.items() if any(name in text for name in names)}
+    return sorted(set(sources) - wanted) if wanted else []
