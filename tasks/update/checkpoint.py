@@ -3,13 +3,16 @@
 It is made as `<folder>.partial` and renamed once whole, so a folder of that name is either absent or complete.
 """
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -41,6 +44,14 @@ def earlier_result(order: UpdateOrder) -> UpdateResult | None:
     if result.iteration != order.iteration:
         raise UpdateError(f"{order.checkpoint_out} is of iteration {result.iteration}, not {order.iteration}")
     return result
+
+
+def identity(folder: str) -> str:
+    """What tells a checkpoint from every other wherever it was copied to. Raises UpdateError when it is not a finished one."""
+    path = Path(folder) / RESULT
+    if not path.is_file():
+        raise UpdateError(f"{folder} is not a finished checkpoint")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def finish(folder: str, result: UpdateResult) -> None:
@@ -90,14 +101,17 @@ def load_state(folder: Path, scorer: Scorer, optimizer: torch.optim.Optimizer) -
     return int(steps)
 
 
-def export_hf(folder: Path, scorer: Scorer, source: str, dtype: torch.dtype) -> None:
-    """Collective; rank 0 writes. Everything but the weights is the source folder's own, so the tokenizer, the chat template
-    and the configuration stay as they were.
+def gather_weights(scorer: Scorer) -> dict[str, Tensor]:
+    """Collective. The whole model's weights on rank 0's CPU; nothing on the others."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return cast(dict[str, Tensor], get_model_state_dict(scorer.lm, options=options))
+
+
+def write_hf(folder: Path, scorer: Scorer, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
+    """Rank 0 only. Everything but the weights is the source folder's own, so the tokenizer, the chat template and the
+    configuration stay as they were.
     """
-    full = get_model_state_dict(scorer.lm, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    if dist.get_rank() != 0:
-        return
-    scorer.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in full.items()})
+    scorer.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
     for entry in Path(source).iterdir():
         if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(entry, folder / entry.name)

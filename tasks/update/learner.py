@@ -3,7 +3,6 @@
 # ruff: noqa: N806 - suffixes of tensor names are shapes
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from tasks.update.scorer import Scorer
 from tasks.update.settings import UpdateSettings
 from tasks.update.tree import chain
 
-INITIAL = ""  # stands for the initial model where a checkpoint's path would
+INITIAL = ""  # stands for the initial model where a checkpoint's identity would
 Value = TypeVar("Value")
 
 
@@ -63,7 +62,7 @@ class Learner:
         self._optimizer.zero_grad()
         for state in self._optimizer.state.values():
             state["step"].zero_()
-        self._holds: str | None = INITIAL
+        self._holds: str | None = INITIAL  # checkpoint.identity of the state in memory
 
     def execute(self, order: UpdateOrder) -> UpdateResult:
         """Carry out an order, or answer it from its finished checkpoint."""
@@ -85,10 +84,10 @@ class Learner:
             logprobs = self._canary(canary)
         out = order.checkpoint_out
         with self._phase("checkpoint"):
-            self._together(lambda: checkpoint.clear_partial(out) if self._rank == 0 else None)
+            self._on_first(lambda: checkpoint.clear_partial(out))
             checkpoint.save_state(checkpoint.partial(out) / checkpoint.STATE, self._policy, self._optimizer, self._steps)
         with self._phase("export"):
-            checkpoint.export_hf(checkpoint.partial(out) / checkpoint.HF, self._policy, self._model_path, self._export_dtype)
+            self._export(checkpoint.partial(out) / checkpoint.HF)
         metrics |= {f"seconds/{name}": value for name, value in self._seconds.items()}
         metrics["seconds/total"] = time.perf_counter() - started
         metrics["update/tokens_per_second"] = batch.tokens / metrics["seconds/total"]
@@ -100,8 +99,8 @@ class Learner:
             canary_logprobs=logprobs,
             skipped=skipped,
         )
-        self._together(lambda: checkpoint.finish(out, result) if self._rank == 0 else None)
-        self._holds = os.path.abspath(out)
+        self._on_first(lambda: checkpoint.finish(out, result))
+        self._holds = self._together(lambda: checkpoint.identity(out))
         return result
 
     def _read(self, order: UpdateOrder) -> Batch:
@@ -117,15 +116,13 @@ class Learner:
 
     def _bring(self, checkpoint_in: str | None) -> None:
         """Make memory hold the state that the order starts from."""
-        wanted = INITIAL if checkpoint_in is None else os.path.abspath(checkpoint_in)
+        wanted = INITIAL if checkpoint_in is None else self._together(lambda: checkpoint.identity(checkpoint_in))
         if wanted == self._holds:
             return
-        if wanted != INITIAL:
-            self._together(lambda: _require_checkpoint(wanted))
         self._holds = None
         self._begin()
-        if wanted != INITIAL:
-            self._steps = checkpoint.load_state(Path(wanted) / checkpoint.STATE, self._policy, self._optimizer)
+        if checkpoint_in is not None:
+            self._steps = checkpoint.load_state(Path(checkpoint_in) / checkpoint.STATE, self._policy, self._optimizer)
         self._holds = wanted
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
@@ -195,12 +192,20 @@ class Learner:
             self._optimizer.step()
             self._steps += 1
         self._optimizer.zero_grad()
-        metrics |= {"update/grad_norm": grad_norm, "update/lr": lr, "update/skipped": float(bool(skipped))}
+        metrics.update({"update/grad_norm": grad_norm, "update/lr": lr, "update/skipped": float(bool(skipped))})
         return skipped
 
     def _canary(self, ids: list[int]) -> list[float]:
         with torch.no_grad():
             return _score(self._policy, collate([chain(ids)]).to(self._device)).tolist()
+
+    def _export(self, folder: Path) -> None:
+        weights = checkpoint.gather_weights(self._policy)
+        self._on_first(lambda: checkpoint.write_hf(folder, self._policy, weights, self._model_path, self._export_dtype))
+
+    def _on_first(self, work: Callable[[], None]) -> None:
+        """Rank 0 does it; a failure raises UpdateError on every rank."""
+        self._together(work if self._rank == 0 else lambda: None)
 
     def _together(self, work: Callable[[], Value]) -> Value:
         """Do local work that takes no part in any collective; when it fails on any rank, raise UpdateError on every rank."""
@@ -227,8 +232,3 @@ class Learner:
 def _score(scorer: Scorer, micro: MicroBatch) -> Tensor:
     logp_N: Tensor = scorer(micro.input_ids_BT, micro.positions_BT, micro.end_BT, micro.row_N, micro.target_N)
     return logp_N
-
-
-def _require_checkpoint(folder: str) -> None:
-    if not (Path(folder) / checkpoint.RESULT).is_file():
-        raise UpdateError(f"{folder} is not a finished checkpoint")

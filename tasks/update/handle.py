@@ -1,0 +1,101 @@
+"""The driver's side of the learner."""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any, Self
+
+import ray
+from ray.actor import ActorHandle
+
+from tasks.update.errors import UpdateError
+from tasks.update.mailbox import Answer, Mailbox
+from tasks.update.orders import UpdateOrder, UpdateResult
+from tasks.update.settings import UpdateSettings
+
+# Rollouts and updates take turns on the same cores, so a waiting learner must not keep Ray from placing sandbox actors.
+CPU_SHARE = 0.01
+
+Run = Future[BaseException | None]  # resolves to what ended the run, None when it was told to stop
+
+
+class LearnerHandle:
+    """One long Ray Train run, driven by orders. Ray must be up.
+
+    Whatever ends the run ends every wait on it with an UpdateError; a handle that has failed is of no more use, start another.
+    """
+
+    def __init__(self, mailbox: ActorHandle, run: Run) -> None:
+        self._mailbox, self._run = mailbox, run
+
+    @classmethod
+    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str) -> Self:
+        """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`."""
+        mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
+        run: Run = Future()
+        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox), daemon=True).start()
+        return cls(mailbox, run)
+
+    async def ready(self) -> None:
+        """Return when every worker has loaded the model."""
+        await self._unless_ended(self._mailbox.ready.remote())
+
+    async def update(self, order: UpdateOrder) -> UpdateResult:
+        """Raises UpdateError when the order is refused or the learner is gone."""
+        answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
+        if answer.result is None:
+            raise UpdateError(answer.error)
+        return answer.result
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End the workers after the orders they have, and the run; safe to call on a failed or stopped handle."""
+        if not self._run.done():
+            self._mailbox.stop.remote()
+        try:
+            self._run.result(timeout)
+        finally:
+            ray.kill(self._mailbox)
+
+    async def _unless_ended(self, reference: Any) -> Any:
+        reply = asyncio.ensure_future(_resolve(reference))
+        ended = asyncio.wrap_future(self._run)
+        try:
+            await asyncio.wait({reply, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return await reply
+            cause = ended.result()
+            raise UpdateError(f"the learner has ended: {cause or 'it was stopped'}") from cause
+        finally:
+            reply.cancel()
+
+
+async def _resolve(reference: Any) -> Any:
+    return await reference
+
+
+def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle) -> None:
+    try:
+        # Imported here: torch takes seconds, and the driver can do without it while the workers import theirs.
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from tasks.update.worker import loop
+
+        cuda = settings.device == "cuda" or (
+            settings.device == "auto" and ray.cluster_resources().get("GPU", 0) >= settings.workers
+        )
+        trainer = TorchTrainer(
+            loop,
+            train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox},
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if cuda else "gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=settings.workers,
+                use_gpu=cuda,
+                resources_per_worker={"CPU": CPU_SHARE} | ({"GPU": 1} if cuda else {}),
+            ),
+            run_config=RunConfig(name="learner", storage_path=storage_path, failure_config=FailureConfig(max_failures=0)),
+        )
+        trainer.fit()
+        run.set_result(None)
+    except BaseException as error:
+        run.set_result(error)

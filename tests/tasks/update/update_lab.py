@@ -1,0 +1,108 @@
+"""What the update's tests share: a tiny random policy, random trees and batches on disk, and ranks in processes of their own."""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from agent.trajectory import ROOT, Node, Status, Trajectory, to_table
+from tasks.update.batch import ADVANTAGES_SCHEMA
+from tasks.update.orders import UpdateOrder
+
+VOCAB = 300
+
+
+def make_policy(folder: Path) -> Path:
+    """A random Qwen3 of two layers with tied embeddings, and a file that stands for the tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    return folder
+
+
+def make_trajectory(rng: np.random.Generator, name: str, steps: int = 3, longest: int = 12) -> Trajectory:
+    """Shaped as the agent's: a trunk, and at each step a tail with a sampled action hanging off it."""
+
+    def ids() -> list[int]:
+        return [int(token) for token in rng.integers(0, VOCAB, rng.integers(1, longest + 1))]
+
+    nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=ids()), Node(parent=0, kind="task", step=-1, token_ids=ids())]
+    trunk = 1
+    for step in range(steps):
+        nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=ids()))
+        action = ids()
+        logprobs = [-float(value) for value in rng.random(len(action))]
+        nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=action, logprobs=logprobs))
+        nodes.append(Node(parent=trunk, kind="action", step=step, token_ids=action))
+        nodes.append(Node(parent=len(nodes) - 1, kind="observation", step=step, token_ids=ids()))
+        trunk = len(nodes) - 1
+    return Trajectory(
+        id=name, group="g", sample=0, question="?", ability="a", status=Status.ANSWERED, answer="", nodes=nodes, steps=[]
+    )
+
+
+def make_trajectories(seed: int, count: int = 6) -> list[Trajectory]:
+    rng = np.random.default_rng(seed)
+    return [make_trajectory(rng, f"t{index}", steps=int(rng.integers(1, 4))) for index in range(count)]
+
+
+def write_order(
+    folder: Path,
+    trajectories: Sequence[Trajectory],
+    out: str,
+    advantage: Callable[[int], float] = lambda row: (-1.0) ** row * (1 + row % 3),
+    **fields: Any,
+) -> UpdateOrder:
+    """Write both tables and the order over them; `advantage` is by row number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = [(each.id, node.step) for each in trajectories for node in each.sampled()]
+    rows = [{"trajectory": name, "step": step, "advantage": advantage(row)} for row, (name, step) in enumerate(pairs)]
+    pq.write_table(to_table(trajectories), folder / "trajectories.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")
+    return UpdateOrder(
+        trajectories=str(folder / "trajectories.parquet"),
+        advantages=str(folder / "advantages.parquet"),
+        checkpoint_out=out,
+        **({"iteration": 0} | fields),
+    )
+
+
+def _rank(rank: int, world: int, store: str, work: Callable[..., Any], arguments: tuple[Any, ...], out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        result = work(*arguments)
+        if rank == 0:
+            torch.save(result, out)
+    finally:
+        dist.destroy_process_group()
+
+
+def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run `work` on that many gloo ranks, each a process; what rank 0 returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out")
+        mp.spawn(_rank, args=(world, os.path.join(folder, "store"), work, arguments, out), nprocs=world)
+        return torch.load(out, weights_only=False)
