@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,7 +48,7 @@ class SglangPolicy:
         )
 
     async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
-        body = {
+        body: dict[str, Any] = {
             "input_ids": list(token_ids),
             "return_logprob": True,
             "sampling_params": {
@@ -56,10 +56,10 @@ class SglangPolicy:
                 "top_p": self._sampling.top_p,
                 "max_new_tokens": max_tokens,
                 "stop_token_ids": [self._stop_id],
-                "sampling_seed": seed,
-                "skip_special_tokens": False,
             },
         }
+        if self._seeded:
+            body["sampling_params"]["sampling_seed"] = seed
         try:
             response = await self._client.post(self._url, json=body)
             response.raise_for_status()

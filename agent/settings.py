@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SYSTEM_PROMPT = (
     "You solve a task by writing Python cells for a notebook. Each turn, think inside <{think}></{think}>, then write one cell "
-    "inside <{code}></{code}>. Its output comes back inside <output></output>; variables persist from cell to cell. Keep what you "
-    "must not forget with notepad.add_facts([...]), notepad.add_todo([...]) and notepad.write_draft(text): older output may "
+    "inside <{code}></{code}>. Its output comes back inside <output></output>; variables persist from cell to cell. Keep what "
+    "you must not forget with notepad.add_facts([...]), notepad.add_todo([...]) and notepad.write_draft(text): older output may "
     "vanish, the notepad stays. End with submit_final_answer(answer).\nTools:\n{tools}"
 )
 

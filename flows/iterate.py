@@ -13,7 +13,7 @@ from tasks.reward.node import reward
 from tasks.rollout.node import rollout
 from tasks.sample import sample
 from tasks.scope import Artifact, Scope
-from tasks.select import select
+from tasks.select.node import select
 from tasks.update.node import update
 
 

@@ -62,7 +62,9 @@ class Watch:
         self._lines.append(Line(name, total=total))
         return self._lines[-1]
 
-    async def node(self, name: str, work: Awaitable[T], total: int = 0, expect: Callable[[Callable[[int], None]], None] | None = None) -> T:
+    async def node(
+        self, name: str, work: Awaitable[T], total: int = 0, expect: Callable[[Callable[[int], None]], None] | None = None
+    ) -> T:
         """Await `work` under a line of its own; `expect` receives the function that moves its count."""
         line = self.line(name, total)
         if expect is not None:

@@ -43,6 +43,11 @@ def _kernel(settings: SandboxSettings) -> Check:
     return name, True, "a confined kernel starts, answers and ends"
 
 
+def boundary() -> list[Check]:
+    """The quick checks: is there a boundary at all? Starts no kernel."""
+    return [_bubblewrap(), _namespaces()]
+
+
 def checks() -> list[Check]:
     """(name, works, what was found or how to mend it), in the order in which to mend them."""
-    return [_bubblewrap(), _namespaces(), _kernel(SandboxSettings())]
+    return [*boundary(), _kernel(SandboxSettings())]

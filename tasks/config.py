@@ -3,14 +3,14 @@
 import hashlib
 from typing import Literal
 
+from infra.ray_cluster import RaySettings
+from infra.tracking import TrackingSettings
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.policy import Sampling
 from agent.settings import AgentSettings
 from infra.engine.settings import EngineSettings
-from infra.ray_cluster import RaySettings
 from infra.storage import StorageSettings
-from infra.tracking import TrackingSettings
 from sandbox.settings import SandboxSettings
 from tasks import data
 from tasks.advantage.settings import GROUP_RELATIVE, AdvantageSettings
@@ -19,7 +19,7 @@ from tasks.errors import ConfigError
 from tasks.policy import PolicySettings, local_config
 from tasks.reward.settings import RewardSettings
 from tasks.rollout.settings import RolloutSettings
-from tasks.select import SelectSettings
+from tasks.select.settings import SelectSettings
 from tasks.update.settings import UpdateSettings
 
 
@@ -95,14 +95,14 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
         raise ConfigError(
             f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
         )
-    if limit > config.engine.max_total_tokens:
+    if config.engine.max_total_tokens is not None and limit > config.engine.max_total_tokens:
         raise ConfigError(
             f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
         )
     if config.rollout.episodes_per_host > config.sandbox.max_live:
         raise ConfigError(
-            f"rollout.episodes_per_host is {config.rollout.episodes_per_host} but sandbox.max_live only {config.sandbox.max_live}: "
-            "every episode holds a kernel; raise the latter"
+            f"rollout.episodes_per_host is {config.rollout.episodes_per_host} but sandbox.max_live only "
+            f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
     if purpose == "train":
         _check_training(config, questions)
@@ -118,4 +118,6 @@ def _check_training(config: RunConfig, questions: int) -> None:
     if group == 1 and config.select.drop_rate > 0:
         raise ConfigError("a group of one is always all right or all wrong: set rollout.group_size to 2 or select.drop_rate to 0")
     if config.sampling != Sampling():
-        raise ConfigError("the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's")
+        raise ConfigError(
+            "the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's"
+        )

@@ -36,7 +36,7 @@ class GeneratedData(BaseModel):
 
 
 class FileData(BaseModel):
-    """Parquet files with the columns id, question, answers (list of strings), ability, source; a corpus with one column, passage."""
+    """Parquet files with the columns id, question, answers (list of strings), ability, source; the corpus has one, passage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,7 +90,8 @@ def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> 
             "held_out": World.generate(settings.seed, "held_out", settings.held_out),
         }
         tables = {
-            split: pa.Table.from_pylist([q.model_dump() for q in world.questions], schema=SCHEMA) for split, world in worlds.items()
+            split: pa.Table.from_pylist([q.model_dump() for q in world.questions], schema=SCHEMA)
+            for split, world in worlds.items()
         }
         passages = sorted({passage for world in worlds.values() for passage in world.corpus})
         corpus = pa.table({"passage": passages}, schema=CORPUS_SCHEMA)

@@ -45,6 +45,8 @@ def fetch(settings: PolicySettings) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+        return Path(
+            snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ConfigError(f"policy.path {settings.path} is no local folder and the hub did not give it: {error}") from error

@@ -50,5 +50,3 @@ async def prove(parts: Parts, scope: Scope, version: str) -> float:
             f"publish.tolerance {parts.config.publish.tolerance:g}; the weights did not arrive whole"
         )
     return worst
-
-

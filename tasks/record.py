@@ -42,7 +42,8 @@ def merge(artifacts: list[Artifact]) -> dict[str, float]:
         for key, value in artifact.metrics.items():
             gathered.setdefault(key, []).append(value)
     return {
-        key: sum(values) if key.startswith(("rollout/", "select/")) else sum(values) / len(values) for key, values in gathered.items()
+        key: sum(values) if key.startswith(("rollout/", "select/")) else sum(values) / len(values)
+        for key, values in gathered.items()
     }
 
 
@@ -59,7 +60,13 @@ def time_metrics(seconds: Mapping[str, float], metrics: Mapping[str, float], sta
 
 @act
 async def record(
-    parts: Parts, scope: Scope, artifacts: list[Artifact], trajectories: Artifact, cursor: int, seconds: Mapping[str, float], started: float
+    parts: Parts,
+    scope: Scope,
+    artifacts: list[Artifact],
+    trajectories: Artifact,
+    cursor: int,
+    seconds: Mapping[str, float],
+    started: float,
 ) -> Record:
     """Close the iteration. `seconds` are the nodes' wall times so far, `started` the iteration's start on the monotonic clock."""
     begun = time.monotonic()
@@ -69,12 +76,16 @@ async def record(
     chosen = from_table(parts.storage.read_table(trajectories.path).slice(0, parts.config.record.traces))
 
     def track() -> None:
-        parts.tracking.log_checkpoint(f"{scope.run}-{step:06d}", parts.storage.uri(checkpoint), {"reward/em": metrics["reward/em"]}, step)
+        parts.tracking.log_checkpoint(
+            f"{scope.run}-{step:06d}", parts.storage.uri(checkpoint), {"reward/em": metrics["reward/em"]}, step
+        )
         log_traces(parts.tracking, scope, chosen)
 
     await asyncio.to_thread(track)
     rows = [{"metric": key, "value": round(value, 6)} for key, value in sorted(metrics.items())]
-    await acreate_table_artifact(rows, key=f"iteration-{scope.iteration}", description=f"{scope.run}, iteration {scope.iteration}")
+    await acreate_table_artifact(
+        rows, key=f"iteration-{scope.iteration}", description=f"{scope.run}, iteration {scope.iteration}"
+    )
     metrics |= time_metrics({**seconds, "record": time.monotonic() - begun}, metrics, started)
     await asyncio.to_thread(parts.tracking.log_metrics, metrics, step)
     done = Record(iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics)

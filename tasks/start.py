@@ -8,12 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from infra.tracking import Tracking
+
 from infra import ray_cluster
 from infra.engine.client import EngineClient
-from infra.engine.server import EngineServer
+from infra.engine.server import EngineServer, launch, wait
 from infra.home import Home
 from infra.storage import Storage
-from infra.tracking import Tracking
 from tasks.config import RunConfig
 from tasks.parts import Parts
 from tasks.policy import fetch
@@ -36,13 +37,15 @@ class Progress(Protocol):
 async def _engines(
     stack: AsyncExitStack, config: RunConfig, model: Path, version: str, home: Home
 ) -> tuple[list[EngineServer], list[EngineClient]]:
-    servers = [EngineServer(config.engine, number, home.logs) for number in range(config.engine.count)]
-    for server in servers:
-        stack.callback(server.stop)
-    await asyncio.gather(*(asyncio.to_thread(server.start, model, version) for server in servers))
-    clients = [EngineClient(server.url, config.engine.request_timeout_s) for server in servers]
+    servers: list[EngineServer] = []
+    for number in range(config.engine.count):
+        servers.append(launch(config.engine, model, home.logs, index=number))
+        stack.callback(servers[-1].stop)
+    await asyncio.to_thread(wait, servers)
+    clients = [server.client() for server in servers]
     for client in clients:
         stack.push_async_callback(client.close)
+        await client.publish(model, version)
     return servers, clients
 
 
@@ -149,5 +152,3 @@ async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Pa
     if local is None:
         local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
     return local / "hf"
-
-

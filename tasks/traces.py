@@ -1,7 +1,8 @@
 """Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
 
-from agent.trajectory import Trajectory
 from infra.tracking import Span, Tracking
+
+from agent.trajectory import Trajectory
 from tasks.scope import Scope
 
 

@@ -105,9 +105,7 @@ class _Author:
                 return self._notepad(index)
 
     def _question(self, index: int, ability: Ability, text: str, answer: str) -> Question:
-        return Question(
-            id=f"{self._source}-{index:06d}", question=text, answers=[answer], ability=ability, source=self._source
-        )
+        return Question(id=f"{self._source}-{index:06d}", question=text, answers=[answer], ability=ability, source=self._source)
 
     def _arithmetic(self, index: int) -> Problem:
         first, second, third = (self._rng.randint(11, 99) for _ in range(3))

@@ -38,4 +38,6 @@ async def advantage(parts: Parts, scope: Scope, rewards: list[Artifact], selecti
     table = estimate(rows, settings.estimator, settings.gamma) if rows else SCHEMA.empty_table()
     path = f"{scope.folder}/advantages.parquet"
     digest = parts.storage.write_table(path, table)
-    return Artifact(path=path, digest=digest, metrics={"advantage/trajectories": float(len(rows)), "advantage/steps": float(len(table))})
+    return Artifact(
+        path=path, digest=digest, metrics={"advantage/trajectories": float(len(rows)), "advantage/steps": float(len(table))}
+    )

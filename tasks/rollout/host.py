@@ -20,6 +20,7 @@ from agent.tokens import ChatTokenizer
 from agent.tools.base import Toolbox
 from agent.tools.search import SearchTool
 from agent.trajectory import Status, Trajectory, from_table, to_table
+from infra.engine.settings import EngineSettings
 from infra.storage import Storage
 from sandbox.errors import SandboxError
 from sandbox.pool import KernelPool
@@ -48,7 +49,7 @@ class Batch:
     url: str
     folder: str
     sampling: Sampling
-    request_timeout_s: float
+    engine: EngineSettings
 
 
 @dataclass
@@ -94,7 +95,7 @@ class SandboxHost:
         there = set(self._plan.storage.list(batch.folder))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=batch.request_timeout_s, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=batch.engine.request_timeout_s, limits=limits) as client:
 
             async def one(row: dict[str, Any]) -> Trajectory:
                 path = f"{batch.folder}/{row['id']}.parquet"
@@ -123,7 +124,7 @@ class SandboxHost:
         if live is None:
             raise RuntimeError("the host was stopped while it ran a batch")
         toolbox = Toolbox(live.tools)
-        policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling)
+        policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling, batch.engine.seeded_sampling)
         try:
             async with live.pool.kernel(calls=toolbox.call) as kernel:
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()

@@ -59,7 +59,7 @@ async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampli
         parts.engine_urls,
         f"{folder}/trajectories",
         sampling,
-        parts.config.engine.request_timeout_s,
+        parts.config.engine,
         parts.progress,
         parts.check_health,
     )

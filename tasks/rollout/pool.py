@@ -8,6 +8,7 @@ import pyarrow as pa
 import ray
 
 from agent.policy import Sampling
+from infra.engine.settings import EngineSettings
 from infra.ray_data import map_tables
 from tasks.errors import RolloutError
 from tasks.rollout.host import Batch, HostPlan, SandboxHost
@@ -15,10 +16,12 @@ from tasks.rollout.host import Batch, HostPlan, SandboxHost
 POLL_S = 0.25
 
 
-def run_on_host(rows: pa.Table, hosts: list[Any], urls: list[str], folder: str, sampling: Sampling, timeout_s: float) -> pa.Table:
+def run_on_host(
+    rows: pa.Table, hosts: list[Any], urls: list[str], folder: str, sampling: Sampling, engine: EngineSettings
+) -> pa.Table:
     """What Ray Data maps: the rows of one host in, their trajectories out."""
     number = rows["host"][0].as_py()
-    batch = Batch(rows.drop_columns(["host"]).to_pylist(), urls[number % len(urls)], folder, sampling, timeout_s)
+    batch = Batch(rows.drop_columns(["host"]).to_pylist(), urls[number % len(urls)], folder, sampling, engine)
     return ray.get(hosts[number].run.remote(batch))
 
 
@@ -44,7 +47,7 @@ class HostPool:
         urls: list[str],
         folder: str,
         sampling: Sampling,
-        request_timeout_s: float,
+        engine: EngineSettings,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
     ) -> pa.Table:
@@ -52,7 +55,7 @@ class HostPool:
         count = len(self._hosts)
         shares = [pa.Table.from_pylist([{**row, "host": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
-        arguments = (self._hosts, urls, folder, sampling, request_timeout_s)
+        arguments = (self._hosts, urls, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)

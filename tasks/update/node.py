@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
 from tasks.update.orders import UpdateOrder
+
+COMPUTING = ("reference", "forward", "backward", "step")
 
 
 @node
@@ -51,7 +54,13 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     parts.storage.write_bytes(f"{scope.folder}/update/result.json", json.dumps(summary).encode())
     digest = weights_digest(out / "hf")
     shutil.rmtree(work, ignore_errors=True)
-    return Artifact(path=checkpoint, digest=digest, metrics=result.metrics)
+    return Artifact(path=checkpoint, digest=digest, metrics=update_metrics(result.metrics))
+
+
+def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The learner's metrics, its phases under `update/`, with the seconds that are the update's own computation."""
+    renamed = {f"update/{key}" if key.startswith("seconds/") else key: value for key, value in metrics.items()}
+    return renamed | {"update/compute_seconds": sum(metrics[f"seconds/{phase}"] for phase in COMPUTING if f"seconds/{phase}" in metrics)}
 
 
 def weights_digest(folder: Path) -> str:

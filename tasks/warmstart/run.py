@@ -1,23 +1,47 @@
 """A tiny policy from nothing: tokenizer, demonstrations, training, saved."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+from transformers import Qwen3ForCausalLM
+
 from agent.tokens import END, ChatTokenizer
-from tasks.warmstart.demonstrations import record_demonstrations
+from tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
 from tasks.warmstart.model import make_model
 from tasks.warmstart.save import save
 from tasks.warmstart.settings import WarmstartSettings
 from tasks.warmstart.tokenizer import PAD, make_tokenizer
 from tasks.warmstart.train import train
 
+__all__ = ["Demonstrations", "Tokenizer", "Trained", "make_demonstrations", "make_policy", "make_tokenizer", "save", "warmstart"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A policy and what its training measured."""
+
+    model: Qwen3ForCausalLM
+    metrics: dict[str, float]
+
+
+def make_demonstrations(settings: WarmstartSettings, tokenizer: Tokenizer) -> Demonstrations:
+    return record_demonstrations(settings, ChatTokenizer(tokenizer))
+
+
+def make_policy(
+    tokenizer: Tokenizer, demonstrations: Demonstrations, settings: WarmstartSettings, report: Callable[[str], None]
+) -> Trained:
+    """Fresh weights, trained."""
+    report(f"{len(demonstrations.copying)} good actions, {len(demonstrations.habits)} mixed ones")
+    model = make_model(settings, tokenizer.get_vocab_size(), tokenizer.token_to_id(END), tokenizer.token_to_id(PAD))
+    return Trained(model, train(model, demonstrations, settings, report))
+
 
 def warmstart(settings: WarmstartSettings, out: Path, report: Callable[[str], None] = print) -> dict[str, float]:
     """Make a policy in `out`. The same settings on the same machine give the same weights."""
     tokenizer = make_tokenizer(settings)
-    demonstrations = record_demonstrations(settings, ChatTokenizer(tokenizer))
-    report(f"{len(demonstrations.copying)} good actions, {len(demonstrations.habits)} mixed ones")
-    model = make_model(settings, tokenizer.get_vocab_size(), tokenizer.token_to_id(END), tokenizer.token_to_id(PAD))
-    metrics = train(model, demonstrations, settings, report)
-    save(model, tokenizer, out)
-    return metrics
+    trained = make_policy(tokenizer, make_demonstrations(settings, tokenizer), settings, report)
+    save(trained.model, tokenizer, out)
+    return trained.metrics

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class WarmstartSettings(BaseModel):
-    """Copying is learned first, from good demonstrations only; habits are mixed in afterwards. The other order never learns to copy."""
+    """Copying is learned first, from good demonstrations only; habits are mixed in after. The reverse never learns to copy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -18,7 +18,9 @@ class WarmstartSettings(BaseModel):
     rope_theta: float = Field(10_000.0, gt=0)
     max_positions: int = Field(1024, ge=256)
     demonstrations: int = Field(12_000, ge=8, description="trajectories over both phases")
-    copying_share: float = Field(0.65, ge=0, le=1, description="share of demonstrations and steps that are good only, before the mix")
+    copying_share: float = Field(
+        0.65, ge=0, le=1, description="share of demonstrations and steps that are good only, before the mix"
+    )
     good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
     steps: int = Field(1_200, ge=1)
     batch: int = Field(64, ge=1, description="actions an optimiser step, each with its own context")

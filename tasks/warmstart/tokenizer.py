@@ -20,9 +20,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same three ids in a question, a
-# cell and an output: copying it is copying ids. Digits stand alone; a tag is one piece; a line break ends a piece, so that message
-# glue is context-free.
+# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same three ids in a question,
+# a cell and an output: copying it is copying ids. Digits stand alone; a tag is one piece; a line break ends a piece, so that
+# message glue is context-free.
 PIECES = (
     r"</?[a-z]+>",
     r"[0-9]",

@@ -1,0 +1,21 @@
+"""Every room's own checks, one after the other."""
+
+from collections.abc import Iterator
+
+from infra.doctor import checks as infra_checks
+from infra.home import Home
+from sandbox.doctor import checks as sandbox_checks
+from tasks.config import RunConfig, check
+from tasks.errors import ConfigError
+
+
+def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
+    """(what, works, what was found or how to mend it)."""
+    try:
+        check(config)
+        yield "recipe", True, f"{config.name} can work"
+    except ConfigError as error:
+        yield "recipe", False, str(error)
+    yield from sandbox_checks()
+    for found in infra_checks(Home(config.home), config.engine, config.storage):
+        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.mend}"

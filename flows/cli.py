@@ -1,0 +1,232 @@
+"""`nbrl …`: thin commands over the flows. Heavy imports wait until a command needs them."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
+out, err = Console(), Console(stderr=True)
+T = TypeVar("T")
+
+
+def _recipes(typed: str) -> list[str]:
+    folder = Path(__file__).resolve().parent.parent / "infra" / "recipes"
+    return sorted(path.stem for path in folder.glob(f"{typed}*.yaml"))
+
+
+Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=_recipes)]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4")]
+Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
+Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
+
+
+def _fail(error: BaseException) -> typer.Exit:
+    for line in str(error).splitlines() or [type(error).__name__]:
+        err.print(f"nbrl: {line}", style="red", markup=False, highlight=False)
+    return typer.Exit(1)
+
+
+def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
+    from infra import prefect_server
+    from infra.home import Home as LocalHome
+
+    home = LocalHome(folder)
+    server = prefect_server.ensure(home.root)
+    try:
+        os.environ.update(prefect_server.environment(home.root, server.url))
+        return asyncio.run(_cancel_on_term(work))
+    finally:
+        server.stop()
+
+
+async def _cancel_on_term(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work()
+
+
+def _guard(work: Callable[[], T]) -> T:
+    """One clear error instead of a traceback for everything that has a name; exit code 130 for Ctrl-C."""
+    from agent.errors import AgentError
+    from infra.errors import InfraError
+    from sandbox.errors import SandboxError
+    from tasks.errors import RunError
+    from tasks.update.errors import UpdateError
+
+    try:
+        return work()
+    except (RunError, InfraError, SandboxError, AgentError, UpdateError) as error:
+        raise _fail(error) from error
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        err.print("nbrl: stopped; the same command with the same --run continues where it was")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    run: Annotated[str | None, typer.Option(help="name of the run; an existing one is continued")] = None,
+    set_: Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
+) -> None:
+    """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
+    _guard(lambda: _train(recipe, run, set_ or [], dry_run))
+
+
+def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
+    from infra.storage import Storage
+    from tasks.plan import plan
+    from tasks.preflight import preflight
+    from tasks.recipes import load
+    from tasks.run import new_name, open_run
+
+    config = load(recipe, overrides)
+    preflight(config, "train")
+    if dry_run:
+        out.print(plan(config), markup=False, highlight=False)
+        return
+    opened = open_run(config, name or new_name(config.name), Storage(config.storage))
+
+    async def work() -> Any:
+        from flows.train import train as flow
+        from flows.watch import Watch
+
+        with Watch(err) as watch:
+            return await flow(config, opened, watch)
+
+    summary = _run(config.home, work)
+    from flows.report import report
+
+    out.print(report(summary))
+
+
+@app.command()
+def evaluate(
+    recipe: Recipe,
+    run: Annotated[str | None, typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the evaluation")] = None,
+    set_: Set = None,
+) -> None:
+    """Evaluate a policy on the recipe's held-out questions: exact match and F1, all trajectories kept."""
+    _guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or []))
+
+
+def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str]) -> None:
+    from infra.storage import Storage
+    from tasks.checkpoints import checkpoint_folder
+    from tasks.policy import fetch
+    from tasks.preflight import preflight
+    from tasks.recipes import load
+    from tasks.run import new_name
+
+    config = load(recipe, overrides)
+    preflight(config, "evaluate")
+    model = checkpoint_folder(Storage(config.storage), Path(config.home), run, checkpoint) if run else fetch(config.policy)
+
+    async def work() -> Any:
+        from flows.evaluate import evaluate as flow
+        from flows.watch import Watch
+
+        with Watch(err) as watch:
+            return await flow(config, model, name or new_name(run or config.name), watch)
+
+    result = _run(config.home, work)
+    for key, value in sorted(result.metrics.items()):
+        out.print(f"{key:20} {value:.4g}", highlight=False)
+    out.print(f"nbrl show {result.path.removeprefix('evaluations/')}", highlight=False)
+
+
+@app.command()
+def show(
+    trajectory: Annotated[str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")],
+    root: Root = ".nbrl/storage",
+    limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
+) -> None:
+    """Read a trajectory: what the agent thought, ran and saw, and what it earned."""
+
+    def work() -> None:
+        from flows.show import find, listing, render
+        from infra.storage import Storage, StorageSettings
+
+        storage = Storage(StorageSettings(root=root))
+        run, _, identity = trajectory.partition("/")
+        if not identity:
+            out.print(listing(storage, run, limit))
+            return
+        for key, found, reward in find(storage, run, identity):
+            out.print(render(key, found, reward))
+
+    _guard(work)
+
+
+@app.command()
+def doctor(recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=_recipes)] = "tiny-cpu") -> None:
+    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to mend it."""
+
+    def work() -> bool:
+        from flows.checkup import checkup
+        from tasks.recipes import load
+
+        good = True
+        for name, works, message in checkup(load(recipe)):
+            good &= works
+            out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
+            out.print(f"{name}: {message}", markup=False, highlight=False)
+        return good
+
+    if not _guard(work):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ui(home: Home = ".nbrl") -> None:
+    """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
+    from flows.pages import serve
+
+    _guard(lambda: serve(home, out))
+
+
+@app.command()
+def warmstart(
+    folder: Annotated[Path, typer.Argument(help="where the model folder is written; it must not exist yet")],
+    set_: Set = None,
+    home: Home = ".nbrl",
+) -> None:
+    """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
+    _guard(lambda: _warmstart(folder, set_ or [], home))
+
+
+def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
+    from tasks.errors import ConfigError
+    from tasks.warmstart.settings import WarmstartSettings
+
+    if folder.exists():
+        raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
+    settings = WarmstartSettings.from_overrides(overrides)
+
+    async def work() -> Any:
+        from flows.warmstart import run
+
+        return await run(settings, folder)
+
+    metrics = _run(home, work)
+    for key, value in sorted(metrics.items()):
+        out.print(f"{key:20} {value:.4g}", highlight=False)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

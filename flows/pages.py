@@ -1,0 +1,28 @@
+"""Serves the pages of a home folder."""
+
+import signal
+import threading
+
+from rich.console import Console
+
+from infra import prefect_server
+from infra.home import Home
+from infra.tracking import ui
+
+
+def serve(folder: str, console: Console) -> None:
+    """Blocks until Ctrl-C or SIGTERM; ends the servers it started and leaves those it found."""
+    home = Home(folder)
+    prefect = prefect_server.ensure(home.root)
+    try:
+        mlflow = ui(home)
+        try:
+            console.print(f"MLflow   {mlflow.url}\nPrefect  {prefect.url.removesuffix('/api')}\nCtrl-C ends them.", highlight=False)
+            ended = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: ended.set())
+            signal.signal(signal.SIGINT, lambda *_: ended.set())
+            ended.wait()
+        finally:
+            mlflow.stop()
+    finally:
+        prefect.stop()

@@ -1,0 +1,40 @@
+"""What the terminal says at the end of a run."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tasks.summary import Summary
+
+NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record")
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: list[float]) -> str:
+    """Values in [0, 1] as a row of bars."""
+    return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS)))] for value in values)
+
+
+def report(summary: Summary) -> RenderableType:
+    scores = Table("", "before", "after", title="held-out questions", title_justify="left")
+    names = {"em": "exact match", "f1": "F1"} | {key: f"  {key[3:]}" for key in sorted(summary.after) if key.startswith("em/")}
+    for key, name in names.items():
+        scores.add_row(name, f"{summary.before[key]:.3f}", f"{summary.after[key]:.3f}")
+    times = Table("node", "seconds", "an iteration", title="where the time went", title_justify="left")
+    for node in NODES:
+        seconds = summary.seconds.get(node, 0.0)
+        times.add_row(node, f"{seconds:.1f}", f"{seconds / max(1, summary.iterations):.2f}")
+    times.add_row("all", f"{summary.seconds.get('iteration', 0.0):.1f}", f"overhead {summary.overhead_share:.0%}")
+    facts = Text(
+        f"{summary.iterations} iterations, {summary.trajectories} trajectories, {summary.sampled_tokens} sampled tokens; "
+        f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats"
+    )
+    more = Text.assemble(
+        ("learning curve  ", "bold"),
+        f"{sparkline(summary.curve)}  {summary.curve_path}\n",
+        ("a trajectory    ", "bold"),
+        f"nbrl show {summary.example}\n",
+        ("the pages       ", "bold"),
+        "nbrl ui    (MLflow and Prefect)",
+    )
+    return Group(scores, times, facts, more)

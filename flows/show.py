@@ -1,0 +1,92 @@
+"""Finds a trajectory and renders it for a terminal: think, code, output, notepad, reward."""
+
+import difflib
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from agent.trajectory import Step, Trajectory, from_table
+from infra.errors import StorageError
+from infra.storage import Storage
+from tasks.errors import ConfigError
+
+PLACES = ("iterations", "evaluations")
+
+
+def files(storage: Storage, run: str) -> list[str]:
+    """Every compacted trajectories file of a run or of an evaluation."""
+    found = [key for key in storage.list(f"runs/{run}") + storage.list(f"evaluations/{run}") if key.endswith("/trajectories.parquet")]
+    if not found:
+        known = sorted({key.split("/")[1] for place in ("runs", "evaluations") for key in storage.list(place)})
+        near = difflib.get_close_matches(run, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}."
+        raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
+    return found
+
+
+def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, float | None]]:
+    """All trajectories with this id (a question is asked in several evaluations), each with its file and its total reward."""
+    found = []
+    for key in files(storage, run):
+        table = storage.read_table(key)
+        for match in from_table(table.filter(pc.equal(table["id"], trajectory))):
+            found.append((key, match, _reward(storage, key, trajectory)))
+    if not found:
+        raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
+    return found
+
+
+def _reward(storage: Storage, key: str, trajectory: str) -> float | None:
+    try:
+        rewards = storage.read_table(key.replace("trajectories.parquet", "rewards.parquet"))
+    except StorageError:
+        return None
+    rows = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
+    return rows[0]["total"] if rows else None
+
+
+def listing(storage: Storage, run: str, limit: int) -> Table:
+    """The newest trajectories of a run, one a row."""
+    table = Table("trajectory", "where", "status", "answer", "question", title=run, title_justify="left")
+    rows = 0
+    for key in reversed(files(storage, run)):
+        where = "/".join(key.split("/")[2:-1])
+        for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
+            if rows == limit:
+                return table
+            table.add_row(row["id"], where, row["status"], Text(str(row["answer"])), Text(row["question"]))
+            rows += 1
+    return table
+
+
+def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:
+    """The whole trajectory. Model text is never read as markup."""
+    head = Text(trajectory.question, "bold")
+    verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
+    if reward is not None:
+        verdict += f", reward {reward:.3f}"
+    parts: list[RenderableType] = [Text(f"{trajectory.id}   {key}", "dim"), Panel(head, title="task", title_align="left")]
+    for number, step in enumerate(trajectory.steps):
+        parts.extend(_step(number, step))
+    answer = Text(trajectory.answer if trajectory.answer is not None else "(none)")
+    parts.append(Panel(Group(answer, Text(verdict, "dim")), title="answer", title_align="left", border_style="green"))
+    if trajectory.failure:
+        parts.append(Text(trajectory.failure, "red"))
+    return Group(*parts)
+
+
+def _step(number: int, step: Step) -> Iterator[RenderableType]:
+    yield Text(f"step {number + 1}", "bold blue")
+    yield Text(step.think, "italic")
+    if step.malformed:
+        yield Text(f"malformed: {step.malformed}", "red")
+        return
+    yield Syntax(step.code, "python", background_color="default", word_wrap=True)
+    yield Text(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
+    for call in step.tool_calls:
+        yield Text(f"  {call.name}({call.arguments}) → {call.result}", "dim")

@@ -1,0 +1,27 @@
+"""A tiny policy from nothing: tokenizer → demonstrations → train → save."""
+
+from pathlib import Path
+
+from prefect import flow, get_run_logger, task
+
+from tasks.warmstart import run as nodes
+from tasks.warmstart.settings import WarmstartSettings
+
+tokenizer = task(nodes.make_tokenizer, name="tokenizer", persist_result=False)
+demonstrations = task(nodes.make_demonstrations, name="demonstrations", persist_result=False)
+save = task(nodes.save, name="save", persist_result=False)
+
+
+@task(persist_result=False)
+def train(words: nodes.Tokenizer, examples: nodes.Demonstrations, settings: WarmstartSettings) -> nodes.Trained:
+    return nodes.make_policy(words, examples, settings, get_run_logger().info)
+
+
+@flow(name="warmstart", persist_result=False)
+def run(settings: WarmstartSettings, out: Path) -> dict[str, float]:
+    """Make a policy in `out`; the metrics of its training."""
+    words = tokenizer(settings)
+    examples = demonstrations(settings, words)
+    trained = train(words, examples, settings)
+    save(trained.model, words, out)
+    return trained.metrics

@@ -1,0 +1,27 @@
+"""Judges groups: pure, mapped by Ray Data."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from agent.trajectory import Status
+from tasks.scope import derive_seed
+from tasks.select.settings import SelectSettings
+
+SCHEMA = pa.schema([("group", pa.string()), ("kept", pa.bool_()), ("reason", pa.string())])
+
+
+def judge(group: str, em: list[float], statuses: list[str], settings: SelectSettings, seed: int) -> dict[str, Any]:
+    """Keep or drop one group, with the reason. A group with a failed trajectory is set aside whole: never a partial group."""
+    if Status.FAILED in statuses:
+        return {"group": group, "kept": False, "reason": "failed"}
+    reason = "all_right" if min(em) == 1 else "all_wrong" if max(em) == 0 else "signal"
+    kept = reason == "signal" or np.random.default_rng(derive_seed(seed, group)).random() >= settings.drop_rate
+    return {"group": group, "kept": bool(kept), "reason": reason}
+
+
+def judge_table(groups: pa.Table, settings: SelectSettings, seed: int) -> pa.Table:
+    """What Ray Data maps: one row a group in (group, em, statuses), rows of SCHEMA out."""
+    rows = [judge(row["group"], row["em"], row["statuses"], settings, seed) for row in groups.to_pylist()]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)

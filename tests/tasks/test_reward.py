@@ -1,0 +1,82 @@
+import pytest
+
+from tasks.reward.qa import exact_match, f1, normalise
+from tasks.reward.score import execution_of, format_of, score
+from tasks.reward.settings import RewardSettings
+
+
+def step(think: str = "a long enough thought", code: str = "print(1)", malformed: str = "", status: str = "ok", kinds: tuple = ()) -> dict:
+    return {
+        "think": think,
+        "code": code,
+        "malformed": malformed,
+        "cell_status": status,
+        "outputs": [{"kind": k, "text": ""} for k in kinds],
+    }
+
+
+def row(answer: str | None, answers: list[str], steps: list[dict]) -> dict:
+    return {"id": "t", "group": "g", "ability": "qa", "status": "answered", "answer": answer, "answers": answers, "steps": steps}
+
+
+def test_normalisation_lowers_strips_punctuation_and_articles() -> None:
+    assert normalise("The  Hello, World!") == "hello world"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "value"),
+    [
+        ("cat sat on mat", "dog sat on rug", 0.5),
+        ("hello world", "world hello", 1.0),
+        ("repeated words words", "repeated words", 0.8),
+        ("", "", 1.0),
+        ("x y", "", 0.0),
+        ("", "x y", 0.0),
+    ],
+)
+def test_f1(answer: str, reference: str, value: float) -> None:
+    assert f1(answer, [reference]) == pytest.approx(value)
+
+
+def test_the_best_reference_counts() -> None:
+    assert exact_match("Keldra", ["Vorn", "keldra!"]) == 1.0
+
+
+def test_answers_in_other_scripts_are_told_apart() -> None:
+    assert exact_match("北京", ["上海"]) == 0.0
+    assert exact_match("北京", ["北京。"]) == 1.0
+
+
+def test_two_answers_of_punctuation_only_are_not_the_same() -> None:
+    assert exact_match("?!", ["..."]) == 0.0
+
+
+def test_a_silent_cell_that_succeeds_earns_execution() -> None:
+    assert execution_of(step(kinds=())) == 1.0
+    assert execution_of(step(status="error", kinds=("stream", "error"))) == 0.5
+    assert execution_of(step(status="timeout", kinds=("stream",))) == 0.0
+    assert execution_of(step(status="none")) == 0.0
+
+
+def test_format_needs_a_thought_and_code() -> None:
+    assert format_of(step()) == 1.0
+    assert format_of(step(think="short")) == 0.0
+    assert format_of(step(code="x=1")) == 0.0
+    assert format_of(step(malformed="no <think>")) == 0.0
+
+
+def test_a_perfect_trajectory_earns_one_and_qa_comes_last() -> None:
+    scored = score(row("Keldra", ["Keldra"], [step(), step()]), RewardSettings())
+    assert scored["step_rewards"] == pytest.approx([0.1, 0.9])
+    assert (scored["total"], scored["em"]) == pytest.approx((1.0, 1.0))
+
+
+def test_a_wrong_answer_earns_having_answered_and_no_answer_nothing() -> None:
+    assert score(row("Vorn", ["Keldra"], [step()]), RewardSettings())["qa"] == pytest.approx(0.1)
+    assert score(row(None, ["Keldra"], [step()]), RewardSettings())["qa"] == 0.0
+    assert score(row("  ", ["Keldra"], [step()]), RewardSettings())["answered"] == 0.0
+
+
+def test_a_trajectory_without_steps_scores_nothing() -> None:
+    scored = score(row(None, ["Keldra"], []), RewardSettings())
+    assert (scored["step_rewards"], scored["total"]) == ([], 0.0)

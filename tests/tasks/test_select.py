@@ -1,0 +1,30 @@
+import pyarrow as pa
+
+from tasks.select.judge import judge, judge_table
+from tasks.select.node import by_group
+from tasks.select.settings import SelectSettings
+
+ALWAYS, NEVER = SelectSettings(drop_rate=1.0), SelectSettings(drop_rate=0.0)
+OK = ["answered"] * 2
+
+
+def test_a_group_with_signal_is_always_kept() -> None:
+    assert judge("g", [0.0, 1.0], OK, ALWAYS, 0) == {"group": "g", "kept": True, "reason": "signal"}
+
+
+def test_a_group_without_signal_goes_with_the_drop_rate() -> None:
+    assert judge("g", [1.0, 1.0], OK, ALWAYS, 0) == {"group": "g", "kept": False, "reason": "all_right"}
+    assert judge("g", [0.0, 0.0], OK, ALWAYS, 0) == {"group": "g", "kept": False, "reason": "all_wrong"}
+    assert judge("g", [0.0, 0.0], OK, NEVER, 0)["kept"]
+    kept = sum(judge(str(i), [0.0, 0.0], OK, SelectSettings(drop_rate=0.5), 0)["kept"] for i in range(1000))
+    assert 440 < kept < 560
+
+
+def test_a_group_with_a_failed_trajectory_is_set_aside_whole() -> None:
+    assert judge("g", [0.0, 1.0], ["answered", "failed"], NEVER, 0) == {"group": "g", "kept": False, "reason": "failed"}
+
+
+def test_groups_are_gathered_in_order_of_appearance() -> None:
+    rewards = pa.table({"group": ["b", "a", "b"], "em": [1.0, 0.0, 0.0], "status": ["answered", "failed", "step_limit"]})
+    rows = judge_table(by_group(rewards), ALWAYS, 0).to_pylist()
+    assert [(row["group"], row["reason"]) for row in rows] == [("b", "signal"), ("a", "failed")]
