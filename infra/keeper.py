@@ -121,10 +121,14 @@ class Keeper:
             self.reap()
             left = descendants(os.getpid())
         deadline = time.monotonic() + GIVE_UP_S
-        alone = time.monotonic() + CLEAN_UP_S
-        while left:
+        everybody = time.monotonic()
+        if left and self.status is None:
             # The command first: helpers that end with it (multiprocessing's resource tracker) then tidy up.
-            send([self.pid] if time.monotonic() < alone else left, signal.SIGKILL)
+            send([self.pid], signal.SIGKILL)
+            everybody += CLEAN_UP_S
+        while left:
+            if time.monotonic() >= everybody:
+                send(left, signal.SIGKILL)
             time.sleep(0.005)
             self.reap()
             left = descendants(os.getpid())

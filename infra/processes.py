@@ -6,6 +6,7 @@ owner ends it; when the owner ends in any way, the keeper ends the command with 
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from infra import keeper
 from infra.errors import InfraError
 
 ORPHAN_GRACE_S = 3.0
+# Below Linux's range for outgoing connections, so that none takes the port meanwhile; SGLang also wants port + 10000 to be one.
+PORTS = (20000, 32000)
 
 
 class Child:
@@ -96,9 +99,10 @@ class Child:
 
 def free_port() -> int:
     """A TCP port nobody listens on at 127.0.0.1 (somebody else may take it before you do)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.randrange(*PORTS)
+        if not port_in_use(port):
+            return port
 
 
 def port_in_use(port: int) -> bool:

@@ -1,0 +1,129 @@
+"""Ray for this process: a cluster of our own on this machine, or one that exists.
+
+Our own cluster runs under a keeper and is joined by address, so that no raylet, agent or worker outlives us, kill -9 included.
+It listens on 127.0.0.1 only.
+"""
+
+import atexit
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from infra.errors import ServerError
+from infra.processes import Child, free_port
+
+TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
+PREFIX = "nbrl-ray-"
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_DATA_USE_DATASOURCE_V2": "0",  # version 2 starts 32 actors to read the footer of one Parquet file
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each ray.train.report waits for one of these
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+STOP_GRACE_S = 1.0
+
+
+class RaySettings(BaseModel):
+    """`address` joins an existing cluster; the other settings are about our own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str | None = None
+    num_cpus: int | None = Field(default=None, ge=1)
+    num_gpus: int | None = Field(default=None, ge=0)
+    object_store_mb: int = Field(default=200, ge=80)
+    start_timeout_s: float = Field(default=120, gt=0)
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> "RaySettings":
+        if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
+            raise ValueError("num_cpus and num_gpus size our own cluster; they do nothing with an address")
+        return self
+
+
+_child: Child | None = None
+_port = 0
+
+
+def start(settings: RaySettings, log_dir: Path) -> None:
+    """Starts or joins the cluster and connects this process to it; does nothing when it is connected."""
+    global _child, _port
+    os.environ.update(ENVIRONMENT)  # before Ray is imported: it reads some of them then
+    address = settings.address
+    if address is None and _child is None:
+        _remove_leftovers()
+        folder = TEMPORARY / f"{PREFIX}{os.getpid()}"
+        _port = free_port()
+        (log_dir / "ray.log").unlink(missing_ok=True)
+        _child = Child.start(
+            _command(settings, _port, folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
+        )
+        atexit.register(stop)
+    import ray  # takes seconds, in which the cluster comes up
+
+    if ray.is_initialized():
+        return
+    if address is None:
+        assert _child is not None
+        _wait(_child, settings.start_timeout_s)
+        address = f"127.0.0.1:{_port}"
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1" if settings.address is None else None,
+        )
+    except Exception as error:
+        stop()
+        raise ServerError(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def stop() -> None:
+    """Disconnects, and ends the cluster if it is ours; does nothing when there is none."""
+    global _child
+    import ray
+
+    ray.shutdown()
+    if _child is not None:
+        _child.stop(grace_s=STOP_GRACE_S)
+        _child = None
+        atexit.unregister(stop)
+        shutil.rmtree(TEMPORARY / f"{PREFIX}{os.getpid()}", ignore_errors=True)
+
+
+def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
+    line = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+    line += ["--include-dashboard=false", "--include-log-monitor=false", "--node-ip-address=127.0.0.1", f"--port={port}"]
+    line += [f"--temp-dir={folder}", f"--object-store-memory={settings.object_store_mb << 20}"]
+    if settings.num_cpus is not None:
+        line.append(f"--num-cpus={settings.num_cpus}")
+    if settings.num_gpus is not None:
+        line.append(f"--num-gpus={settings.num_gpus}")
+    return line
+
+
+def _wait(child: Child, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while "Ray runtime started" not in child.log.read_text(errors="replace"):
+        if not child.alive or time.monotonic() > deadline:
+            lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
+            child.stop()
+            raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
+        time.sleep(0.05)
+
+
+def _remove_leftovers() -> None:
+    """Folders of clusters whose owner was killed."""
+    for folder in TEMPORARY.glob(f"{PREFIX}*"):
+        if not Path("/proc", folder.name.removeprefix(PREFIX)).exists():
+            shutil.rmtree(folder, ignore_errors=True)
