@@ -16,7 +16,7 @@ from typing import Any
 from sandbox.errors import SandboxError
 from sandbox.inside.channel import frame
 from sandbox.process import Address, KernelProcess, listen, readable
-from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
+from sandbox.root import WORKSPACE, bubblewrap_arguments, find_bubblewrap, python_root
 from sandbox.settings import SandboxSettings
 
 
@@ -36,7 +36,7 @@ class Confined:
         `folder` is removed when everything inside has ended, by whichever of us lives longer.
         """
         root = python_root()
-        before, after = bubblewrap_arguments(root, settings)
+        before, after = bubblewrap_arguments(root, settings, nested=module == "zygote")
         watch, lifeline = os.pipe()
         complaints = os.memfd_create("complaints")
         spec = {
@@ -66,6 +66,11 @@ class Confined:
         finally:
             os.close(watch)
         return cls(process, lifeline, folder, complaints)
+
+    @property
+    def running(self) -> bool:
+        """Whether something still runs inside."""
+        return self._lifeline is not None and self._process.poll() is None
 
     def complaints(self) -> str:
         """What was written to stderr before the first cell: why it did not start."""
@@ -146,6 +151,9 @@ def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]
             "processes": settings.max_processes,
             "files": settings.max_open_files,
             "file_bytes": settings.file_mb * mib,
+            "workspace_bytes": settings.workspace_mb * mib,
+            "inodes": settings.workspace_files,
         },
+        "workspace": WORKSPACE,
         "call_bytes": settings.call_bytes,
     }

@@ -88,6 +88,7 @@ def _reap_all() -> None:
 
 def main() -> int:
     spec = json.loads(sys.argv[1])
+    os.set_inheritable(spec["lifeline"], False)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.setsid()
     above, name = os.path.split(spec["folder"])

@@ -12,7 +12,9 @@ from sandbox import bubblewrap
 from sandbox.broker import Broker, CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
+from sandbox.process import KernelProcess
 from sandbox.settings import SandboxSettings
+from sandbox.zygote import Zygote
 
 __all__ = ["CallHandler", "KernelPool"]
 
@@ -45,6 +47,8 @@ class KernelPool:
         self._warm: list[asyncio.Task[_Clean]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._out: set[_Clean] = set()
+        self._zygote: Zygote | None = None
+        self._zygote_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self._context = zmq.asyncio.Context()
@@ -61,6 +65,8 @@ class KernelPool:
         for clean in list(self._out):
             self._discard(clean)
         await asyncio.gather(*self._closing, return_exceptions=True)
+        if self._zygote is not None:
+            await self._zygote.end()
         self._context.destroy(linger=0)
 
     @asynccontextmanager
@@ -103,7 +109,7 @@ class KernelPool:
             raise
 
     async def _start(self) -> _Clean:
-        process = await bubblewrap.start_kernel(self._settings)
+        process = await self._birth()
         broker = Broker(self._settings)
         kernel = SandboxKernel(process, self._settings, self._context)
         clean = _Clean(kernel, broker, asyncio.create_task(broker.serve(process.channel)))
@@ -120,6 +126,16 @@ class KernelPool:
                 raise SandboxError("a kernel came up but did not answer: is the machine overloaded?") from None
             raise
         return clean
+
+    async def _birth(self) -> KernelProcess:
+        if self._settings.provisioner == "bubblewrap":
+            return await bubblewrap.start_kernel(self._settings)
+        async with self._zygote_lock:
+            if self._zygote is None or not self._zygote.alive:
+                if self._zygote is not None:
+                    await self._zygote.end()
+                self._zygote = await Zygote.start(self._settings)
+        return await self._zygote.fork()
 
     def _discard(self, clean: _Clean) -> None:
         """End a kernel in the background; its place is free once it is gone."""

@@ -78,7 +78,9 @@ class KernelProcess:
     The pidfd came from the kernel itself before any cell ran, so it cannot name another process.
     """
 
-    def __init__(self, address: Address, pidfd: int, channel: socket.socket, finish: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, address: Address, pidfd: int, channel: socket.socket, finish: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.address = address
         self.channel = channel
         self._pidfd = pidfd
@@ -103,11 +105,12 @@ class KernelProcess:
             return
         self.send_signal(signal.SIGKILL)
         self._ended = True
-        if not self.gone.is_set():
-            asyncio.get_running_loop().remove_reader(self._pidfd)
         try:
-            await self._finish()
+            await self.gone.wait()
+            if self._finish is not None:
+                await self._finish()
         finally:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
             self.gone.set()
             os.close(self._pidfd)
             self.channel.close()

@@ -4,8 +4,12 @@ Only Python is visible, read-only and at neutral places: the interpreter under /
 site-packages folder under /opt/site, the code that runs inside under /opt/nbrl. Everything writable is a tmpfs of limited size.
 """
 
+import functools
+import importlib.util
 import shutil
+import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +41,21 @@ def find_bubblewrap() -> str:
     return path
 
 
+@functools.cache
+def compile_once() -> None:
+    """Leave compiled bytecode where kernels can only read: without it every one compiles a thousand modules anew."""
+    spec = importlib.util.find_spec("IPython.core.interactiveshell")
+    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return
+    # Where the installation cannot be written this does no harm and no good.
+    prepare = "from sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
+    environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
+    subprocess.run([sys.executable, "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
+
+
 def python_root() -> Root:
     """The root for this interpreter and its installed packages, wherever they lie on this machine."""
+    compile_once()
     base = Path(sys.base_prefix).resolve()
     executable = Path(sys.executable).resolve()
     binds: list[tuple[str, str]] = [("/usr", "/usr")]
@@ -66,26 +83,39 @@ def python_root() -> Root:
         environment["LD_LIBRARY_PATH"] = f"{_PYTHON}/lib"
         environment["PATH"] = f"{_PYTHON}/bin:" + environment["PATH"]
     sites: list[str] = []
-    for folder in sys.path:
-        path = Path(folder).resolve()
-        seen = path.is_relative_to(base) or path.is_relative_to("/usr")
-        if path.name in ("site-packages", "dist-packages") and path.is_dir() and not seen:
+    for folder in dict.fromkeys(Path(entry).resolve() for entry in sys.path):
+        if folder.name not in ("site-packages", "dist-packages") or not folder.is_dir():
+            continue
+        if folder.is_relative_to("/usr"):
+            sites.append(str(folder))
+        elif folder.is_relative_to(base):
+            sites.append(f"{_PYTHON}/{folder.relative_to(base)}")
+        else:
             sites.append(f"/opt/site/{len(sites)}")
-            binds.append((str(path), sites[-1]))
+            binds.append((str(folder), sites[-1]))
+    # For interpreters that cells start; ours is told on its command line.
+    environment["PYTHONPATH"] = ":".join(sites)
     package = Path(__file__).resolve().parent
     binds.append((str(package / "inside"), f"{_INSIDE}/sandbox/inside"))
     binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
     binds.append((str(package / "inside/etc/group"), "/etc/group"))
     binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
-    paths = [*sites, _INSIDE]
-    start = f"import sys; sys.path += {paths!r}; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
-    return Root(tuple(binds), environment, (python, "-I", "-c", start))
+    # Without `site`, which would put the base interpreter's packages first; what else it does is done here.
+    start = (
+        f"import sys; sys.path += {[*sites, _INSIDE]!r}; import site; site.setquit(); site.setcopyright(); site.sethelper(); "
+        "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
+    )
+    return Root(tuple(binds), environment, (python, "-I", "-S", "-c", start))
 
 
-def bubblewrap_arguments(root: Root, settings: SandboxSettings) -> tuple[list[str], list[str]]:
-    """Arguments before and after the bind mounts (which the launcher inserts, since it may stage them)."""
+def bubblewrap_arguments(root: Root, settings: SandboxSettings, *, nested: bool) -> tuple[list[str], list[str]]:
+    """Arguments before and after the bind mounts (which the launcher inserts, since it may stage them).
+
+    `nested` lets what runs inside make sandboxes of its own: for the zygote, which runs no untrusted code.
+    """
     size = str(settings.workspace_mb * 1024 * 1024)
-    before = ["--unshare-user", "--unshare-all", "--disable-userns", "--new-session", "--die-with-parent", "--as-pid-1"]
+    before = ["--unshare-user", "--unshare-all", "--new-session", "--die-with-parent", "--as-pid-1"]
+    before += [] if nested else ["--disable-userns"]
     before += ["--cap-drop", "ALL", "--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--clearenv"]
     for name, value in root.environment.items():
         before += ["--setenv", name, value]

@@ -11,11 +11,13 @@ class SandboxSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     provisioner: Literal["zygote", "bubblewrap"] = Field(
-        "bubblewrap", description="zygote forks prepared kernels; bubblewrap starts a fresh interpreter for each"
+        "zygote", description="zygote forks prepared kernels; bubblewrap starts a fresh interpreter for each"
     )
     warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand")
     max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included")
     start_timeout_s: float = Field(60.0, gt=0, description="a kernel that has not answered by then did not start")
+
+    preload: tuple[str, ...] = Field(("numpy",), description="modules the zygote imports ahead, where installed")
 
     cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
     interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
@@ -24,6 +26,7 @@ class SandboxSettings(BaseModel):
     max_processes: int = Field(64, ge=16, description="processes and threads of a kernel, its own included")
     max_open_files: int = Field(256, ge=64, description="open descriptors of one process")
     workspace_mb: int = Field(64, ge=1, description="size of the in-memory workspace, and again of /tmp")
+    workspace_files: int = Field(4096, ge=16, description="files and folders in the workspace (zygote only)")
     file_mb: int = Field(64, ge=1, description="largest single file")
 
     output_bytes: int = Field(65536, ge=1024, description="UTF-8 bytes kept of a cell's outputs; the middle is cut")

@@ -53,7 +53,11 @@ def wake_on_signals() -> None:
     for sock in (ours, theirs):
         sock.setblocking(False)
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
-    ioloop.IOLoop.current().add_handler(ours, lambda sock, _: sock.recv(4096), ioloop.IOLoop.READ)
+
+    def drain(sock: socket.socket, _: int) -> None:
+        sock.recv(4096)
+
+    ioloop.IOLoop.current().add_handler(ours, drain, ioloop.IOLoop.READ)
 
 
 class AdoptingKernelApp(IPKernelApp):

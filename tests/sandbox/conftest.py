@@ -4,6 +4,6 @@ import pytest
 from sandbox_lab import Lab
 
 
-@pytest.fixture(params=["bubblewrap"])
+@pytest.fixture(params=["zygote", "bubblewrap"])
 def lab(request: pytest.FixtureRequest) -> Lab:
     return Lab(request.param)

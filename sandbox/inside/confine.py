@@ -1,0 +1,90 @@
+"""How a fork of the zygote walls itself in: namespaces, mounts, limits, no capabilities, no dangerous system calls.
+
+`enter` returns in a new process that is pid 1 of its own world; the caller's process goes on elsewhere. Everything here runs
+before untrusted code does, in a single-threaded process.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+from sandbox.inside import limits, seccomp
+
+_NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, network
+_NOSUID, _NODEV, _NOEXEC, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x4000, 0x80000
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, _PR_SET_DUMPABLE = 24, 47, 4, 4
+_SYS_CAPSET, _CAPABILITY_VERSION_3 = 126, 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _mount(kind: str, target: str, flags: int, data: str = "") -> None:
+    _check(_libc.mount(b"none", target.encode(), kind.encode(), flags, data.encode()), f"mount {kind} on {target}")
+
+
+def _mounts(workspace: str, size: int, inodes: int) -> None:
+    """Own /proc, terminals and writable folders; what the zygote has there is covered."""
+    _mount("none", "/", _REC | _SLAVE)
+    _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC)
+    _mount("devpts", "/dev/pts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (workspace, "0700")):
+        _mount("tmpfs", folder, _NOSUID | _NODEV, f"size={size},nr_inodes={inodes},mode={mode}")
+
+
+def _loopback_up() -> None:
+    set_flags, up = 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        fcntl.ioctl(sock, set_flags, struct.pack("16sh14x", b"lo", up))
+
+
+def _drop_capabilities() -> None:
+    for number in range(int(open("/proc/sys/kernel/cap_last_cap").read()) + 1):  # noqa: SIM115
+        _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "drop a capability")
+    _check(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities")
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.syscall(_SYS_CAPSET, header, bytes(24)), "drop capabilities")
+
+
+def enter(birth: dict[str, Any], code: bytes) -> bool:
+    """Fork into a new world. True in its first process, as walled in as it will be; False here, to be left at once.
+
+    `code` is the system call filter. The order matters: processes are counted from the user namespace on, mounts need the
+    capabilities that are dropped after them, and the filter forbids what came before it.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_NAMESPACES), "unshare namespaces")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    if os.fork() != 0:
+        return False
+    os.setsid()
+    workspace = birth["workspace"]
+    _mounts(workspace, birth["limits"]["workspace_bytes"], birth["limits"]["inodes"])
+    os.chdir(workspace)
+    _loopback_up()
+    _libc.sethostname(b"sandbox", 7)
+    _write("/proc/sys/user/max_user_namespaces", "0")
+    limits.apply(birth["limits"])
+    _drop_capabilities()
+    # Dropping capabilities made the process undumpable, which would hide its own /proc entries from it.
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "set dumpable")
+    seccomp.install(code)
+    return True

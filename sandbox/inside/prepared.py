@@ -1,0 +1,118 @@
+"""An IPython kernel built in two steps: everything that needs no socket and no thread before the fork, the rest after.
+
+It leans on parts of ipykernel that are not its public interface; a test names them, so that an update which moves them
+is noticed.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from typing import Any
+
+import zmq
+from ipykernel.control import ControlThread
+from ipykernel.iostream import IOPubThread, OutStream
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.utils import _async_in_context
+from jupyter_client.session import Session
+from tornado import ioloop
+from zmq.eventloop.zmqstream import ZMQStream
+
+from sandbox.inside.kernel import configuration, wake_on_signals
+
+
+class _NoShellThread:
+    """Stands where stock ipykernel has its shell channel thread. There is none, but its parent thread is asked for."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class PreparedKernel(IPythonKernel):
+    """A kernel without subshells and debugger: its main thread reads the shell channel itself.
+
+    Threads cost a fork dear, so there are two beside those that capture output: IOPub, and control with the heartbeat.
+    """
+
+    # Never None here, which the stock traits allow.
+    session: Session
+    shell: Any
+    shell_stream: ZMQStream
+    control_stream: ZMQStream
+
+    _supports_kernel_subshells = False
+
+    @classmethod
+    def prepare(cls) -> "PreparedKernel":
+        """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm."""
+        config = configuration()
+        config.Kernel._execute_sleep = 0.0
+        session = Session(config=config, key=b"replaced after the fork")
+        log = logging.getLogger("kernel")
+        log.addHandler(logging.NullHandler())
+        log.propagate = False
+        # The debugger takes a third of the imports' time and memory; nobody can reach it.
+        sys.modules["debugpy"] = None  # type: ignore[assignment]
+        thread = _NoShellThread()
+        kernel: PreparedKernel = cls.instance(config=config, session=session, shell_channel_thread=thread, log=log)
+        del sys.modules["debugpy"]
+        shell = kernel.shell
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # What runs once here need not be imported, compiled or cached again in every kernel.
+        shell.run_cell("import math\n_warm = [math.sqrt(n) for n in range(3)]", store_history=False, silent=True)
+        shell.display_formatter.format({"warm": [1, 2.0, "x"]})
+        shell.user_expressions({"warm": "_warm"})
+        shell.run_cell("del _warm, math", store_history=False, silent=True)
+        try:
+            exec(shell.compile("def f():\n    return 1 / 0\nf()", "warm", "exec"), {})
+        except ZeroDivisionError:
+            shell.InteractiveTB.structured_traceback(*sys.exc_info())
+        return kernel
+
+    def connect(self, key: bytes, adopted: list[int]) -> None:
+        """Take up the five listening sockets: shell, iopub, stdin, control, heartbeat. After the fork, once."""
+        session = self.session
+        session.key = key
+        session.pid = os.getpid()
+        session.session = os.urandom(16).hex()
+        context = zmq.Context()
+
+        def adopt(kind: int, position: int) -> "zmq.Socket[Any]":
+            sock = context.socket(kind)
+            sock.linger = 1000
+            sock.setsockopt(zmq.USE_FD, adopted[position])
+            sock.bind(f"ipc://adopted-{position}")
+            return sock
+
+        self.iopub_thread = IOPubThread(adopt(zmq.XPUB, 1), pipe=True, session=session)
+        self.iopub_thread.start()
+        self.iopub_socket = self.iopub_thread.background_socket
+        self.shell.displayhook.pub_socket = self.iopub_socket
+        self.shell.display_pub.pub_socket = self.iopub_socket
+        self.stdin_socket = adopt(zmq.ROUTER, 2)
+        self.control_thread = ControlThread(daemon=True)
+        self.control_stream = ZMQStream(adopt(zmq.ROUTER, 3), self.control_thread.io_loop)
+        heartbeat = ZMQStream(adopt(zmq.ROUTER, 4), self.control_thread.io_loop)
+        heartbeat.on_recv(heartbeat.send_multipart)
+        self.shell_stream = ZMQStream(adopt(zmq.ROUTER, 0), ioloop.IOLoop.current())
+        sys.stdout = self._stdout = OutStream(session, self.iopub_thread, "stdout")
+        sys.stderr = self._stderr = OutStream(session, self.iopub_thread, "stderr")
+
+    def start(self) -> None:
+        """Begin to read; the stock method would set up subshells and the debugger."""
+        self.shell.exit_now = False
+        self.io_loop = ioloop.IOLoop.current()
+        # asyncio locks bind to the loop that first waits on them, here the control thread's.
+        self._control_lock = asyncio.Lock()
+        self.control_stream.on_recv(self.dispatch_control, copy=False)
+        self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
+        self.control_thread.start()
+        wake_on_signals()
+        self.io_loop.start()

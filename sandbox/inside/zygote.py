@@ -1,0 +1,81 @@
+"""Program of the zygote: `zygote CONTROL MODULE…`. One thread, libraries imported, shell built; forks a kernel for each request.
+
+It speaks on one SEQPACKET socket: it sends "ready" when warm; each request is the kernel's birth message with six
+descriptors (tool channel, five listening sockets). It answers nothing: the newborn announces itself on its tool channel.
+When the socket ends so does the zygote, and with it, as they live below its pid namespace, every kernel.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from sandbox.inside import confine, seccomp
+from sandbox.inside.channel import Channel
+from sandbox.inside.kernel import announce, install_host_call
+from sandbox.inside.prepared import PreparedKernel
+
+_DESCRIPTORS = 6
+
+
+def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int]) -> None:
+    """The newborn's life, in a process of its own."""
+    own, *adopted = descriptors
+    sock = socket.socket(fileno=own)
+    announce(sock)
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    install_host_call(Channel(sock, birth["call_bytes"]))
+    kernel.connect(birth["connection"]["key"].encode(), adopted)
+    kernel.start()
+
+
+def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, _DESCRIPTORS)
+        if not message:
+            return
+        if os.fork() == 0:
+            # Whatever happens, this process never returns into the zygote's loop.
+            try:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                control.close()
+                birth = json.loads(message)
+                if confine.enter(birth, code):
+                    _live(kernel, birth, descriptors)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    for name in sys.argv[2:]:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    kernel = PreparedKernel.prepare()
+    # Nobody waits for the kernels here; their ends must not leave zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    threads = os.listdir("/proc/self/task")
+    if len(threads) != 1:
+        raise RuntimeError(f"the zygote has {len(threads)} threads after its imports; only a single-threaded process may fork")
+    gc.collect()
+    gc.freeze()
+    control.send(b"ready")
+    _serve(control, kernel, seccomp.program())
+
+
+if __name__ == "__main__":
+    main()

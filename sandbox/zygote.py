@@ -1,0 +1,104 @@
+"""The zygote as the host holds it: asked for a kernel it forks one in milliseconds."""
+
+import asyncio
+import itertools
+import json
+import secrets
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from sandbox.bubblewrap import Confined, birth_message, receive_pidfd
+from sandbox.errors import SandboxError
+from sandbox.process import Address, KernelProcess, listen, readable
+from sandbox.settings import SandboxSettings
+
+
+class Zygote:
+    """One sandbox with a prepared interpreter in it; kernels forked from it end with it."""
+
+    def __init__(self, settings: SandboxSettings, confined: Confined, control: socket.socket) -> None:
+        self._settings = settings
+        self._confined = confined
+        self._control = control
+        self._numbers = itertools.count()
+
+    @classmethod
+    async def start(cls, settings: SandboxSettings) -> "Zygote":
+        """Start it and wait until its libraries are imported."""
+        folder = Path(tempfile.mkdtemp(prefix="nbrl-"))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            number = theirs.fileno()
+            confined = Confined.start("zygote", [str(number), *settings.preload], [number], folder, settings)
+        except BaseException:
+            ours.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        zygote = cls(settings, confined, ours)
+        try:
+            async with asyncio.timeout(settings.start_timeout_s):
+                await readable(ours.fileno())
+            if ours.recv(16) != b"ready":
+                raise SandboxError(f"the zygote did not start: {confined.complaints() or 'it left no message'}")
+        except BaseException as error:
+            await asyncio.shield(zygote.end())
+            if isinstance(error, TimeoutError):
+                seconds = settings.start_timeout_s
+                raise SandboxError(f"the zygote was not ready within {seconds:g} s: is the machine overloaded?") from None
+            raise
+        return zygote
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._confined.running
+
+    async def fork(self) -> KernelProcess:
+        """A clean kernel: a fork of the zygote in namespaces of its own."""
+        settings = self._settings
+        address = Address(self._confined.folder / str(next(self._numbers)), secrets.token_hex(16).encode())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        sockets: list[socket.socket] = []
+        try:
+            sockets = listen(address.prefix)
+            descriptors = [sock.fileno() for sock in (theirs, *sockets)]
+            async with asyncio.timeout(settings.start_timeout_s):
+                await self._send(json.dumps(birth_message(address, settings)).encode(), descriptors)
+                for sock in (theirs, *sockets):
+                    sock.close()
+                pidfd = await receive_pidfd(ours)
+            if pidfd < 0:
+                said = self._confined.complaints() or "it left no message"
+                raise SandboxError(f"the zygote could not fork a kernel: {said}")
+        except BaseException as error:
+            ours.close()
+            address.remove()
+            if isinstance(error, TimeoutError):
+                raise SandboxError("the zygote forked no kernel in time: is the machine overloaded?") from None
+            raise
+        finally:
+            for sock in (theirs, *sockets):
+                sock.close()
+        return KernelProcess(address, pidfd, ours)
+
+    async def _send(self, message: bytes, descriptors: list[int]) -> None:
+        while True:
+            try:
+                socket.send_fds(self._control, [message], descriptors)
+                return
+            except BlockingIOError:
+                # Its queue is full of requests: they are served one by one, a few milliseconds each.
+                await asyncio.sleep(0.005)
+            except OSError as error:
+                said = self._confined.complaints() or error
+                raise SandboxError(f"the zygote is gone: {said}") from error
+
+    async def end(self) -> None:
+        """Kill it and every kernel it forked."""
+        self._control.close()
+        await self._confined.end()
