@@ -18,7 +18,7 @@ def train(words: nodes.Tokenizer, examples: nodes.Demonstrations, settings: Warm
 
 
 @flow(name="warmstart", persist_result=False)
-def run(settings: WarmstartSettings, out: Path) -> dict[str, float]:
+async def run(settings: WarmstartSettings, out: Path) -> dict[str, float]:
     """Make a policy in `out`; the metrics of its training."""
     words = tokenizer(settings)
     examples = demonstrations(settings, words)

@@ -1,0 +1,142 @@
+"""The generated world: reproducible, its splits apart, its questions answerable by the demonstrated means and by no other."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from agent.tokens import ChatTokenizer
+from agent.tools.search import SearchTool
+from agent.trajectory import Status, Trajectory
+from agent.worlds.demonstrations import HABITS, play, record, script
+from agent.worlds.names import all_names, split_of
+from agent.worlds.recipe import TINY_AGENT
+from agent.worlds.world import ABILITIES, Problem, World
+
+POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return ChatTokenizer.load(POLICY)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World.generate(5, "held_out", 120)
+
+
+@pytest.fixture(scope="module")
+def search(world: World) -> SearchTool:
+    return SearchTool(world.corpus)
+
+
+def _names(world: World) -> set[str]:
+    known = {*all_names("train"), *all_names("held_out")}
+    words = " ".join([*world.corpus, *(q.question for q in world.questions), *(a for q in world.questions for a in q.answers)])
+    return {word for word in words.replace("?", " ").replace(".", " ").split() if word in known}
+
+
+def test_a_world_is_a_function_of_seed_split_and_size() -> None:
+    one, same = World.generate(3, "train", 80), World.generate(3, "train", 80)
+    assert (one.questions, one.corpus) == (same.questions, same.corpus)
+    assert World.generate(4, "train", 80).corpus != one.corpus
+
+
+def test_any_four_questions_are_even_over_the_abilities(world: World) -> None:
+    assert [q.ability for q in world.questions] == list(ABILITIES) * 30
+    assert len({q.id for q in world.questions}) == 120
+
+
+@pytest.mark.parametrize("seed", [0, 1, 99])
+def test_splits_share_no_entity(seed: int) -> None:
+    train, held_out = _names(World.generate(seed, "train", 1000)), _names(World.generate(seed, "held_out", 1000))
+    assert train
+    assert held_out
+    assert not train & held_out
+    assert {split_of(name) for name in train} == {"train"}
+    assert {split_of(name) for name in held_out} == {"held_out"}
+
+
+def test_no_answer_stands_in_its_question(world: World) -> None:
+    for question in world.questions:
+        assert question.answers[0] not in question.question.replace("?", "").split()
+
+
+def test_more_questions_than_names_is_refused() -> None:
+    with pytest.raises(ValueError, match="fewer questions"):
+        World.generate(0, "held_out", 20_000)
+
+
+def test_every_query_finds_its_own_fact(world: World, search: SearchTool) -> None:
+    for problem in world.problems:
+        for query, finding in zip(problem.queries, problem.findings, strict=True):
+            assert finding in asyncio.run(search.call({"query": query}))
+        if problem.wrong_query:
+            found = asyncio.run(search.call({"query": problem.wrong_query}))
+            assert problem.wrong_finding in found
+
+
+def _play(problem: Problem, actions: list[str], search: SearchTool, tokenizer: ChatTokenizer) -> Trajectory:
+    return asyncio.run(play(problem, actions, search, tokenizer, TINY_AGENT))
+
+
+def test_every_good_demonstration_answers_exactly_right(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
+    trajectories = asyncio.run(record(world.problems, 1.0, 0, search, tokenizer, TINY_AGENT))
+    for problem, trajectory in zip(world.problems, trajectories, strict=True):
+        assert trajectory.status is Status.ANSWERED
+        assert trajectory.answer == problem.question.answers[0]
+        assert all(step.cell_status == "ok" and len(step.think) > 10 and len(step.code) > 5 for step in trajectory.steps)
+
+
+def test_bad_habits_are_wrong_unless_they_recover(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
+    rng, seen = random.Random(0), set()
+    for problem in world.problems:
+        attempt = script(problem, 0.0, rng)
+        seen.add((problem.ability, attempt.habit))
+        trajectory = _play(problem, attempt.actions, search, tokenizer)
+        assert trajectory.status is Status.ANSWERED
+        if attempt.habit != "slip":
+            assert trajectory.answer != problem.question.answers[0]
+    assert seen == {(ability, habit) for ability, habits in HABITS.items() for habit in habits}
+
+
+def test_habits_part_ways_at_the_first_word_of_a_thought(world: World) -> None:
+    """In each ability, the thoughts that can follow the same past begin with different words."""
+    rng = random.Random(1)
+    for ability in ABILITIES:
+        problem = next(p for p in world.problems if p.ability == ability)
+        after: dict[tuple[str, ...], set[str]] = {}
+        for _ in range(200):
+            actions = script(problem, 0.3, rng).actions
+            for step, act in enumerate(actions):
+                after.setdefault(tuple(actions[:step]), set()).add(act)
+        for choices in after.values():
+            assert len({choice.split()[0] for choice in choices}) == len(choices)
+
+
+def _prompts(trajectory: Trajectory) -> list[list[int]]:
+    return [trajectory.path(node.parent) for node in trajectory.sampled()]
+
+
+def test_the_first_finding_is_out_of_view_at_the_third_step_unless_noted(
+    world: World, search: SearchTool, tokenizer: ChatTokenizer
+) -> None:
+    rng = random.Random(2)
+    for problem in (p for p in world.problems if p.ability == "notepad"):
+        first = next(fact for fact in problem.facts if fact.startswith(problem.subject) and problem.findings[0] in fact)
+        good = _prompts(_play(problem, script(problem, 1.0, rng).actions, search, tokenizer))
+        actions = [a.replace(f"notepad.add_facts(['{problem.findings[0]}'])\n", "") for a in script(problem, 1.0, rng).actions]
+        bare = _prompts(_play(problem, actions, search, tokenizer))
+        assert first in tokenizer.decode(bare[1])
+        assert first not in tokenizer.decode(bare[2])
+        assert f"<notepad>\n- {problem.findings[0]}\n</notepad>" in tokenizer.decode(good[2])
+        if problem.findings[0] != problem.findings[1]:
+            assert problem.findings[0] not in tokenizer.decode(bare[2])
+
+
+def test_contexts_and_actions_are_short(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
+    for trajectory in asyncio.run(record(world.problems, 0.5, 3, search, tokenizer, TINY_AGENT)):
+        for node in trajectory.nodes:
+            assert len(node.token_ids) <= {"system": 25, "task": 20, "sampled": 35, "tail": 24}.get(node.kind, 45)

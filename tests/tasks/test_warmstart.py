@@ -1,0 +1,112 @@
+"""The warm start in a shortened form, and the policy that is shipped."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agent.tokens import ChatTokenizer
+from agent.tools.search import SearchTool
+from agent.worlds.demonstrations import record
+from agent.worlds.names import all_names
+from agent.worlds.recipe import TINY_AGENT
+from agent.worlds.world import World
+from tasks.errors import ConfigError
+from tasks.warmstart.demonstrations import examples
+from tasks.warmstart.run import warmstart
+from tasks.warmstart.settings import WarmstartSettings
+
+POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
+SHORT = WarmstartSettings(demonstrations=60, steps=12, batch=16, log_every=4)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("warmstart") / "policy"
+    lines: list[str] = []
+    metrics = warmstart(SHORT, out, lines.append)
+    assert metrics["habits_loss"] < 6.0
+    assert any("copying step 8/12" in line for line in lines)
+    assert any("habits step 12/12" in line for line in lines)
+    return out
+
+
+def test_the_same_settings_make_the_same_policy(made: Path, tmp_path: Path) -> None:
+    warmstart(SHORT, tmp_path / "again", lambda line: None)
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (made / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_it_replaces_an_older_policy_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    out = tmp_path / "policy"
+    out.mkdir()
+    (out / "old").touch()
+    warmstart(SHORT.model_copy(update={"steps": 1}), out, lambda line: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    assert not (out / "old").exists()
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_transformers_loads_it_and_renders_as_the_agent_does(made: Path, shipped: bool) -> None:
+    folder = POLICY if shipped else made
+    tokenizer, ours = AutoTokenizer.from_pretrained(folder), ChatTokenizer.load(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", ours.end_id)
+    assert (model.config.model_type, model.dtype, model.config.vocab_size) == ("qwen3", torch.float32, ours.vocab_size)
+    messages = [
+        {"role": "system", "content": TINY_AGENT.render_system_prompt("")},
+        {"role": "user", "content": "Who is the mayor of Velamil?"},
+        {"role": "assistant", "content": "<think>look it up first</think><code>search('mayor of Velamil')</code>"},
+        {"role": "user", "content": "<output>'The mayor of Velamil is Dobekur.'\n Ünïcode, 42</output>"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    roles = [ours.message(message["role"], message["content"]) for message in messages]  # type: ignore[arg-type]
+    assert rendered == [token for ids in roles for token in ids] + ours.generation_prompt()
+    assert model(torch.tensor([rendered])).logits.shape == (1, len(rendered), ours.vocab_size)
+
+
+def test_a_name_has_the_same_ids_wherever_it_stands() -> None:
+    tokenizer = ChatTokenizer.load(POLICY)
+    for name in all_names("held_out")[::50]:
+        ids = tokenizer.encode_action(name)[:-1]
+        assert len(ids) == 3
+        for text in (f"of {name}?", f"('{name}')", f"is {name}.", f"- {name}\n", f"of {name} is"):
+            whole = tokenizer.encode_action(text)
+            assert any(whole[i : i + 3] == ids for i in range(len(whole)))
+
+
+def test_the_shipped_policy_is_small() -> None:
+    assert sum(path.stat().st_size for path in POLICY.iterdir()) <= 6 * 2**20
+
+
+def test_the_shipped_policy_expects_what_is_demonstrated() -> None:
+    """Per-token loss on held-out good actions: low enough to act well often, high enough to leave something to learn."""
+    world = World.generate(7, "held_out", 40)
+    tokenizer = ChatTokenizer.load(POLICY)
+    trajectories = asyncio.run(record(world.problems, 1.0, 0, SearchTool(world.corpus), tokenizer, TINY_AGENT))
+    model, losses = AutoModelForCausalLM.from_pretrained(POLICY), []
+    for example in examples(trajectories):
+        ids = torch.tensor([example.prompt + example.action])
+        labels = ids.clone()
+        labels[0, : len(example.prompt)] = -100
+        with torch.no_grad():
+            losses.append(model(ids, labels=labels).loss.item())
+    assert 0.01 < sum(losses) / len(losses) < 0.3
+
+
+def test_a_typo_in_the_settings_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="step_count"):
+        WarmstartSettings.model_validate({"step_count": 3})
+
+
+def test_overrides_act_or_are_refused() -> None:
+    assert WarmstartSettings.from_overrides(["steps=5", "lr=1e-2"]).steps == 5
+    with pytest.raises(ConfigError, match="did you mean steps"):
+        WarmstartSettings.from_overrides(["step=5"])
+    with pytest.raises(ConfigError, match="greater than or equal to 1"):
+        WarmstartSettings.from_overrides(["steps=0"])
+    with pytest.raises(ConfigError, match="key=value"):
+        WarmstartSettings.from_overrides(["steps"])
