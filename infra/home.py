@@ -41,10 +41,14 @@ class Home:
     def storage(self) -> Path:
         return self._folder("storage")
 
+    @property
+    def locks(self) -> Path:
+        return self._folder("locks")
+
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Holds `name` alone among all processes that use this home; the kernel lets go of it if the holder dies."""
-        with (self._folder("locks") / name).open("w") as file:
+        with (self.locks / name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(str(os.getpid()))
             file.flush()

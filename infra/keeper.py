@@ -105,9 +105,12 @@ class Keeper:
     def run(self) -> int:
         while self.status is None:
             message = self.wait(None)
-            if message is not None:
-                words = message.decode().split()
-                return self.end(float(words[1]) if len(words) > 1 else self.grace_s)
+            if message == b"":
+                os.close(0)  # whoever opens a shared pipe from now on sees that nobody reads it
+                break
+            if message is not None and message.startswith(b"stop "):
+                self.grace_s = float(message.split()[1])
+                break
         return self.end(self.grace_s)
 
     def end(self, grace_s: float) -> int:

@@ -38,16 +38,20 @@ class Child:
         log: Path,
         name: str,
         grace_s: float = ORPHAN_GRACE_S,
+        pipe: int = subprocess.PIPE,
         cwd: Path | None = None,
     ) -> "Child":
-        """Starts `argv` with exactly `env`; output is appended to `log`. `grace_s` separates SIGTERM and SIGKILL if we die."""
+        """Starts `argv` with exactly `env`; output is appended to `log`. `grace_s` separates SIGTERM and SIGKILL if we die.
+
+        `pipe` is the read end of a pipe held by others than us, whose closing ends the child; by default it is ours alone.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         # -I and -S: the command's environment must not change how the keeper starts.
         command = [sys.executable, "-I", "-S", keeper.__file__, str(grace_s), *argv]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,
+                stdin=pipe,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(env),
@@ -77,7 +81,9 @@ class Child:
     def stop(self, grace_s: float = ORPHAN_GRACE_S) -> None:
         """Ends the command and everything it started; returns when nothing is left. Does nothing if it already ended."""
         pipe = self._process.stdin
-        assert pipe is not None
+        if pipe is None:  # others hold it: the keeper is told by the closing of it
+            self._process.wait()
+            return
         if not pipe.closed:
             with contextlib.suppress(BrokenPipeError):  # it may have ended by itself
                 pipe.write(f"stop {grace_s}\n".encode())

@@ -1,0 +1,106 @@
+"""One local Prefect server per home, shared by all its runs and pages: SQLite, no analytics, ended with its last user."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from infra.errors import ServerError
+from infra.home import Home
+from infra.processes import Child, free_port
+from infra.shared import Shared
+
+START_TIMEOUT_S = 180.0
+STOP_GRACE_S = 1.0
+
+# The server's own settings. What is off looks after work pools, automations and leases that a home does not have, every few seconds.
+SERVER = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_UI_ENABLED": "true",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+}
+
+
+class PrefectServer:
+    """A share in the home's server. `owned`: this process started it."""
+
+    def __init__(self, share: Shared) -> None:
+        self._share = share
+        self.url = share.url
+        self.owned = share.owned
+
+    @property
+    def api_url(self) -> str:
+        return f"{self.url}/api"
+
+    def stop(self) -> None:
+        """Gives up the share; the server ends, and is waited for, if nobody else has one."""
+        self._share.leave()
+
+
+def ensure(home: Home, progress: Callable[[float], None] | None = None) -> PrefectServer:
+    """Joins the home's healthy server, or starts one and waits until it answers."""
+
+    def start(pipe: int) -> tuple[Child, str]:
+        return _start(home, pipe, progress)
+
+    return PrefectServer(Shared.join(home, "prefect", start, _healthy))
+
+
+def environment(home: Home, url: str) -> dict[str, str]:
+    """What must stand in `os.environ` before `import prefect`, here and in every worker that runs flows or tasks."""
+    return {
+        "PREFECT_HOME": str(home.prefect),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # never a second server behind our back
+        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+        "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _start(home: Home, pipe: int, progress: Callable[[float], None] | None) -> tuple[Child, str]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = home.logs / "prefect.log"
+    log.unlink(missing_ok=True)
+    variables = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith("PREFECT_")
+    }
+    variables |= environment(home, url) | SERVER
+    # What `prefect server start` runs in the end, without the seconds its command line takes to get there.
+    line = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
+    line += ["--port", str(port), "--log-level", "warning", "--no-access-log", "--timeout-keep-alive", "5"]
+    started = time.monotonic()
+    child = Child.start(line, env=variables, log=log, name="Prefect", grace_s=STOP_GRACE_S, pipe=pipe, cwd=Path("/"))
+    while not _healthy(url):
+        elapsed = time.monotonic() - started
+        if not child.alive or elapsed > START_TIMEOUT_S:
+            raise ServerError(
+                f"the Prefect server did not start within {START_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
+            )
+        if progress is not None:
+            progress(elapsed)
+        time.sleep(0.05)
+    return child, url
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/health", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
