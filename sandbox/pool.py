@@ -80,6 +80,10 @@ class KernelPool:
         finally:
             self._discard(clean)
 
+    async def settle(self) -> None:
+        """Wait until every kernel that was given back is gone."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
     async def _take(self) -> _Clean:
         """The warm kernel that is ready soonest; dead ones are passed over."""
         while True:

@@ -44,11 +44,11 @@ def find_bubblewrap() -> str:
 @functools.cache
 def compile_once() -> None:
     """Leave compiled bytecode where kernels can only read: without it every one compiles a thousand modules anew."""
-    spec = importlib.util.find_spec("IPython.core.interactiveshell")
+    spec = importlib.util.find_spec("IPython.core.debugger")
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return
     # Where the installation cannot be written this does no harm and no good.
-    prepare = "from sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
+    prepare = "import IPython.core.debugger; from sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
     subprocess.run([sys.executable, "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
 

@@ -17,7 +17,7 @@ class SandboxSettings(BaseModel):
     max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included")
     start_timeout_s: float = Field(60.0, gt=0, description="a kernel that has not answered by then did not start")
 
-    preload: tuple[str, ...] = Field(("numpy",), description="modules the zygote imports ahead, where installed")
+    preload: tuple[str, ...] = Field(("numpy", "numpy.random"), description="modules the zygote imports ahead, where installed")
 
     cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
     interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")

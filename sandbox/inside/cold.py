@@ -6,7 +6,7 @@ import sys
 
 from sandbox.inside import limits
 from sandbox.inside.channel import Channel
-from sandbox.inside.kernel import AdoptingKernelApp, announce, configuration, install_host_call
+from sandbox.inside.kernel import AdoptingKernelApp, announce, configuration, install_host_call, no_debugger
 
 
 def main() -> None:
@@ -23,7 +23,8 @@ def main() -> None:
     app = AdoptingKernelApp.instance(config=configuration())
     app.adopt = dict(enumerate(adopted, start=1))
     app.connection = birth["connection"]
-    app.initialize([])
+    with no_debugger():
+        app.initialize([])
     app.start()
 
 

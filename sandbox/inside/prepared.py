@@ -13,6 +13,8 @@ import threading
 from functools import partial
 from typing import Any
 
+import IPython.core.logger  # noqa: F401  (both are else imported in every kernel)
+import tornado.platform.asyncio  # noqa: F401
 import zmq
 from ipykernel.control import ControlThread
 from ipykernel.iostream import IOPubThread, OutStream
@@ -22,7 +24,7 @@ from jupyter_client.session import Session
 from tornado import ioloop
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.inside.kernel import configuration, wake_on_signals
+from sandbox.inside.kernel import configuration, no_debugger, wake_on_signals
 
 
 class _NoShellThread:
@@ -57,11 +59,9 @@ class PreparedKernel(IPythonKernel):
         log = logging.getLogger("kernel")
         log.addHandler(logging.NullHandler())
         log.propagate = False
-        # The debugger takes a third of the imports' time and memory; nobody can reach it.
-        sys.modules["debugpy"] = None  # type: ignore[assignment]
         thread = _NoShellThread()
-        kernel: PreparedKernel = cls.instance(config=config, session=session, shell_channel_thread=thread, log=log)
-        del sys.modules["debugpy"]
+        with no_debugger():
+            kernel: PreparedKernel = cls.instance(config=config, session=session, shell_channel_thread=thread, log=log)
         shell = kernel.shell
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -31,8 +31,8 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
     sock = socket.socket(fileno=own)
     announce(sock)
     random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
     install_host_call(Channel(sock, birth["call_bytes"]))
     kernel.connect(birth["connection"]["key"].encode(), adopted)
     kernel.start()
