@@ -1,5 +1,6 @@
 """Ray Data as a map over Arrow tables."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
 
     One task a table. The function is sent by name, so its module should import quickly. What it raises is raised here.
     """
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # each execution would write a dozen lines
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True
     dataset = ray.data.from_arrow(list(tables))
     mapped = dataset.map_batches(function, batch_size=None, batch_format="pyarrow", fn_args=arguments, num_cpus=0)
     return pa.concat_tables(ray.get(mapped.to_arrow_refs()))

@@ -1,0 +1,184 @@
+"""What people look at: metrics, configuration, tables, pictures, checkpoints and traces of runs, in MLflow.
+
+By default a SQLite file and a folder in the home; any tracking URI otherwise. MLflow is imported on first use, for that takes seconds.
+A run is found again by its name: a resumed run goes on where it was.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from infra.errors import ServerError
+from infra.home import Home
+from infra.processes import Child, free_port
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet"}
+BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
+PARAM_CHARACTERS = 6000
+
+SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
+
+
+class TrackingSettings(BaseModel):
+    """`uri`: a tracking server or database; the home's own SQLite file if left out. `artifacts`: where new experiments keep files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uri: str | None = None
+    artifacts: str | None = None
+    experiment: str = "nbrl"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One timed piece of a trace, directly below its root."""
+
+    name: str
+    kind: SpanKind
+    start_ns: int
+    end_ns: int
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Tracking:
+    """One MLflow experiment and, after `start_run`, one run in it."""
+
+    def __init__(self, settings: TrackingSettings, home: Home) -> None:
+        self.settings = settings
+        self._home = home
+        self.uri = settings.uri or _database(home)
+        self._run_id: str | None = None
+
+    @cached_property
+    def _client(self) -> "MlflowClient":
+        os.environ.update(ENVIRONMENT)
+        import mlflow
+
+        try:
+            mlflow.set_tracking_uri(self.uri)
+            client = mlflow.MlflowClient(self.uri)
+            with self._home.lock("mlflow"):  # two processes must not migrate a new database at once
+                client.get_experiment_by_name(self.settings.experiment)
+        except Exception as error:
+            raise ServerError(f"MLflow at {self.uri} cannot be used: {error}") from error
+        return client
+
+    @cached_property
+    def experiment_id(self) -> str:
+        with self._home.lock("mlflow"):
+            found = self._client.get_experiment_by_name(self.settings.experiment)
+            if found is not None:
+                return str(found.experiment_id)
+            artifacts = self.settings.artifacts
+            if artifacts is None and self.settings.uri is None:
+                artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
+            return str(self._client.create_experiment(self.settings.experiment, artifact_location=artifacts))
+
+    @property
+    def run_id(self) -> str:
+        if self._run_id is None:
+            raise ServerError("nothing can be tracked before start_run")
+        return self._run_id
+
+    def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
+        """Starts the run of this name, or goes on with it; its id. Params it already has stay as they are."""
+        from mlflow.entities import Param, RunTag
+
+        quoted = run_name.replace("'", "''")
+        found = self._client.search_runs([self.experiment_id], f"attributes.run_name = '{quoted}'", max_results=1)
+        if found:
+            run = found[0]
+            self._client.update_run(run.info.run_id, status="RUNNING")
+        else:
+            run = self._client.create_run(self.experiment_id, run_name=run_name)
+        self._run_id = str(run.info.run_id)
+        new = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in params.items() if name not in run.data.params]
+        for start in range(0, len(new), BATCH):
+            self._client.log_batch(self.run_id, params=new[start : start + BATCH])
+        self._client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        return self._run_id
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self.run_id, metrics=[Metric(name, float(value), now, step) for name, value in metrics.items()])
+
+    def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
+        """Adds rows, given by column, to the run's table `name`."""
+        self._client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
+
+    def log_file(self, path: Path, folder: str | None = None) -> None:
+        self._client.log_artifact(self.run_id, str(path), folder)
+
+    def log_figure(self, figure: Any, name: str) -> None:
+        """Keeps a matplotlib figure as `name`, whose ending says in what format."""
+        self._client.log_figure(self.run_id, figure, name)
+
+    def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> str:
+        """Registers weights kept elsewhere, at `uri`, as a logged model with its metrics; the model's id."""
+        from mlflow import create_external_model
+
+        model = create_external_model(
+            name=name, source_run_id=self.run_id, tags={"uri": uri, "step": str(step)}, experiment_id=self.experiment_id
+        )
+        for metric, value in metrics.items():
+            self._client.log_metric(self.run_id, metric, float(value), step=step, model_id=model.model_id)
+        return str(model.model_id)
+
+    def log_trace(
+        self, name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], spans: Sequence[Span], tags: Mapping[str, str]
+    ) -> str:
+        """Keeps one trajectory, in the order of its spans' own times; the trace's id."""
+        start = min((span.start_ns for span in spans), default=time.time_ns())
+        end = max((span.end_ns for span in spans), default=start)
+        root = self._client.start_trace(
+            name,
+            span_type="AGENT",
+            inputs=dict(inputs),
+            tags=dict(tags),
+            experiment_id=self.experiment_id,
+            start_time_ns=start,
+            run_id=self.run_id,
+        )
+        for span in spans:
+            child = self._client.start_span(
+                span.name, root.trace_id, root.span_id, span_type=span.kind, inputs=dict(span.inputs), start_time_ns=span.start_ns
+            )
+            self._client.end_span(root.trace_id, child.span_id, outputs=dict(span.outputs), end_time_ns=span.end_ns)
+        self._client.end_trace(root.trace_id, outputs=dict(outputs), end_time_ns=end)
+        return str(root.trace_id)
+
+    def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
+        """Ends the run, if one was started, after all its traces are written."""
+        if self._run_id is not None:
+            import mlflow
+
+            mlflow.flush_trace_async_logging()
+            self._client.set_terminated(self._run_id, status)
+            self._run_id = None
+
+
+def ui(home: Home, settings: TrackingSettings | None = None) -> tuple[Child, str]:
+    """Serves MLflow's pages over the home's database (or the settings'); the server and its address."""
+    uri = (settings.uri if settings else None) or _database(home)
+    port = free_port()
+    line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
+    line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
+    child = Child.start(line, env=os.environ | ENVIRONMENT, log=home.logs / "mlflow.log", name="MLflow", cwd=home.mlflow)
+    return child, f"http://127.0.0.1:{port}"
+
+
+def _database(home: Home) -> str:
+    return f"sqlite:///{home.mlflow / 'mlflow.db'}"
