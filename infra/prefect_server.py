@@ -16,7 +16,7 @@ from infra.shared import Shared
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 1.0
 
-# The server's own settings. What is off looks after work pools, automations and leases that a home does not have, every few seconds.
+# The server's own settings. What is off looks every few seconds after pools, automations and leases a home lacks.
 SERVER = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",

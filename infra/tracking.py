@@ -1,6 +1,6 @@
 """What people look at: metrics, configuration, tables, pictures, checkpoints and traces of runs, in MLflow.
 
-By default a SQLite file and a folder in the home; any tracking URI otherwise. MLflow is imported on first use, for that takes seconds.
+By default a SQLite file and a folder in the home; any tracking URI otherwise. MLflow is imported on first use: it takes seconds.
 A run is found again by its name: a resumed run goes on where it was.
 """
 
@@ -22,7 +22,13 @@ from infra.processes import Child, free_port
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet"}
+ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
 BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
 PARAM_CHARACTERS = 6000
 
@@ -30,7 +36,7 @@ SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 
 
 class TrackingSettings(BaseModel):
-    """`uri`: a tracking server or database; the home's own SQLite file if left out. `artifacts`: where new experiments keep files."""
+    """`uri`: a tracking server or database; by default the home's SQLite file. `artifacts`: where a new experiment keeps files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

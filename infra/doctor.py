@@ -1,0 +1,139 @@
+"""Whether this machine can do the work, part by part: what is wrong and how to mend it. Starts nothing, imports nothing heavy."""
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.engine.settings import EngineSettings
+from infra.errors import InfraError
+from infra.gpu import gpus
+from infra.home import Home
+from infra.processes import port_in_use
+from infra.storage import Storage, StorageSettings
+
+LIMIT_S = 8.0
+MEMORY_GB = 5.0  # Ray 0.7, engine 2.3, two learners 1, orchestrator and kernels 1
+DISK_GB = 2.0
+SHARED_MEMORY_MB = 300
+SETUP = "run `make setup`"
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    ok: bool
+    message: str
+    mend: str = ""
+
+
+class Wrong(Exception):
+    """`args`: what is wrong, how to mend it."""
+
+
+def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iterator[Check]:
+    """One check a part. They know nothing of each other: one that fails or hangs takes no other with it."""
+    parts: dict[str, Callable[[], str]] = {
+        "engine": lambda: _engine(engine),
+        "gpu": lambda: _gpu(engine),
+        "ray": _ray,
+        "storage": lambda: _storage(storage),
+        "prefect": lambda: _server("prefect", home.prefect / "prefect.db"),
+        "mlflow": lambda: _server("mlflow", home.mlflow / "mlflow.db"),
+        "memory": _memory,
+        "disk": lambda: _disk(home),
+    }
+    pool = ThreadPoolExecutor(len(parts))
+    futures = {name: pool.submit(check) for name, check in parts.items()}
+    pool.shutdown(wait=False)
+    for name, future in futures.items():
+        try:
+            yield Check(name, True, future.result(LIMIT_S))
+        except Wrong as wrong:
+            yield Check(name, False, *wrong.args)
+        except TimeoutError:
+            yield Check(name, False, f"no answer within {LIMIT_S:g} s", "see whether what it talks to is up")
+        except Exception as error:
+            yield Check(name, False, str(error) or type(error).__name__, SETUP)
+
+
+def _engine(settings: EngineSettings) -> str:
+    if not settings.python.exists():
+        raise Wrong(f"there is no engine environment at {settings.environment}", f"{SETUP}, or set engine.environment")
+    script = "from importlib.metadata import version as v; print('SGLang', v('sglang'), 'on torch', v('torch'))"
+    outcome = subprocess.run([settings.python, "-I", "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
+    if outcome.returncode:
+        line = (outcome.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Wrong(f"{settings.environment} is not whole: {line}", f"remove {settings.environment} and {SETUP}")
+    if settings.port is not None and port_in_use(settings.port):
+        raise Wrong(f"port {settings.port} is taken", "end what listens there, or set engine.port to another")
+    return outcome.stdout.strip()
+
+
+def _gpu(settings: EngineSettings) -> str:
+    needed = settings.count * settings.tensor_parallel
+    if settings.resolved_device == "cuda" and gpus() < needed:
+        raise Wrong(f"the engines need {needed} GPUs, this machine has {gpus()}", "lower engine.count or engine.tensor_parallel")
+    return f"{gpus()} NVIDIA GPUs" if gpus() else "none: engine and training run on the CPU"
+
+
+def _ray() -> str:
+    version = _version("ray")
+    free = shutil.disk_usage("/dev/shm").free >> 20
+    if free < SHARED_MEMORY_MB:
+        raise Wrong(
+            f"/dev/shm has {free} MB left, Ray and the weights need {SHARED_MEMORY_MB}", "enlarge it (docker: --shm-size=2g)"
+        )
+    return f"Ray {version}, {free} MB of shared memory"
+
+
+def _storage(settings: StorageSettings) -> str:
+    probe = f"doctor/{os.getpid()}"
+    try:
+        storage = Storage(settings)
+        storage.write_bytes(probe, b"probe")
+        whole = storage.read_bytes(probe) == b"probe"
+        storage.delete(probe)
+    except InfraError as error:
+        raise Wrong(str(error), "check storage.root, its permissions and, for S3, the AWS_* variables") from error
+    if not whole:
+        raise Wrong(f"{settings.root} does not give back what was written", "use another storage.root")
+    return f"{settings.root} can be written"
+
+
+def _server(package: str, database: Path) -> str:
+    version = _version(package)
+    try:
+        with sqlite3.connect(database, timeout=2) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+    except sqlite3.Error as error:
+        raise Wrong(f"{database} cannot be written: {error}", "end what holds it, or mend its permissions") from error
+    return f"{version}, {database} can be written"
+
+
+def _version(package: str) -> str:
+    if importlib.util.find_spec(package) is None:
+        raise Wrong(f"{package} is not installed here", SETUP)
+    return importlib.metadata.version(package)
+
+
+def _memory() -> str:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / (1 << 20)
+    if available < MEMORY_GB:
+        raise Wrong(f"{available:.1f} GB of memory are free, the tiny recipe needs {MEMORY_GB:g}", "end other programs")
+    return f"{available:.0f} GB free"
+
+
+def _disk(home: Home) -> str:
+    free = shutil.disk_usage(home.logs).free / (1 << 30)
+    if free < DISK_GB:
+        raise Wrong(f"{free:.1f} GB are free at {home.root}", f"make room: checkpoints and logs need {DISK_GB:g} GB and more")
+    return f"{free:.0f} GB free at {home.root}"
