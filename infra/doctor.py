@@ -33,7 +33,7 @@ class Check:
     mend: str = ""
 
 
-class Wrong(Exception):
+class WrongError(Exception):
     """`args`: what is wrong, how to mend it."""
 
 
@@ -55,7 +55,7 @@ def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iter
     for name, future in futures.items():
         try:
             yield Check(name, True, future.result(LIMIT_S))
-        except Wrong as wrong:
+        except WrongError as wrong:
             yield Check(name, False, *wrong.args)
         except TimeoutError:
             yield Check(name, False, f"no answer within {LIMIT_S:g} s", "see whether what it talks to is up")
@@ -65,21 +65,23 @@ def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iter
 
 def _engine(settings: EngineSettings) -> str:
     if not settings.python.exists():
-        raise Wrong(f"there is no engine environment at {settings.environment}", f"{SETUP}, or set engine.environment")
+        raise WrongError(f"there is no engine environment at {settings.environment}", f"{SETUP}, or set engine.environment")
     script = "from importlib.metadata import version as v; print('SGLang', v('sglang'), 'on torch', v('torch'))"
     outcome = subprocess.run([settings.python, "-I", "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
     if outcome.returncode:
         line = (outcome.stderr.strip().splitlines() or ["no message"])[-1]
-        raise Wrong(f"{settings.environment} is not whole: {line}", f"remove {settings.environment} and {SETUP}")
+        raise WrongError(f"{settings.environment} is not whole: {line}", f"remove {settings.environment} and {SETUP}")
     if settings.port is not None and port_in_use(settings.port):
-        raise Wrong(f"port {settings.port} is taken", "end what listens there, or set engine.port to another")
+        raise WrongError(f"port {settings.port} is taken", "end what listens there, or set engine.port to another")
     return outcome.stdout.strip()
 
 
 def _gpu(settings: EngineSettings) -> str:
     needed = settings.count * settings.tensor_parallel
     if settings.resolved_device == "cuda" and gpus() < needed:
-        raise Wrong(f"the engines need {needed} GPUs, this machine has {gpus()}", "lower engine.count or engine.tensor_parallel")
+        raise WrongError(
+            f"the engines need {needed} GPUs, this machine has {gpus()}", "lower engine.count or engine.tensor_parallel"
+        )
     return f"{gpus()} NVIDIA GPUs" if gpus() else "none: engine and training run on the CPU"
 
 
@@ -87,7 +89,7 @@ def _ray() -> str:
     version = _version("ray")
     free = shutil.disk_usage("/dev/shm").free >> 20
     if free < SHARED_MEMORY_MB:
-        raise Wrong(
+        raise WrongError(
             f"/dev/shm has {free} MB left, Ray and the weights need {SHARED_MEMORY_MB}", "enlarge it (docker: --shm-size=2g)"
         )
     return f"Ray {version}, {free} MB of shared memory"
@@ -101,9 +103,9 @@ def _storage(settings: StorageSettings) -> str:
         whole = storage.read_bytes(probe) == b"probe"
         storage.delete(probe)
     except InfraError as error:
-        raise Wrong(str(error), "check storage.root, its permissions and, for S3, the AWS_* variables") from error
+        raise WrongError(str(error), "check storage.root, its permissions and, for S3, the AWS_* variables") from error
     if not whole:
-        raise Wrong(f"{settings.root} does not give back what was written", "use another storage.root")
+        raise WrongError(f"{settings.root} does not give back what was written", "use another storage.root")
     return f"{settings.root} can be written"
 
 
@@ -114,13 +116,13 @@ def _server(package: str, database: Path) -> str:
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
     except sqlite3.Error as error:
-        raise Wrong(f"{database} cannot be written: {error}", "end what holds it, or mend its permissions") from error
+        raise WrongError(f"{database} cannot be written: {error}", "end what holds it, or mend its permissions") from error
     return f"{version}, {database} can be written"
 
 
 def _version(package: str) -> str:
     if importlib.util.find_spec(package) is None:
-        raise Wrong(f"{package} is not installed here", SETUP)
+        raise WrongError(f"{package} is not installed here", SETUP)
     return importlib.metadata.version(package)
 
 
@@ -128,12 +130,14 @@ def _memory() -> str:
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / (1 << 20)
     if available < MEMORY_GB:
-        raise Wrong(f"{available:.1f} GB of memory are free, the tiny recipe needs {MEMORY_GB:g}", "end other programs")
+        raise WrongError(f"{available:.1f} GB of memory are free, the tiny recipe needs {MEMORY_GB:g}", "end other programs")
     return f"{available:.0f} GB free"
 
 
 def _disk(home: Home) -> str:
     free = shutil.disk_usage(home.logs).free / (1 << 30)
     if free < DISK_GB:
-        raise Wrong(f"{free:.1f} GB are free at {home.root}", f"make room: checkpoints and logs need {DISK_GB:g} GB and more")
+        raise WrongError(
+            f"{free:.1f} GB are free at {home.root}", f"make room: checkpoints and logs need {DISK_GB:g} GB and more"
+        )
     return f"{free:.0f} GB free at {home.root}"

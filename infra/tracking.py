@@ -36,7 +36,7 @@ SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 
 
 class TrackingSettings(BaseModel):
-    """`uri`: a tracking server or database; by default the home's SQLite file. `artifacts`: where a new experiment keeps files."""
+    """`uri`: a tracking server or database; by default the home's SQLite file. `artifacts`: where new experiments keep files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
