@@ -1,12 +1,12 @@
 """How a fork of the zygote walls itself in: namespaces, mounts, limits, no capabilities, no dangerous system calls.
 
-`enter` returns in a new process that is pid 1 of its own world; the caller's process goes on elsewhere. Everything here runs
-before untrusted code does, in a single-threaded process.
+Everything here runs before untrusted code does, in a single-threaded process.
 """
 
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 from typing import Any
@@ -18,7 +18,11 @@ _NOSUID, _NODEV, _NOEXEC, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x4000, 0x80000
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, _PR_SET_DUMPABLE = 24, 47, 4, 4
 _SYS_CAPSET, _CAPABILITY_VERSION_3 = 126, 0x20080522
 
+_SYS_CLONE = 56
+
 _libc = ctypes.CDLL(None, use_errno=True)
+# Calls through this one keep the interpreter's lock, as a fork must.
+_python = ctypes.PyDLL(None, use_errno=True)
 
 
 def _check(result: int, what: str) -> None:
@@ -62,19 +66,34 @@ def _drop_capabilities() -> None:
     _check(_libc.syscall(_SYS_CAPSET, header, bytes(24)), "drop capabilities")
 
 
-def enter(birth: dict[str, Any], code: bytes) -> bool:
-    """Fork into a new world. True in its first process, as walled in as it will be; False here, to be left at once.
+def fork() -> int:
+    """Like os.fork, but the child is pid 1 of new namespaces of every kind, and their master.
 
-    `code` is the system call filter. The order matters: processes are counted from the user namespace on, mounts need the
-    capabilities that are dropped after them, and the filter forbids what came before it.
+    os.fork cannot do this in one step, and a second fork would double what is dearest here, copying page tables. The thread
+    id that the C library remembers stays right because parent and child are both pid 1, each of its own namespace.
     """
-    uid, gid = os.geteuid(), os.getegid()
-    _check(_libc.unshare(_NAMESPACES), "unshare namespaces")
+    if os.getpid() != 1:
+        raise RuntimeError("only the first process of a pid namespace may fork kernels")
+    _python.PyOS_BeforeFork()
+    pid = int(_python.syscall(_SYS_CLONE, _NAMESPACES | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        _python.PyOS_AfterFork_Child()
+    else:
+        _python.PyOS_AfterFork_Parent()
+    _check(min(pid, 0), "clone into new namespaces")
+    return pid
+
+
+def enter(birth: dict[str, Any], code: bytes) -> None:
+    """Wall in the process that `fork` made; `code` is the system call filter.
+
+    The order matters: processes are counted from the user namespace on, mounts need the capabilities that are dropped after
+    them, and the filter forbids what came before it.
+    """
+    # Before any id is mapped we look like the overflow user; the zygote's ids are the only ones that may be mapped.
     _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
-    if os.fork() != 0:
-        return False
+    _write("/proc/self/uid_map", f"{birth['uid']} {birth['uid']} 1")
+    _write("/proc/self/gid_map", f"{birth['gid']} {birth['gid']} 1")
     os.setsid()
     workspace = birth["workspace"]
     _mounts(workspace, birth["limits"]["workspace_bytes"], birth["limits"]["inodes"])
@@ -87,4 +106,3 @@ def enter(birth: dict[str, Any], code: bytes) -> bool:
     # Dropping capabilities made the process undumpable, which would hide its own /proc entries from it.
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "set dumpable")
     seccomp.install(code)
-    return True

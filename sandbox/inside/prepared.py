@@ -16,8 +16,7 @@ from typing import Any
 import IPython.core.logger  # noqa: F401  (both are else imported in every kernel)
 import tornado.platform.asyncio  # noqa: F401
 import zmq
-from ipykernel.control import ControlThread
-from ipykernel.iostream import IOPubThread, OutStream
+from ipykernel.iostream import IOPubThread
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.utils import _async_in_context
 from jupyter_client.session import Session
@@ -25,6 +24,7 @@ from tornado import ioloop
 from zmq.eventloop.zmqstream import ZMQStream
 
 from sandbox.inside.kernel import configuration, no_debugger, wake_on_signals
+from sandbox.inside.streams import CapturedStream, restore_in_children
 
 
 class _NoShellThread:
@@ -39,7 +39,7 @@ class _NoShellThread:
 class PreparedKernel(IPythonKernel):
     """A kernel without subshells and debugger: its main thread reads the shell channel itself.
 
-    Threads cost a fork dear, so there are two beside those that capture output: IOPub, and control with the heartbeat.
+    Threads cost a fork dear, so there is one beside the main thread: IOPub, which also serves control and the heartbeat.
     """
 
     # Never None here, which the stock traits allow.
@@ -91,28 +91,28 @@ class PreparedKernel(IPythonKernel):
             sock.bind(f"ipc://adopted-{position}")
             return sock
 
-        self.iopub_thread = IOPubThread(adopt(zmq.XPUB, 1), pipe=True, session=session)
-        self.iopub_thread.start()
-        self.iopub_socket = self.iopub_thread.background_socket
+        # No pipe from forked children: they write to the captured descriptors.
+        self.iopub_thread = thread = IOPubThread(adopt(zmq.XPUB, 1), pipe=False, session=session)
+        self.iopub_socket = thread.background_socket
         self.shell.displayhook.pub_socket = self.iopub_socket
         self.shell.display_pub.pub_socket = self.iopub_socket
         self.stdin_socket = adopt(zmq.ROUTER, 2)
-        self.control_thread = ControlThread(daemon=True)
-        self.control_stream = ZMQStream(adopt(zmq.ROUTER, 3), self.control_thread.io_loop)
-        heartbeat = ZMQStream(adopt(zmq.ROUTER, 4), self.control_thread.io_loop)
+        self.control_stream = ZMQStream(adopt(zmq.ROUTER, 3), thread.io_loop)
+        heartbeat = ZMQStream(adopt(zmq.ROUTER, 4), thread.io_loop)
         heartbeat.on_recv(heartbeat.send_multipart)
         self.shell_stream = ZMQStream(adopt(zmq.ROUTER, 0), ioloop.IOLoop.current())
-        sys.stdout = self._stdout = OutStream(session, self.iopub_thread, "stdout")
-        sys.stderr = self._stderr = OutStream(session, self.iopub_thread, "stderr")
+        sys.stdout = self._stdout = CapturedStream(session, thread, "stdout")
+        sys.stderr = self._stderr = CapturedStream(session, thread, "stderr")
+        restore_in_children()
 
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""
         self.shell.exit_now = False
         self.io_loop = ioloop.IOLoop.current()
-        # asyncio locks bind to the loop that first waits on them, here the control thread's.
+        # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
         self._control_lock = asyncio.Lock()
         self.control_stream.on_recv(self.dispatch_control, copy=False)
         self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
-        self.control_thread.start()
+        self.iopub_thread.start()
         wake_on_signals()
         self.io_loop.start()

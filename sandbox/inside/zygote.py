@@ -39,18 +39,25 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
 
 
 def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
+    ids = {"uid": os.geteuid(), "gid": os.getegid()}
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, _DESCRIPTORS)
         if not message:
             return
-        if os.fork() == 0:
+        try:
+            newborn = confine.fork() == 0
+        except OSError:
+            # The host sees the tool channel end, and reads why from our stderr.
+            newborn = False
+            traceback.print_exc()
+        if newborn:
             # Whatever happens, this process never returns into the zygote's loop.
             try:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 control.close()
                 birth = json.loads(message)
-                if confine.enter(birth, code):
-                    _live(kernel, birth, descriptors)
+                confine.enter({**birth, **ids}, code)
+                _live(kernel, birth, descriptors)
             except BaseException:
                 traceback.print_exc()
             finally:
