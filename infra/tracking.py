@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import httpx
 from pydantic import BaseModel, ConfigDict
 
 from infra.errors import ServerError
@@ -31,6 +32,7 @@ ENVIRONMENT = {
 }
 BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
 PARAM_CHARACTERS = 6000
+UI_TIMEOUT_S = 120.0
 
 SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 
@@ -176,14 +178,47 @@ class Tracking:
             self._run_id = None
 
 
-def ui(home: Home, settings: TrackingSettings | None = None) -> tuple[Child, str]:
-    """Serves MLflow's pages over the home's database (or the settings'); the server and its address."""
+class Page:
+    """MLflow's pages, served until `stop`, or until the process that called `ui` ends."""
+
+    def __init__(self, child: Child, url: str) -> None:
+        self._child = child
+        self.url = url
+
+    @property
+    def alive(self) -> bool:
+        return self._child.alive
+
+    def stop(self) -> None:
+        self._child.stop()
+
+
+def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
+    """Serves MLflow's pages over the home's database, or the settings'; returns when they answer."""
     uri = (settings.uri if settings else None) or _database(home)
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
-    child = Child.start(line, env=os.environ | ENVIRONMENT, log=home.logs / "mlflow.log", name="MLflow", cwd=home.mlflow)
-    return child, f"http://127.0.0.1:{port}"
+    log = home.logs / "mlflow.log"
+    log.unlink(missing_ok=True)
+    child = Child.start(line, env=os.environ | ENVIRONMENT, log=log, name="MLflow", cwd=home.mlflow)
+    deadline = time.monotonic() + UI_TIMEOUT_S
+    while not _healthy(url):
+        if not child.alive or time.monotonic() > deadline:
+            child.stop()
+            raise ServerError(
+                f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
+            )
+        time.sleep(0.1)
+    return Page(child, url)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def _database(home: Home) -> str:
