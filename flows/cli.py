@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -39,9 +38,9 @@ def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     from infra.home import Home as LocalHome
 
     home = LocalHome(folder)
-    server = prefect_server.ensure(home.root)
+    server = prefect_server.ensure(home)
     try:
-        os.environ.update(prefect_server.environment(home.root, server.url))
+        os.environ.update(prefect_server.environment(home, server.url))
         return asyncio.run(_cancel_on_term(work))
     finally:
         server.stop()
@@ -148,7 +147,9 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
 
 @app.command()
 def show(
-    trajectory: Annotated[str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")],
+    trajectory: Annotated[
+        str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")
+    ],
     root: Root = ".nbrl/storage",
     limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
 ) -> None:
@@ -229,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,11 +13,11 @@ from infra.tracking import ui
 def serve(folder: str, console: Console) -> None:
     """Blocks until Ctrl-C or SIGTERM; ends the servers it started and leaves those it found."""
     home = Home(folder)
-    prefect = prefect_server.ensure(home.root)
+    prefect = prefect_server.ensure(home)
     try:
         mlflow = ui(home)
         try:
-            console.print(f"MLflow   {mlflow.url}\nPrefect  {prefect.url.removesuffix('/api')}\nCtrl-C ends them.", highlight=False)
+            console.print(f"MLflow   {mlflow.url}\nPrefect  {prefect.url}\nCtrl-C ends them.", highlight=False)
             ended = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: ended.set())
             signal.signal(signal.SIGINT, lambda *_: ended.set())

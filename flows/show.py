@@ -20,7 +20,9 @@ PLACES = ("iterations", "evaluations")
 
 def files(storage: Storage, run: str) -> list[str]:
     """Every compacted trajectories file of a run or of an evaluation."""
-    found = [key for key in storage.list(f"runs/{run}") + storage.list(f"evaluations/{run}") if key.endswith("/trajectories.parquet")]
+    found = [
+        key for key in storage.list(f"runs/{run}") + storage.list(f"evaluations/{run}") if key.endswith("/trajectories.parquet")
+    ]
     if not found:
         known = sorted({key.split("/")[1] for place in ("runs", "evaluations") for key in storage.list(place)})
         near = difflib.get_close_matches(run, known, 1)

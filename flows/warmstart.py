@@ -7,9 +7,9 @@ from prefect import flow, get_run_logger, task
 from tasks.warmstart import run as nodes
 from tasks.warmstart.settings import WarmstartSettings
 
-tokenizer = task(nodes.make_tokenizer, name="tokenizer", persist_result=False)
-demonstrations = task(nodes.make_demonstrations, name="demonstrations", persist_result=False)
-save = task(nodes.save, name="save", persist_result=False)
+tokenizer = task(name="tokenizer", persist_result=False)(nodes.make_tokenizer)
+demonstrations = task(name="demonstrations", persist_result=False)(nodes.make_demonstrations)
+save = task(name="save", persist_result=False)(nodes.save)
 
 
 @task(persist_result=False)

@@ -3,14 +3,14 @@
 import hashlib
 from typing import Literal
 
-from infra.ray_cluster import RaySettings
-from infra.tracking import TrackingSettings
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.policy import Sampling
 from agent.settings import AgentSettings
 from infra.engine.settings import EngineSettings
+from infra.ray_cluster import RaySettings
 from infra.storage import StorageSettings
+from infra.tracking import TrackingSettings
 from sandbox.settings import SandboxSettings
 from tasks import data
 from tasks.advantage.settings import GROUP_RELATIVE, AdvantageSettings

@@ -13,5 +13,5 @@ class RolloutError(RunError):
     """The infrastructure under the rollouts failed beyond the retry budget."""
 
 
-class BrokenInvariant(RunError):
+class BrokenInvariantError(RunError):
     """Something that must always hold does not; going on would train on wrong data."""

@@ -1,15 +1,16 @@
 """Makes a coroutine a node of the DAG: a Prefect task whose persisted result is found again by what made it."""
 
 import hashlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
-from prefect import task
+from prefect import Task, task
 from prefect.context import TaskRunContext
 
 from tasks.scope import Artifact, Scope
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _inputs(value: object) -> list[str]:
@@ -29,11 +30,11 @@ def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
     return f"{scope.run_id}-{scope.iteration:06d}-{context.task.name}-{scope.config_digest[:16]}-{inputs}"
 
 
-def node(function: F) -> F:
+def node(function: Callable[P, Coroutine[Any, Any, T]]) -> Task[P, Coroutine[Any, Any, T]]:
     """A node that, once finished, is never done again. It takes a `scope` and returns a reference, never data."""
-    return task(function, name=function.__name__, persist_result=True, cache_key_fn=result_key, result_serializer="json")  # type: ignore[return-value]
+    return task(name=function.__name__, persist_result=True, cache_key_fn=result_key, result_serializer="json")(function)
 
 
-def act(function: F) -> F:
+def act(function: Callable[P, Coroutine[Any, Any, T]]) -> Task[P, Coroutine[Any, Any, T]]:
     """A node with an effect outside the storage (an engine, a tracking server): done again whenever the iteration is."""
-    return task(function, name=function.__name__, persist_result=False)  # type: ignore[return-value]
+    return task(name=function.__name__, persist_result=False)(function)

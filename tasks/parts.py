@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.tracking import Tracking
-
 from infra.engine.client import EngineClient
 from infra.engine.server import EngineServer
 from infra.errors import EngineError
 from infra.storage import Storage
+from infra.tracking import Tracking
 from tasks.config import RunConfig
 from tasks.data import GeneratedData
 from tasks.rollout.pool import HostPool

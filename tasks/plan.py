@@ -12,8 +12,8 @@ def plan(config: RunConfig) -> str:
     kl = f"k3 KL × {update.kl_coefficient:g} to the initial policy" if update.kl_coefficient else "no KL, no reference model"
     lines = [
         f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {config.digest()[:12]}",
-        f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most {config.agent.max_steps} "
-        f"steps, up to {config.select.max_rounds} rounds",
+        f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
+        f"{config.agent.max_steps} steps, up to {config.select.max_rounds} rounds",
         f"# rollout: {config.engine.count} engine(s), {rollout.hosts} sandbox host(s) × {rollout.episodes_per_host} episodes, "
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, lr {update.lr:g}, {kl}",

@@ -3,7 +3,7 @@
 import json
 import time
 
-from tasks.errors import BrokenInvariant
+from tasks.errors import BrokenInvariantError
 from tasks.node import act
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
@@ -13,7 +13,7 @@ from tasks.scope import Artifact, Scope
 async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
     """Hot-swap the engines to the checkpoint that `update` made, then read version and canary back.
 
-    Raises BrokenInvariant when an engine answers with another version or its log-probs of the canary differ from the trainer's.
+    Raises BrokenInvariantError when an engine answers with another version, or with other log-probs of the canary.
     """
     started = time.monotonic()
     version = str(scope.iteration + 1)
@@ -41,11 +41,11 @@ async def prove(parts: Parts, scope: Scope, version: str) -> float:
     for client in parts.engines:
         found = await client.weights_version()
         if found != version:
-            raise BrokenInvariant(f"engine {client.url} serves weights {found!r} after publishing {version!r}")
+            raise BrokenInvariantError(f"engine {client.url} serves weights {found!r} after publishing {version!r}")
         scored = await client.score(result["canary_token_ids"])
         worst = max([worst, *(abs(a - b) for a, b in zip(scored, expected, strict=True))])
     if not worst <= parts.config.publish.tolerance:
-        raise BrokenInvariant(
+        raise BrokenInvariantError(
             f"after publishing {version!r} engine and trainer differ by {worst:.2g} nats on the canary, more than "
             f"publish.tolerance {parts.config.publish.tolerance:g}; the weights did not arrive whole"
         )

@@ -74,9 +74,10 @@ def _resolve(tree: dict[str, Any], folder: Path) -> None:
 
 def _explain(problem: Any, where: str) -> str:
     keys = [str(part) for part in problem["loc"]]
+    model, keys = _walk(keys)
     dotted = ".".join(keys)
     if problem["type"] == "extra_forbidden":
-        known = _keys_at(RunConfig, keys[:-1])
+        known = list(model.model_fields)
         near = difflib.get_close_matches(keys[-1], known, 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}."
         return f"unknown key {dotted!r} in {where}; {hint}"
@@ -85,16 +86,21 @@ def _explain(problem: Any, where: str) -> str:
     return f"{dotted or 'the configuration'} in {where}: {problem['msg']} (it is {problem['input']!r})"
 
 
-def _keys_at(model: type[BaseModel], keys: list[str]) -> list[str]:
-    """Field names of the settings model that `keys` lead to; a union's tag in the path chooses its member."""
+def _walk(keys: list[str]) -> tuple[type[BaseModel], list[str]]:
+    """The settings model whose field the last key should be, and the keys as a person wrote them, without tags of unions."""
+    model: type[BaseModel] = RunConfig
+    members: list[type[BaseModel]] = []
+    written = []
     for key in keys:
-        if key not in model.model_fields:
+        tagged = [member for member in members if key in _tags(member)]
+        if tagged:
+            model = tagged[0]
             continue
-        annotation = model.model_fields[key].annotation
+        written.append(key)
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
         members = [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
-        tagged = [m for m in members if keys[-1] in _tags(m)]
-        model = (tagged or members or [model])[0]
-    return list(model.model_fields)
+        model = members[0] if members else model
+    return model, written
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ class Artifact(BaseModel):
 
 
 class Scope(BaseModel):
-    """One iteration of one run. `run_id` is drawn when the run is created, so a new run of an old name shares no result with it."""
+    """One iteration of one run. `run_id` is drawn when the run is created: a new run of an old name shares no result with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -3,18 +3,17 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-from infra.tracking import Tracking
+from typing import Any, Protocol, TypeVar
 
 from infra import ray_cluster
 from infra.engine.client import EngineClient
 from infra.engine.server import EngineServer, launch, wait
 from infra.home import Home
 from infra.storage import Storage
+from infra.tracking import Tracking
 from tasks.config import RunConfig
 from tasks.parts import Parts
 from tasks.policy import fetch
@@ -64,9 +63,19 @@ async def _learner(stack: AsyncExitStack, config: RunConfig, model: Path, scratc
     return learner
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested settings as dotted keys."""
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
 def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) -> Tracking:
-    tracking = Tracking(config.tracking, home, experiment=config.name)
-    tracking.start_run(run.name, params=config.model_dump(mode="json"), tags={"run_id": run.run_id, "digest": run.config_digest})
+    tracking = Tracking(config.tracking, home)
+    tracking.start_run(
+        run.name, params=flatten(config.model_dump(mode="json")), tags={"run_id": run.run_id, "digest": run.config_digest}
+    )
     stack.push(lambda kind, error, trace: tracking.end("FINISHED" if kind is None else "FAILED"))
     return tracking
 

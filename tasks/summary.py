@@ -52,6 +52,12 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
     return buffer.getvalue()
 
 
+def _example(parts: Parts, evaluation: Artifact) -> str:
+    """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
+    rows = parts.storage.read_table(f"{evaluation.path}/rewards.parquet").to_pylist()
+    return str(max(rows, key=lambda row: (row["em"], len(row["step_rewards"]) > 1))["trajectory"])
+
+
 async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
     """Write `summary.json` and `learning-curve.png` below the run's folder and log the picture."""
     seconds: dict[str, float] = defaultdict(float)
@@ -75,8 +81,9 @@ async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, r
         seconds=dict(seconds),
         curve=curve,
         curve_path=parts.storage.uri(curve_path),
-        example=f"{run.name}/{parts.example(after)}",
+        example=f"{run.name}/{_example(parts, after)}",
     )
     parts.storage.write_bytes(f"{run.folder}/summary.json", summary.model_dump_json(indent=1).encode())
-    parts.tracking.log_file("learning-curve.png", picture)
+    (parts.scratch / "learning-curve.png").write_bytes(picture)
+    parts.tracking.log_file(parts.scratch / "learning-curve.png")
     return summary

@@ -1,8 +1,7 @@
 """Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
 
-from infra.tracking import Span, Tracking
-
 from agent.trajectory import Trajectory
+from infra.tracking import Span, Tracking
 from tasks.scope import Scope
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from tasks.advantage.grpo import grpo
 from tasks.advantage.reinforce_pp import reinforce_pp
 from tasks.advantage.rloo import rloo
-from tasks.errors import BrokenInvariant
+from tasks.errors import BrokenInvariantError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
@@ -19,7 +19,7 @@ def estimate(rewards: list[dict], estimator: str, gamma: float) -> pa.Table:
     """Rows of SCHEMA for the given reward rows, whose trajectories all have at least one step."""
     arrays = ESTIMATORS[estimator]([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], gamma)
     if not all(np.isfinite(array).all() for array in arrays):
-        raise BrokenInvariant(f"the {estimator} estimator made an advantage that is not finite; look at the step rewards")
+        raise BrokenInvariantError(f"the {estimator} estimator made an advantage that is not finite; look at the step rewards")
     rows = [
         {"trajectory": reward["trajectory"], "step": step, "advantage": float(value)}
         for reward, array in zip(rewards, arrays, strict=True)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from agent.policy import Sampling
 from agent.trajectory import Status
-from tasks.errors import BrokenInvariant, RolloutError
+from tasks.errors import BrokenInvariantError, RolloutError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope, derive_seed
@@ -52,7 +52,7 @@ def rollout_metrics(table: pa.Table) -> dict[str, float]:
 async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str | None) -> Artifact:
     """Run all rows, write `<folder>/trajectories.parquet`, drop the single objects. Shared by training and evaluation.
 
-    Raises RolloutError when every trajectory failed, BrokenInvariant when one was sampled from other weights than `version`.
+    Raises RolloutError when every trajectory failed, BrokenInvariantError when one was sampled from other weights than `version`.
     """
     table = await parts.hosts.run(
         rows,
@@ -79,7 +79,7 @@ def check_weights(table: pa.Table, version: str | None) -> None:
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
     found = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
     if version is not None and found - {version}:
-        raise BrokenInvariant(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
+        raise BrokenInvariantError(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
 
 
 @node

@@ -14,6 +14,7 @@ from tasks.errors import RolloutError
 from tasks.rollout.host import Batch, HostPlan, SandboxHost
 
 POLL_S = 0.25
+RESTARTS = 3
 
 
 def run_on_host(
@@ -29,8 +30,8 @@ class HostPool:
     """Sandbox hosts that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again."""
 
     def __init__(self, plan: HostPlan) -> None:
-        concurrency = 64
-        remote = ray.remote(num_cpus=0, max_restarts=3, max_task_retries=3, max_concurrency=concurrency)(SandboxHost)
+        actor: Any = ray.remote(SandboxHost)
+        remote = actor.options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=RESTARTS)
         self._hosts = [remote.remote(plan) for _ in range(plan.rollout.hosts)]
 
     async def start(self) -> None:

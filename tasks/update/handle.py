@@ -1,6 +1,7 @@
 """The driver's side of the learner."""
 
 import asyncio
+import os
 import threading
 from concurrent.futures import Future
 from typing import Any, Self
@@ -74,6 +75,8 @@ async def _resolve(reference: Any) -> Any:
 
 
 def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle) -> None:
+    # It watches for machines about to be reclaimed, from a process of its own; this run ends on any failure all the same.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
         # Imported here: torch takes seconds, and the driver can do without it while the workers import theirs.
         from ray.train import FailureConfig, RunConfig, ScalingConfig

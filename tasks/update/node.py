@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.errors import BrokenInvariant
+from tasks.errors import BrokenInvariantError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
@@ -24,7 +24,7 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     """The checkpoint after one optimiser step; with nothing selected there is nothing to learn from and the run stops."""
     advantage_rows = parts.storage.read_table(advantages.path)
     if not len(advantage_rows):
-        raise BrokenInvariant(
+        raise BrokenInvariantError(
             f"iteration {scope.iteration} has no group with signal after {parts.config.select.max_rounds} rounds; "
             "raise rollout.prompts or select.max_rounds, or lower select.drop_rate"
         )
@@ -60,7 +60,9 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
 def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """The learner's metrics, its phases under `update/`, with the seconds that are the update's own computation."""
     renamed = {f"update/{key}" if key.startswith("seconds/") else key: value for key, value in metrics.items()}
-    return renamed | {"update/compute_seconds": sum(metrics[f"seconds/{phase}"] for phase in COMPUTING if f"seconds/{phase}" in metrics)}
+    return renamed | {
+        "update/compute_seconds": sum(metrics[f"seconds/{phase}"] for phase in COMPUTING if f"seconds/{phase}" in metrics)
+    }
 
 
 def weights_digest(folder: Path) -> str:

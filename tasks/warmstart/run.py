@@ -7,12 +7,12 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
-from agent.tokens import END, ChatTokenizer
+from agent.tokens import ChatTokenizer
 from tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
 from tasks.warmstart.model import make_model
 from tasks.warmstart.save import save
 from tasks.warmstart.settings import WarmstartSettings
-from tasks.warmstart.tokenizer import PAD, make_tokenizer
+from tasks.warmstart.tokenizer import PAD_ID, make_tokenizer
 from tasks.warmstart.train import train
 
 __all__ = ["Demonstrations", "Tokenizer", "Trained", "make_demonstrations", "make_policy", "make_tokenizer", "save", "warmstart"]
@@ -35,7 +35,8 @@ def make_policy(
 ) -> Trained:
     """Fresh weights, trained."""
     report(f"{len(demonstrations.copying)} good actions, {len(demonstrations.habits)} mixed ones")
-    model = make_model(settings, tokenizer.get_vocab_size(), tokenizer.token_to_id(END), tokenizer.token_to_id(PAD))
+    chat = ChatTokenizer(tokenizer)
+    model = make_model(settings, chat.vocab_size, chat.end_id, PAD_ID)
     return Trained(model, train(model, demonstrations, settings, report))
 
 

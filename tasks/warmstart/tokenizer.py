@@ -16,6 +16,8 @@ from agent.worlds.world import World
 from tasks.warmstart.settings import WarmstartSettings
 
 PAD = "<|endoftext|>"
+# Special tokens are numbered first, in the order given to the trainer.
+PAD_ID = 0
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"

@@ -5,7 +5,9 @@ from tasks.reward.score import execution_of, format_of, score
 from tasks.reward.settings import RewardSettings
 
 
-def step(think: str = "a long enough thought", code: str = "print(1)", malformed: str = "", status: str = "ok", kinds: tuple = ()) -> dict:
+def step(
+    think: str = "a long enough thought", code: str = "print(1)", malformed: str = "", status: str = "ok", kinds: tuple = ()
+) -> dict:
     return {
         "think": think,
         "code": code,

@@ -21,4 +21,9 @@ def test_epochs_differ_in_order() -> None:
 
 def test_seeds_depend_on_every_part() -> None:
     assert derive_seed(1, "a", 2) == derive_seed(1, "a", 2)
-    assert len({derive_seed(1, "a", 2), derive_seed(1, "a", 3), derive_seed(2, "a", 2), derive_seed(1, "b", 2), derive_seed(1, "a2")}) == 5
+    assert (
+        len(
+            {derive_seed(1, "a", 2), derive_seed(1, "a", 3), derive_seed(2, "a", 2), derive_seed(1, "b", 2), derive_seed(1, "a2")}
+        )
+        == 5
+    )

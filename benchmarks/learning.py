@@ -1,0 +1,71 @@
+"""Does the loop learn? Trains the shipped tiny policy with recipe tiny-cpu, once a seed, and prints what held-out questions say.
+
+Usage: python benchmarks/learning.py [--seeds 0,1,2] [--set section.key=value …]
+
+One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command, servers'
+start and both evaluations included, environments set up before.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def machine() -> str:
+    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores {model}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}"
+
+
+def train(seed: int, overrides: list[str]) -> dict[str, object]:
+    run = f"learning-{seed}-{int(time.time())}"
+    flags = [part for override in [f"seed={seed}", *overrides] for part in ("--set", override)]
+    started = time.monotonic()
+    subprocess.run([str(Path(sys.executable).with_name("nbrl")), "train", "tiny-cpu", "--run", run, *flags], cwd=ROOT, check=True)
+    seconds = time.monotonic() - started
+    summary = json.loads((ROOT / ".nbrl/storage/runs" / run / "summary.json").read_text())
+    return {
+        "em_before": summary["before"]["em"],
+        "em_after": summary["after"]["em"],
+        "seconds": round(seconds, 1),
+        "iterations": summary["iterations"],
+        "n_eval": int(summary["after"]["questions"]),
+        "seed": seed,
+        "trajectories": summary["trajectories"],
+        "mismatch_max": summary["mismatch_max"],
+        "overhead_share": round(summary["overhead_share"], 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    results = []
+    for seed in arguments.seeds.split(","):
+        results.append(train(int(seed), arguments.overrides))
+        print(json.dumps(results[-1]), flush=True)
+    worst = {
+        "em_before": max(r["em_before"] for r in results),
+        "em_after": min(r["em_after"] for r in results),
+        "seconds": max(r["seconds"] for r in results),
+        "iterations": results[0]["iterations"],
+        "n_eval": min(r["n_eval"] for r in results),
+        "seeds": [r["seed"] for r in results],
+        "mismatch_max": max(r["mismatch_max"] for r in results),
+        "overhead_share": max(r["overhead_share"] for r in results),
+        "machine": machine(),
+    }
+    print(json.dumps(worst))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tasks.config import check
+from tasks.errors import ConfigError
+from tasks.plan import plan
+from tasks.recipes import load, names
+
+
+def refuse(overrides: list[str], *words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(load("tiny-cpu", overrides))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_every_shipped_recipe_loads_and_can_work() -> None:
+    assert "tiny-cpu" in names()
+    for name in names():
+        check(load(name))
+
+
+def test_overrides_are_typed_and_reach_their_setting() -> None:
+    config = load("tiny-cpu", ["update.lr=0.01", "seed=7", "rollout.prompts=8"])
+    assert (config.update.lr, config.seed, config.rollout.prompts) == (0.01, 7, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [("rollout.promts=8", "prompts"), ("sed=1", "seed"), ("data.trian=4", "train"), ("reward.qa_weights.exat=1", "exact")],
+)
+def test_an_unknown_key_names_the_nearest_one(override: str, near: str) -> None:
+    refuse([override], "unknown key", override.split("=")[0], repr(near))
+
+
+def test_an_unknown_recipe_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="tiny-cpu"):
+        load("tiny-cpus")
+
+
+def test_a_value_of_the_wrong_kind_is_named() -> None:
+    refuse(["rollout.prompts=many"], "rollout.prompts", "many")
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    refuse(["seed"], "section.key=value")
+    refuse(["seed.deep=1"], "not a section")
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    refuse(["rollout.prompts=100", "data.train=50"], "100", "50")
+
+
+def test_a_group_of_one_is_refused_where_groups_are_compared() -> None:
+    refuse(["rollout.group_size=1", "advantage.estimator=grpo", "select.drop_rate=0"], "group_size")
+    refuse(["rollout.group_size=1"], "drop_rate")
+    check(load("tiny-cpu", ["rollout.group_size=1", "select.drop_rate=0"]))
+
+
+def test_a_context_longer_than_the_model_is_refused() -> None:
+    refuse(["agent.context_tokens=100000"], "agent.context_tokens")
+
+
+def test_sampling_that_the_update_cannot_follow_is_refused() -> None:
+    refuse(["sampling.temperature=0.7"], "sampling.temperature")
+
+
+def test_more_episodes_than_kernels_are_refused() -> None:
+    refuse(["rollout.episodes_per_host=50", "sandbox.max_live=10"], "sandbox.max_live")
+
+
+def test_a_missing_policy_is_refused(tmp_path: Path) -> None:
+    refuse([f"policy.path={tmp_path}/nowhere/at/all"], "does not exist")
+    refuse([f"policy.path={tmp_path}"], "config.json")
+
+
+def test_data_files_are_checked(tmp_path: Path) -> None:
+    good = pa.table({"id": ["a"], "question": ["q?"], "answers": [["x"]], "ability": ["qa"], "source": ["s"]})
+    pq.write_table(good, tmp_path / "good.parquet")
+    pq.write_table(good.drop_columns(["answers"]), tmp_path / "lacking.parquet")
+    pq.write_table(good.set_column(2, "answers", pa.array([[" "]])), tmp_path / "empty.parquet")
+    recipe = yaml.safe_load((Path("infra/recipes/tiny-cpu.yaml")).read_text())
+    recipe["policy"]["path"] = str(Path("infra/policies/tiny").resolve())
+    for train, word in [("good", ""), ("lacking", "answers"), ("empty", "empty answer"), ("absent", "does not exist")]:
+        recipe["data"] = {"kind": "files", "train": f"{tmp_path}/{train}.parquet", "held_out": f"{tmp_path}/good.parquet"}
+        recipe["rollout"]["prompts"] = 1
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump(recipe))
+        if word:
+            with pytest.raises(ConfigError, match=word):
+                check(load(str(path)))
+        else:
+            check(load(str(path)))
+
+
+def test_the_digest_ignores_where_a_run_lives_and_how_long_it_goes_on() -> None:
+    base = load("tiny-cpu").digest()
+    assert load("tiny-cpu", ["iterations=99", "home=/elsewhere", "storage.root=/elsewhere"]).digest() == base
+    assert load("tiny-cpu", ["update.lr=0.5"]).digest() != base
+
+
+def test_the_plan_names_the_trajectories_of_an_iteration() -> None:
+    text = plan(load("tiny-cpu", ["rollout.prompts=10", "rollout.group_size=3"]))
+    assert "10 prompts × 3 = 30 trajectories" in text
+    assert yaml.safe_load(text)["rollout"]["prompts"] == 10
