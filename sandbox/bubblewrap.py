@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import SandboxError
+from sandbox.inside import seccomp
 from sandbox.inside.channel import frame
-from sandbox.process import Address, KernelProcess, listen, readable
+from sandbox.process import Address, KernelProcess, listen, readable, unbound
 from sandbox.root import WORKSPACE, bubblewrap_arguments, find_bubblewrap, python_root
 from sandbox.settings import SandboxSettings
 
 
 class Confined:
-    """A launcher with bubblewrap below it. Closing its lifeline, or our end, ends everything inside within moments."""
+    """A launcher with bubblewrap below it. Closing its lifeline, or our end, ends everything inside within moments.
+
+    `folder` is for socket names; it goes when everything inside has ended, by whichever of us lives longer.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], lifeline: int, folder: Path, complaints: int) -> None:
         self.folder = folder
@@ -30,41 +34,47 @@ class Confined:
         self._complaints = complaints
 
     @classmethod
-    def start(cls, module: str, arguments: list[str], keep: list[int], folder: Path, settings: SandboxSettings) -> "Confined":
-        """Run `module` of `sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else.
-
-        `folder` is removed when everything inside has ended, by whichever of us lives longer.
-        """
+    def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Confined":
+        """Run `module` of `sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
         root = python_root()
+        folder = Path(tempfile.gettempdir(), f"nbrl-{secrets.token_hex(8)}")
         before, after = bubblewrap_arguments(root, settings, nested=module == "zygote")
+        before.insert(0, find_bubblewrap())
         watch, lifeline = os.pipe()
         complaints = os.memfd_create("complaints")
-        spec = {
-            "parent": os.getpid(),
-            "lifeline": watch,
-            "folder": str(folder),
-            "binds": root.binds,
-            "before": [find_bubblewrap(), *before],
-            "after": [*after, *root.python, f"sandbox.inside.{module}", *arguments],
-            "keep": keep,
-            "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
-        }
-        script = str(Path(__file__).parent / "launcher.py")
+        passed = [watch, *keep]
         try:
+            if module != "zygote":
+                # The zygote's children put the filter on themselves, after they have made their namespaces.
+                passed.append(_filter_file())
+                before += ["--seccomp", str(passed[-1])]
+            spec = {
+                "parent": os.getpid(),
+                "lifeline": watch,
+                "folder": str(folder),
+                "binds": root.binds,
+                "before": before,
+                "after": [*after, *root.python, f"sandbox.inside.{module}", *arguments],
+                "keep": passed[1:],
+                "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
+            }
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", script, json.dumps(spec)],
-                pass_fds=[watch, *keep],
+                [sys.executable, "-I", "-S", str(Path(__file__).parent / "launcher.py"), json.dumps(spec)],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=complaints,
                 env={},
             )
+            # Only now, when the launcher is there to remove it, whatever becomes of us.
+            folder.mkdir(mode=0o700)
         except OSError as error:
             os.close(lifeline)
             os.close(complaints)
             raise SandboxError(f"the sandbox launcher did not start: {error}") from error
         finally:
-            os.close(watch)
+            for descriptor in {*passed} - {*keep}:
+                os.close(descriptor)
         return cls(process, lifeline, folder, complaints)
 
     @property
@@ -94,6 +104,14 @@ class Confined:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _filter_file() -> int:
+    """The system call filter as a file for bubblewrap to read."""
+    descriptor = os.memfd_create("filter")
+    os.write(descriptor, seccomp.program())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 async def receive_pidfd(channel: socket.socket) -> int:
     """The pidfd that a new process sends as the first message on its channel; -1 when it ended instead."""
     channel.setblocking(False)
@@ -110,17 +128,19 @@ async def receive_pidfd(channel: socket.socket) -> int:
 
 async def start_kernel(settings: SandboxSettings) -> KernelProcess:
     """A fresh interpreter with a stock ipykernel in its own bubblewrap."""
-    folder = Path(tempfile.mkdtemp(prefix="nbrl-"))
-    address = Address(folder / "k", secrets.token_hex(16).encode())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    sockets: list[socket.socket] = []
+    sockets = unbound()
     try:
-        sockets = listen(address.prefix)
         numbers = [sock.fileno() for sock in (theirs, *sockets)]
-        confined = Confined.start("cold", [str(number) for number in numbers], numbers, folder, settings)
+        confined = Confined.start("cold", [str(number) for number in numbers], numbers, settings)
+        address = Address(confined.folder / "k", secrets.token_hex(16).encode())
+        try:
+            listen(sockets, address)
+        except BaseException:
+            await asyncio.shield(confined.end())
+            raise
     except BaseException:
         ours.close()
-        shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
         for sock in (theirs, *sockets):
@@ -145,7 +165,7 @@ def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]
     """What a kernel is told before anything else. It holds no secret but the kernel's own key."""
     mib = 1024 * 1024
     return {
-        "connection": address.connection_info(),
+        "connection": {**address.connection_info(), "key": address.key.decode()},
         "limits": {
             "memory": settings.memory_mb * mib,
             "processes": settings.max_processes,

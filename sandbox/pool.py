@@ -13,6 +13,7 @@ from sandbox.broker import Broker, CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
 from sandbox.process import KernelProcess
+from sandbox.root import compile_once
 from sandbox.settings import SandboxSettings
 from sandbox.zygote import Zygote
 
@@ -29,8 +30,8 @@ class _Clean:
 
     async def close(self) -> None:
         self._serving.cancel()
-        await self.kernel.close()
         await asyncio.gather(self._serving, return_exceptions=True)
+        await self.kernel.close()
 
 
 class KernelPool:
@@ -51,6 +52,7 @@ class KernelPool:
         self._zygote_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        await asyncio.to_thread(compile_once)
         self._context = zmq.asyncio.Context()
         self._refill()
         return self
@@ -78,7 +80,8 @@ class KernelPool:
         try:
             yield clean.kernel
         finally:
-            self._discard(clean)
+            if clean in self._out:
+                self._discard(clean)
 
     async def settle(self) -> None:
         """Wait until every kernel that was given back is gone."""
@@ -88,13 +91,14 @@ class KernelPool:
         """The warm kernel that is ready soonest; dead ones are passed over."""
         while True:
             self._refill(at_least=1)
-            done = next((task for task in self._warm if task.done()), self._warm[0])
-            self._warm.remove(done)
+            chosen = next((task for task in self._warm if task.done()), self._warm[0])
+            self._warm.remove(chosen)
             self._refill()
             try:
-                clean = await done
+                clean = await asyncio.shield(chosen)
             except asyncio.CancelledError:
-                done.cancel()
+                # Who asked has gone; the kernel is as clean as before.
+                self._warm.insert(0, chosen)
                 raise
             if clean.kernel.alive:
                 return clean
@@ -118,7 +122,7 @@ class KernelPool:
         kernel = SandboxKernel(process, self._settings, self._context)
         clean = _Clean(kernel, broker, asyncio.create_task(broker.serve(process.channel)))
         try:
-            await kernel.ready()
+            await kernel.ready(ask=not self._prelude)
             if self._prelude:
                 done = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
                 if done.status != "ok":
@@ -134,12 +138,22 @@ class KernelPool:
     async def _birth(self) -> KernelProcess:
         if self._settings.provisioner == "bubblewrap":
             return await bubblewrap.start_kernel(self._settings)
+        zygote = await self._living_zygote()
+        try:
+            return await zygote.fork()
+        except SandboxError:
+            if zygote.alive:
+                raise
+            return await (await self._living_zygote()).fork()
+
+    async def _living_zygote(self) -> Zygote:
         async with self._zygote_lock:
-            if self._zygote is None or not self._zygote.alive:
-                if self._zygote is not None:
-                    await self._zygote.end()
+            if self._zygote is not None and not self._zygote.alive:
+                await self._zygote.end()
+                self._zygote = None
+            if self._zygote is None:
                 self._zygote = await Zygote.start(self._settings)
-        return await self._zygote.fork()
+            return self._zygote
 
     def _discard(self, clean: _Clean) -> None:
         """End a kernel in the background; its place is free once it is gone."""

@@ -34,26 +34,22 @@ class Address:
     def connection_info(self) -> KernelConnectionInfo:
         """The same in the words of a Jupyter connection file."""
         ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, start=1)}
-        info = {"transport": "ipc", "ip": str(self.prefix), "key": self.key.decode(), "kernel_name": "python3"}
+        info = {"transport": "ipc", "ip": str(self.prefix), "key": self.key, "kernel_name": "python3"}
         return cast(KernelConnectionInfo, {**info, "signature_scheme": "hmac-sha256", **ports})
 
 
-def listen(prefix: Path) -> list[socket.socket]:
-    """The five listening sockets of a kernel, made on the host so that the kernel needs no folder to bind in."""
-    listening: list[socket.socket] = []
-    try:
-        for number in range(1, len(CHANNELS) + 1):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listening.append(sock)
-            sock.bind(f"{prefix}-{number}")
-            sock.listen(16)
-            # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
-            sock.setblocking(False)
-    except BaseException:
-        for sock in listening:
-            sock.close()
-        raise
-    return listening
+def unbound() -> list[socket.socket]:
+    """The five sockets of a kernel, without names yet."""
+    return [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in CHANNELS]
+
+
+def listen(sockets: list[socket.socket], address: Address) -> None:
+    """Give the sockets their names. They are made on the host, so that the kernel needs no folder to bind in."""
+    for number, sock in enumerate(sockets, start=1):
+        sock.bind(f"{address.prefix}-{number}")
+        sock.listen(16)
+        # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
+        sock.setblocking(False)
 
 
 async def readable(descriptor: int) -> None:

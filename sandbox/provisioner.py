@@ -1,4 +1,4 @@
-"""Kernels in bubblewrap for any Jupyter client: name `nbrl-bubblewrap` as the provisioner in a kernel spec.
+"""Sandboxed kernels for any Jupyter client: name `nbrl-bubblewrap` or `nbrl-zygote` as the provisioner in a kernel spec.
 
 The command of the kernel spec is not run, nor does its environment or ours get in: the kernel inside is always this
 environment's ipykernel.
@@ -12,6 +12,7 @@ from jupyter_client.provisioning import KernelProvisionerBase
 from sandbox import bubblewrap
 from sandbox.process import KernelProcess
 from sandbox.settings import SandboxSettings
+from sandbox.zygote import Zygote
 
 
 class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
@@ -33,9 +34,12 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         return {"cmd": []}
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        self._process = await bubblewrap.start_kernel(self.settings)
+        self._process = await self._start()
         self.connection_info = self._process.address.connection_info()
         return self.connection_info
+
+    async def _start(self) -> KernelProcess:
+        return await bubblewrap.start_kernel(self.settings)
 
     async def poll(self) -> int | None:
         # A kernel that is not our child leaves no exit status; 1 says that it is gone.
@@ -66,3 +70,23 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
     def resolve_path(self, path: str) -> str | None:
         """No path inside is a path of the host."""
         return None
+
+
+class ZygoteProvisioner(BubblewrapProvisioner):
+    """A fork of a zygote. Each provisioner has a zygote of its own, so a restart is fast and the first start is not;
+    `KernelPool` is what shares one between many kernels."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._zygote: Zygote | None = None
+
+    async def _start(self) -> KernelProcess:
+        if self._zygote is None or not self._zygote.alive:
+            self._zygote = await Zygote.start(self.settings)
+        return await self._zygote.fork()
+
+    async def cleanup(self, restart: bool = False) -> None:
+        await super().cleanup(restart)
+        if self._zygote is not None and not restart:
+            await self._zygote.end()
+            self._zygote = None

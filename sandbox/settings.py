@@ -1,8 +1,8 @@
 """Every limit of a sandboxed kernel, in one typed place."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class SandboxSettings(BaseModel):
@@ -40,3 +40,9 @@ class SandboxSettings(BaseModel):
     calls_per_kernel: int = Field(10_000, ge=1, description="host calls one kernel may make in its life")
 
     unprivileged_uid: int = Field(65534, ge=1, description="the uid (and gid) that runs kernels when the host is root")
+
+    @model_validator(mode="after")
+    def _warm_kernels_live(self) -> Self:
+        if self.warm > self.max_live:
+            raise ValueError(f"warm ({self.warm}) is more than max_live ({self.max_live}): warm kernels are alive too")
+        return self

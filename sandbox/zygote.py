@@ -4,14 +4,11 @@ import asyncio
 import itertools
 import json
 import secrets
-import shutil
 import socket
-import tempfile
-from pathlib import Path
 
 from sandbox.bubblewrap import Confined, birth_message, receive_pidfd
 from sandbox.errors import SandboxError
-from sandbox.process import Address, KernelProcess, listen, readable
+from sandbox.process import Address, KernelProcess, listen, readable, unbound
 from sandbox.settings import SandboxSettings
 
 
@@ -27,14 +24,12 @@ class Zygote:
     @classmethod
     async def start(cls, settings: SandboxSettings) -> "Zygote":
         """Start it and wait until its libraries are imported."""
-        folder = Path(tempfile.mkdtemp(prefix="nbrl-"))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             number = theirs.fileno()
-            confined = Confined.start("zygote", [str(number), *settings.preload], [number], folder, settings)
+            confined = Confined.start("zygote", [str(number), *settings.preload], [number], settings)
         except BaseException:
             ours.close()
-            shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             theirs.close()
@@ -63,9 +58,9 @@ class Zygote:
         settings = self._settings
         address = Address(self._confined.folder / str(next(self._numbers)), secrets.token_hex(16).encode())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        sockets: list[socket.socket] = []
+        sockets = unbound()
         try:
-            sockets = listen(address.prefix)
+            listen(sockets, address)
             descriptors = [sock.fileno() for sock in (theirs, *sockets)]
             async with asyncio.timeout(settings.start_timeout_s):
                 await self._send(json.dumps(birth_message(address, settings)).encode(), descriptors)

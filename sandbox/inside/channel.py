@@ -1,65 +1,96 @@
-"""The tool channel as both ends speak it: a length, then that many bytes of JSON; one request, one answer.
+"""The tool channel as both ends speak it: a length, then that many bytes of JSON; requests and answers carry a number.
 
 The connected socket is the identity: whoever holds this kernel's end is this kernel, so there is no token to steal.
 """
 
 import json
+import os
+import select
+import signal
 import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-_LENGTH = struct.Struct("!I")
+LENGTH = struct.Struct("!I")
 
 
 def frame(value: object) -> bytes:
     """`value` as it goes over the channel."""
     data = json.dumps(value).encode()
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put an interrupt off until the block is done, so that no half frame is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda *_: noted.append(1))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if noted and callable(handler):
+            handler(signal.SIGINT, None)
 
 
 class Channel:
-    """The kernel's end. Calls are synchronous, and one at a time whichever thread makes them."""
+    """The kernel's end. Calls are synchronous, one at a time whichever thread makes them.
+
+    An interrupted call leaves the channel whole: its late answer is known by its number and dropped.
+    """
 
     def __init__(self, sock: socket.socket, limit: int = 1 << 20) -> None:
-        self._socket = sock
-        self._lock = threading.Lock()
-        self._broken = False
         self.limit = limit
-
-    def _exactly(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            piece = self._socket.recv(count - len(parts))
-            if not piece:
-                raise ConnectionError("the host closed the tool channel")
-            parts += piece
-        return bytes(parts)
+        self._socket = sock
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._number = 0
 
     def receive(self) -> Any:
         """The next value from the host."""
-        (count,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        return json.loads(self._exactly(count))
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while True:
+            end = LENGTH.size + (LENGTH.unpack_from(self._buffer)[0] if len(self._buffer) >= LENGTH.size else 0)
+            if len(self._buffer) >= end > LENGTH.size:
+                value = json.loads(self._buffer[LENGTH.size : end])
+                del self._buffer[:end]
+                return value
+            poll.poll()
+            with _uninterrupted():
+                data = self._socket.recv(1 << 16)
+                self._buffer += data
+            if not data:
+                raise ConnectionError("it closed the tool channel")
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Ask the host to run `name`; a RuntimeError says what went wrong there."""
-        try:
-            request = frame({"name": name, "arguments": arguments})
-        except (TypeError, ValueError) as error:
-            raise RuntimeError(f"{name}: the arguments are not JSON: {error}") from None
-        if len(request) > self.limit:
-            raise RuntimeError(f"{name}: the arguments take {len(request)} bytes, more than the allowed {self.limit}")
+        if os.getpid() != self._owner:
+            raise RuntimeError(f"{name}: tools answer only in the kernel's own process, not in one that it forked")
         with self._lock:
-            if self._broken:
-                raise RuntimeError(f"{name}: an earlier call was interrupted, so this kernel can make no more calls")
-            # An interrupt between request and answer would make the next call read this one's answer.
-            self._broken = True
+            self._number += 1
+            number = self._number
             try:
-                self._socket.sendall(request)
+                request = frame({"id": number, "name": name, "arguments": arguments})
+            except (TypeError, ValueError) as error:
+                raise RuntimeError(f"{name}: the arguments are not JSON: {error}") from None
+            if len(request) > self.limit:
+                raise RuntimeError(f"{name}: the arguments take {len(request)} bytes, {self.limit} are allowed")
+            try:
+                with _uninterrupted():
+                    self._socket.sendall(request)
                 answer = self.receive()
+                while answer.get("id") != number:
+                    answer = self.receive()
             except OSError as error:
                 raise RuntimeError(f"{name}: the host does not answer: {error}") from None
-            self._broken = False
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["result"]

@@ -44,7 +44,11 @@ def install_host_call(channel: Channel) -> None:
 
     def host_call(name: str, arguments: dict[str, Any] | None = None) -> Any:
         """Run a tool outside the sandbox and return its answer; RuntimeError when it refuses or fails."""
-        return channel.call(name, arguments or {})
+        try:
+            return channel.call(name, arguments or {})
+        except RuntimeError as error:
+            # The model sees its own line and the reason, not how the channel works.
+            raise error.with_traceback(None) from None
 
     builtins.host_call = host_call  # type: ignore[attr-defined]
 

@@ -1,0 +1,124 @@
+"""From the request for a clean kernel to its first cell's result: a fork of the zygote against a fresh bubblewrap + ipykernel.
+
+Pairs are measured alternately in one run, nothing is warm, so that load falls on both alike. CPU is everything a kernel costs: the
+client's part, birth, one cell, end; it is read from a cpuacct cgroup (which needs root) and is null where there is none.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+
+_ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
+
+
+class Account:
+    """The CPU time of this process and everything it starts, in milliseconds."""
+
+    def __init__(self, group: Path) -> None:
+        self._usage = group / "cpuacct.usage"
+
+    def read_ms(self) -> float:
+        return int(self._usage.read_text()) / 1e6
+
+
+@contextmanager
+def account() -> Iterator[Account | None]:
+    """A CPU account for the rest of this process's life; None where the machine offers none."""
+    group = _ACCOUNTS / f"nbrl-bench-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        yield None
+        return
+    try:
+        yield Account(group)
+    finally:
+        (_ACCOUNTS / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
+
+
+async def one(pool: KernelPool) -> float:
+    """Milliseconds from the request to the first cell's result."""
+    began = time.perf_counter()
+    async with pool.kernel() as kernel:
+        done = await kernel.execute("print(1+1)")
+        taken = (time.perf_counter() - began) * 1000
+    if [output.text for output in done.outputs] != ["2\n"]:
+        raise RuntimeError(f"the kernel answered {done}")
+    return taken
+
+
+async def measure(pairs: int, concurrency: int, seconds: float) -> dict[str, float | None]:
+    ways = ("zygote", "bubblewrap")
+    wall: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
+    settings = SandboxSettings(warm=0, max_live=concurrency)
+    with account() as bill:
+        async with (
+            KernelPool(settings.model_copy(update={"provisioner": "zygote"})) as zygote,
+            KernelPool(settings.model_copy(update={"provisioner": "bubblewrap"})) as cold,
+        ):
+            pools = {"zygote": zygote, "bubblewrap": cold}
+            for pool in pools.values():
+                await one(pool)
+                await pool.settle()
+            for _ in range(pairs):
+                for way, pool in pools.items():
+                    before = bill.read_ms() if bill else 0.0
+                    wall[way].append(await one(pool))
+                    await pool.settle()
+                    cpu[way].append((bill.read_ms() if bill else 0.0) - before)
+            rate = await throughput(zygote, concurrency, seconds)
+    zygote_ms, cold_ms = (statistics.median(wall[way]) for way in ways)
+    zygote_cpu, cold_cpu = (statistics.median(cpu[way]) if bill else None for way in ways)
+    return {
+        "pairs": pairs,
+        "zygote_ms": round(zygote_ms, 1),
+        "cold_ms": round(cold_ms, 1),
+        "ratio": round(cold_ms / zygote_ms, 1),
+        "zygote_cpu_ms": zygote_cpu and round(zygote_cpu, 1),
+        "cold_cpu_ms": cold_cpu and round(cold_cpu, 1),
+        "kernels_per_s": round(rate, 1),
+        "concurrency": concurrency,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+async def throughput(pool: KernelPool, concurrency: int, seconds: float) -> float:
+    """Clean kernels per second: start, one cell, end."""
+    finish = time.perf_counter() + seconds
+
+    async def worker() -> int:
+        count = 0
+        while time.perf_counter() < finish:
+            await one(pool)
+            count += 1
+        return count
+
+    began = time.perf_counter()
+    counts = await asyncio.gather(*(worker() for _ in range(concurrency)))
+    await pool.settle()
+    return sum(counts) / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the throughput part")
+    given = parser.parse_args()
+    print(json.dumps(asyncio.run(measure(given.pairs, given.concurrency, given.seconds))))
+
+
+if __name__ == "__main__":
+    main()

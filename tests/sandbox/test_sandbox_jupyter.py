@@ -1,0 +1,83 @@
+"""Standard Jupyter clients, and the parts of ipykernel that the prepared kernel leans on."""
+
+import asyncio
+import inspect
+from importlib.metadata import EntryPoint, entry_points
+
+import ipykernel
+import pytest
+from ipykernel.iostream import IOPubThread, OutStream
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory
+from sandbox_lab import Lab
+
+from sandbox.provisioner import BubblewrapProvisioner, ZygoteProvisioner
+
+
+def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:
+    async def run() -> tuple[str, list[str], bool]:
+        provisioner = f"nbrl-{lab.provisioner}"
+        # Said here too, so that the test does not depend on when the environment was installed.
+        place = "sandbox.provisioner:" + {"zygote": "ZygoteProvisioner", "bubblewrap": "BubblewrapProvisioner"}[lab.provisioner]
+        entry = EntryPoint(provisioner, place, "jupyter_client.kernel_provisioners")
+        KernelProvisionerFactory.instance().provisioners[provisioner] = entry
+        manager = AsyncKernelManager(kernel_name="")
+        metadata = {"kernel_provisioner": {"provisioner_name": provisioner, "config": {"memory_mb": 400}}}
+        manager._kernel_spec = KernelSpec(argv=["unused"], language="python", metadata=metadata)
+        await manager.start_kernel()
+        client = manager.client()
+        client.start_channels()
+        try:
+            await client.wait_for_ready(timeout=60)
+            said: list[str] = []
+            code = "print('hello')\nimport resource\nprint(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)\n1 / 0"
+            reply = await client.execute_interactive(
+                code, timeout=30, output_hook=lambda message: said.append(str(message["content"]))
+            )
+            assert await manager.is_alive()
+            # An error aborts what is queued, then the kernel goes on.
+            again = await client.execute_interactive("2 + 2", timeout=30, output_hook=lambda message: None)
+            assert again["content"]["status"] == "ok"
+            beats = await client._async_is_alive()
+            await manager.interrupt_kernel()
+        finally:
+            client.stop_channels()
+            await manager.shutdown_kernel(now=True)
+        return reply["content"]["status"], said, beats
+
+    status, said, beats = asyncio.run(run())
+    assert status == "error"
+    assert any("hello\\n400" in text for text in said)
+    assert any("ZeroDivisionError" in text for text in said)
+    assert beats
+
+
+def test_the_provisioners_are_registered() -> None:
+    found = {entry.name: entry.load() for entry in entry_points(group="jupyter_client.kernel_provisioners")}
+    assert found["nbrl-bubblewrap"] is BubblewrapProvisioner
+    if "nbrl-zygote" not in found:
+        pytest.skip("the environment was installed before the entry point was added")
+    assert found["nbrl-zygote"] is ZygoteProvisioner
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (IPythonKernel, ["_supports_kernel_subshells", "_execute_sleep", "shell_main", "dispatch_control", "_cancel_on_sigint"]),
+        (
+            IPythonKernel,
+            ["stdin_socket", "control_stream", "shell_stream", "iopub_socket", "iopub_thread", "shell_channel_thread"],
+        ),
+        (IOPubThread, ["background_socket", "_setup_pipe_in", "schedule"]),
+        (OutStream, ["_flush", "_schedule_flush", "fileno", "write"]),
+    ],
+)
+def test_ipykernel_still_has_what_the_prepared_kernel_leans_on(owner: type, names: list[str]) -> None:
+    source = "".join(inspect.getsource(base) for base in owner.__mro__ if base.__module__.startswith("ipykernel"))
+    missing = [name for name in names if name not in source]
+    assert not missing, (
+        f"ipykernel {ipykernel.__version__} has no {missing} in {owner.__name__}: sandbox/inside/prepared.py builds a kernel "
+        "from these parts and must follow before the version is raised (or use provisioner=bubblewrap meanwhile)"
+    )

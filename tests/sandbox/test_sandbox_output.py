@@ -1,0 +1,87 @@
+"""Outputs within their bytes, whatever comes; messages that are checked, whatever comes."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.output import Outputs, plain, shorten
+from sandbox.wire import Wire
+
+KINDS = st.sampled_from(["stream", "result", "error", "display"])
+TEXTS = st.text(max_size=3000) | st.integers(0, 20000).map(lambda n: "é" * n)
+
+
+@given(st.lists(st.tuples(KINDS, TEXTS, st.sampled_from(["stdout", "stderr"])), max_size=40), st.integers(1024, 4096))
+def test_outputs_stay_within_their_bytes(pieces: list[tuple[str, str, str]], limit: int) -> None:
+    outputs = Outputs(limit)
+    for kind, text, name in pieces:
+        outputs.add(kind, text, name=name)  # type: ignore[arg-type]
+    done = outputs.finish()
+    # A note of what was cut may stand above the limit, one for each output at most.
+    assert sum(len(output.text.encode()) for output in done) <= limit + 64 * len(done)
+    if sum(len(plain(text).encode()) for _, text, _ in pieces) <= limit:
+        assert "".join(output.text for output in done) == "".join(plain(text) for _, text, _ in pieces)
+        assert not any(output.truncated for output in done)
+
+
+@given(TEXTS, st.integers(100, 2000))
+def test_what_is_shortened_keeps_head_and_tail(text: str, limit: int) -> None:
+    text = plain(text)
+    short, cut = shorten(text, limit)
+    assert cut == (len(text.encode()) > limit)
+    assert len(short.encode()) <= limit
+    if cut:
+        assert "bytes cut" in short
+        assert short[:5] == text[:5]
+        assert short[-5:] == text[-5:]
+
+
+def test_many_outputs_do_not_grow_without_bound() -> None:
+    outputs = Outputs(4096)
+    outputs.add("display", "first")
+    for number in range(100_000):
+        outputs.add("display", f"{number}" * 10)
+    outputs.add("display", "last")
+    done = outputs.finish()
+    assert len(done) < 1000
+    assert (done[0].text, done[-1].text) == ("first", "last")
+    assert any("outputs cut" in output.text for output in done)
+
+
+def test_colours_nul_and_lone_surrogates_are_taken_out() -> None:
+    assert plain("\x1b[31mred\x1b[0m \x00 \ud800 \x1b]0;title\x07end") == "red \ufffd \ufffd end"
+
+
+def test_clear_output_forgets_now_or_at_the_next_output() -> None:
+    outputs = Outputs(4096)
+    outputs.add("stream", "a", name="stdout")
+    outputs.clear(wait=True)
+    assert [output.text for output in outputs.finish()] == ["a"]
+    outputs.add("stream", "b", name="stdout")
+    assert [output.text for output in outputs.finish()] == ["b"]
+    outputs.clear(wait=False)
+    assert outputs.finish() == []
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_garbled_messages_are_nothing(frames: list[bytes]) -> None:
+    assert Wire(b"key").parse(frames) is None
+
+
+@given(st.recursive(st.none() | st.text() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_signed_nonsense_is_nothing_or_a_message(value: object) -> None:
+    wire = Wire(b"key")
+    parts = [json.dumps(value).encode()] * 4
+    message = wire.parse([b"<IDS|MSG>", wire._sign(parts), *parts])
+    assert (message is None) == (not isinstance(value, dict))
+
+
+def test_a_request_carries_its_signature() -> None:
+    wire = Wire(b"key")
+    identity, frames = wire.request("execute_request", {"code": "1"})
+    message = wire.parse(frames)
+    assert message is not None
+    assert (message.kind, message.content) == ("execute_request", {"code": "1"})
+    assert Wire(b"other").parse(frames) is None
+    assert identity in frames[2].decode()

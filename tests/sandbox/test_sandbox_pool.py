@@ -1,0 +1,149 @@
+"""The pool: clean kernels, each once, never too many, and nothing left of them however their owner ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from sandbox_lab import Lab
+
+from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+
+
+def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:
+    async def run() -> list[str]:
+        said = []
+        async with KernelPool(lab.settings(warm=2)) as pool:
+            for _ in range(4):
+                async with pool.kernel() as kernel:
+                    code = "print('x' in globals()); x = 1; open('left', 'w').close(); import os; print(os.listdir())"
+                    said.append((await kernel.execute(code)).outputs[0].text)
+        return said
+
+    assert asyncio.run(run()) == ["False\n['left']\n"] * 4
+
+
+def test_siblings_share_no_random_state_and_see_nothing_of_each_other(lab: Lab) -> None:
+    code = "import random, os, uuid; open('/tmp/mine', 'x').close(); print(random.random(), uuid.uuid4(), os.urandom(4))"
+    numpy = "import numpy; print(numpy.random.rand())"
+
+    async def run() -> list[Any]:
+        async with KernelPool(lab.settings()) as pool, pool.kernel() as first, pool.kernel() as second:
+            return [await kernel.execute(cell) for cell in (code, numpy) for kernel in (first, second)]
+
+    first, second, third, fourth = asyncio.run(run())
+    assert first.status == second.status == third.status == fourth.status == "ok"
+    assert first.outputs[0].text != second.outputs[0].text
+    assert third.outputs[0].text != fourth.outputs[0].text
+
+
+def test_a_dying_kernel_leaves_its_sibling_and_the_pool_alone(lab: Lab) -> None:
+    code = "import os\nfor target in (0, 1, -1):\n    try: os.kill(target, 9)\n    except OSError: pass\nos._exit(1)"
+
+    async def run() -> tuple[str, str, str]:
+        async with KernelPool(lab.settings()) as pool:
+            async with pool.kernel() as first, pool.kernel() as second:
+                died = await first.execute(code)
+                alive = await second.execute("1 + 1")
+            async with pool.kernel() as third:
+                return died.status, alive.outputs[0].text, (await third.execute("2 + 2")).outputs[0].text
+
+    assert asyncio.run(run()) == ("dead", "2", "4")
+
+
+def test_no_more_kernels_live_than_allowed(lab: Lab) -> None:
+    async def run() -> int:
+        living = most = 0
+
+        async def use(pool: KernelPool) -> None:
+            nonlocal living, most
+            async with pool.kernel() as kernel:
+                living += 1
+                most = max(most, living)
+                assert (await kernel.execute("7")).outputs[0].text == "7"
+                living -= 1
+
+        async with KernelPool(lab.settings(max_live=2)) as pool:
+            await asyncio.gather(*(use(pool) for _ in range(6)))
+        return most
+
+    assert asyncio.run(run()) <= 2
+
+
+def test_a_cancelled_cell_costs_its_kernel_only(lab: Lab) -> None:
+    async def run() -> tuple[str, str]:
+        async with KernelPool(lab.settings()) as pool, pool.kernel() as kernel:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await kernel.execute("while True: pass")
+            after = await kernel.execute("1")
+            async with pool.kernel() as other:
+                return after.status, (await other.execute("2")).outputs[0].text
+
+    assert asyncio.run(run()) == ("dead", "2")
+
+
+def test_a_broken_prelude_says_so() -> None:
+    async def run() -> None:
+        async with KernelPool(SandboxSettings(warm=0), prelude="1 / 0") as pool, pool.kernel():
+            pass
+
+    with pytest.raises(SandboxError, match=r"(?s)prelude failed.*ZeroDivisionError"):
+        asyncio.run(run())
+
+
+def test_a_killed_zygote_is_replaced() -> None:
+    async def run() -> tuple[str, str]:
+        async with KernelPool(SandboxSettings(warm=0)) as pool:
+            async with pool.kernel() as kernel:
+                zygote = pool._zygote
+                assert zygote is not None
+                os.kill(zygote._confined._process.pid, signal.SIGKILL)
+                died = await kernel.execute("import time; time.sleep(20)")
+            async with pool.kernel() as kernel:
+                return died.status, (await kernel.execute("2 + 2")).outputs[0].text
+
+    assert asyncio.run(run()) == ("dead", "4")
+
+
+def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SandboxUnavailable, match="install"):
+        lab.cells("1")
+
+
+def test_settings_refuse_typos_and_contradictions() -> None:
+    with pytest.raises(ValidationError):
+        SandboxSettings(memori_mb=1)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="max_live"):
+        SandboxSettings(warm=9, max_live=8)
+
+
+def test_nothing_is_left_after_the_pool(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        lab.cells("import os\nif os.fork() == 0:\n    os.setsid()\n    import time; time.sleep(1000)")
+    assert list(tmp_path.iterdir()) == []
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children.read().split()]
+    assert not [name for name in names if "launcher.py" in name or "bwrap" in name]
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+
+
+def test_nothing_is_left_after_kill_nine_at_any_moment(lab: Lab, tmp_path: Path) -> None:
+    delays = ["0.35", "0.45", "0.5", "0.55", "0.6", "0.7", "0.8", "1.0", "1.5", "2.5"]
+    script = str(Path(__file__).parent / "kill_nine.py")
+    paths = ":".join([str(Path(__file__).parents[2]), *sys.path])
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": paths}
+    command = [sys.executable, script, lab.provisioner, *delays]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout.split() == ["0"] * len(delays), done.stderr
+    assert list(tmp_path.iterdir()) == []
