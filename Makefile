@@ -5,7 +5,7 @@ setup:            ## make .venv and .venv-engine from their locks
 	@infra/setup/setup.sh
 
 demo: setup       ## train the shipped tiny policy end to end on this machine
-	@.venv/bin/nbrl train tiny-cpu --demo
+	@.venv/bin/nbrl train tiny-cpu
 
 test: setup       ## all tests but the long ones
 	$(PY) -m pytest -m "not long"

@@ -28,19 +28,19 @@ Home = Annotated[str, typer.Option(help="folder of the local servers' state and 
 
 def _fail(error: BaseException) -> typer.Exit:
     for line in str(error).splitlines() or [type(error).__name__]:
-        err.print(f"nbrl: {line}", style="red", markup=False, highlight=False)
+        err.print(f"nbrl: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
     return typer.Exit(1)
 
 
 def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
-    from infra import prefect_server
+    from infra import prefect_server, tracking
     from infra.home import Home as LocalHome
 
     home = LocalHome(folder)
     server = prefect_server.ensure(home)
     try:
-        os.environ.update(prefect_server.environment(home, server.url))
+        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
         return asyncio.run(_cancel_on_term(work))
     finally:
         server.stop()
@@ -86,14 +86,15 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
     from tasks.plan import plan
     from tasks.preflight import preflight
     from tasks.recipes import load
-    from tasks.run import new_name, open_run
+    from tasks.run import drop_if_empty, new_name, open_run
 
     config = load(recipe, overrides)
     preflight(config, "train")
     if dry_run:
         out.print(plan(config), markup=False, highlight=False)
         return
-    opened = open_run(config, name or new_name(config.name), Storage(config.storage))
+    storage = Storage(config.storage)
+    opened = open_run(config, name or new_name(config.name), storage)
 
     async def work() -> Any:
         from flows.train import train as flow
@@ -102,7 +103,11 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
         with Watch(err) as watch:
             return await flow(config, opened, watch)
 
-    summary = _run(config.home, work)
+    try:
+        summary = _run(config.home, work)
+    except BaseException:
+        drop_if_empty(opened, storage)
+        raise
     from flows.report import report
 
     out.print(report(summary))

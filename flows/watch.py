@@ -56,7 +56,7 @@ class Watch:
 
     def say(self, text: str) -> None:
         """A lasting line."""
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def line(self, name: str, total: int = 0) -> Line:
         self._lines.append(Line(name, total=total))

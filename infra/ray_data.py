@@ -14,7 +14,7 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
 
     One task a table. The function is sent by name, so its module should import quickly. What it raises is raised here.
     """
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # each execution would write a dozen lines
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # each execution would write a dozen lines
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True

@@ -48,6 +48,12 @@ def find_run(storage: Storage, name: str) -> Run | None:
     return Run.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
 
 
+def drop_if_empty(run: Run, storage: Storage) -> None:
+    """Remove a run that ended before it did anything, so that its name is free and nothing of it is left."""
+    if not storage.list(f"{run.folder}/iterations") and not storage.list(f"{run.folder}/evaluations"):
+        storage.delete(run.folder)
+
+
 def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
     """The run of this name, created with its data on first use. Raises ConfigError when it exists with another configuration."""
     found = find_run(storage, name)

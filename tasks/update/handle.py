@@ -65,9 +65,21 @@ class LearnerHandle:
             if reply.done():
                 return await reply
             cause = ended.result()
-            raise UpdateError(f"the learner has ended: {cause or 'it was stopped'}") from cause
+            raise UpdateError(f"the learner has ended: {_reason(cause)}") from cause
         finally:
             reply.cancel()
+
+
+def _reason(cause: BaseException | None) -> str:
+    """One line; Ray Train's own message is many, with every rank's stack."""
+    from ray.train import WorkerGroupError
+
+    if cause is None:
+        return "it was stopped"
+    if isinstance(cause, WorkerGroupError) and cause.worker_failures:
+        rank, failure = min(cause.worker_failures.items())
+        return f"rank {rank}: {failure}".splitlines()[0]
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]
 
 
 async def _resolve(reference: Any) -> Any:

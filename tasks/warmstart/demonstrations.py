@@ -11,6 +11,10 @@ from agent.worlds.recipe import TINY_AGENT
 from agent.worlds.world import World
 from tasks.warmstart.settings import WarmstartSettings
 
+PER_WORLD = 500
+# Far from the small seeds that runs take, so that their worlds are new to the policy.
+WORLDS_FROM = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class Example:
@@ -34,18 +38,17 @@ class Demonstrations:
 
 
 def record_demonstrations(settings: WarmstartSettings, tokenizer: ChatTokenizer) -> Demonstrations:
-    """Deterministic in the settings; each phase has a world of its own."""
+    """Deterministic in the settings. Many worlds, so that who is whose is never worth knowing by heart."""
     copying = round(settings.demonstrations * settings.copying_share)
+    seed = WORLDS_FROM + settings.seed * settings.demonstrations
+    first = _record(seed, copying, 1.0, tokenizer)
+    return Demonstrations(first, _record(seed + copying, settings.demonstrations - copying, settings.good_fraction, tokenizer))
 
-    def phase(seed: int, n: int, good: float) -> list[Example]:
-        world = World.generate(seed, "train", n)
-        if not n:
-            return []
+
+def _record(seed: int, n: int, good: float, tokenizer: ChatTokenizer) -> list[Example]:
+    found = []
+    for start in range(0, n, PER_WORLD):
+        world = World.generate(seed + start, "train", min(PER_WORLD, n - start))
         search = SearchTool(world.corpus)
-        return examples(asyncio.run(record(world.problems, good, seed, search, tokenizer, TINY_AGENT)))
-
-    first = settings.seed * 2 + 1_000_000
-    return Demonstrations(
-        phase(first, copying, 1.0),
-        phase(first + 1, settings.demonstrations - copying, settings.good_fraction),
-    )
+        found += examples(asyncio.run(record(world.problems, good, seed + start, search, tokenizer, TINY_AGENT)))
+    return found

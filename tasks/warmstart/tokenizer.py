@@ -22,14 +22,14 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same three ids in a question,
+# Names (long capitalised words) are cut by syllable and never swallow a space, so a name has the same two ids in a question,
 # a cell and an output: copying it is copying ids. Digits stand alone; a tag is one piece; a line break ends a piece, so that
 # message glue is context-free.
 PIECES = (
     r"</?[a-z]+>",
     r"[0-9]",
     r"[A-Z][a-z]{0,3} ",
-    r"[A-Z][a-z](?=[a-z]{3})|(?<=[A-Z][a-z])[a-z]{2}(?=[a-z]{3})|(?<=[A-Z][a-z]{3})[a-z]+|[A-Z][a-z]+",
+    r"[A-Z][a-z](?=[a-z]{3})|(?<=[A-Z][a-z])[a-z]{3,}|[A-Z][a-z]+",
     r"[a-z_]+\n|\n",
     r" ?[a-z_]+ ?",
     r"[^\S\n]+",

@@ -1,0 +1,180 @@
+"""The whole loop with every real part, small: Prefect, Ray, bubblewrap kernels, SGLang, FSDP2 workers, MLflow."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.trajectory import from_table
+from infra.storage import Storage, StorageSettings
+from tests.flows.processes import left_over, mark
+
+NBRL = Path(sys.executable).with_name("nbrl")
+SMALL = [
+    "iterations=2",
+    "rollout.prompts=8",
+    "rollout.group_size=4",
+    "evaluate.questions=12",
+    "select.drop_rate=0.0",
+    "data.train=64",
+    "data.held_out=12",
+]
+
+
+def command(home: Path, run: str, *overrides: str) -> list[str]:
+    settings = [*SMALL, f"home={home}", f"storage.root={home}/storage", *overrides]
+    return [str(NBRL), "train", "tiny-cpu", "--run", run, *(part for s in settings for part in ("--set", s))]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loop")
+
+
+@pytest.fixture(scope="session")
+def trained(home: Path) -> Iterator[subprocess.CompletedProcess[str]]:
+    done = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False)
+    yield done
+    assert left_over("trained") == []
+
+
+@pytest.fixture(scope="session")
+def storage(home: Path, trained: subprocess.CompletedProcess[str]) -> Storage:
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    return Storage(StorageSettings(root=f"{home}/storage"))
+
+
+def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, trained: subprocess.CompletedProcess[str]) -> None:
+    for words in ("exact match", "before", "after", "rollout", "nbrl show small/", "nbrl ui", "learning curve"):
+        assert words in trained.stdout
+    assert "Traceback" not in trained.stderr
+    assert trained.stderr.count("iteration ") == 2
+
+
+def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Storage) -> None:
+    for iteration in range(2):
+        folder = f"runs/small/iterations/{iteration:06d}"
+        keys = storage.list(folder)
+        for name in ("prompts", "trajectories", "rewards", "selection"):
+            assert f"{folder}/round-0/{name}.parquet" in keys
+        assert f"{folder}/advantages.parquet" in keys
+        record = json.loads(storage.read_bytes(f"{folder}/record.json"))
+        assert record["cursor"] == 8 * (iteration + 1)
+        assert storage.exists(f"{record['checkpoint']}/hf/model.safetensors")
+        assert not [key for key in keys if "/trajectories/" in key]
+
+
+def test_engine_and_trainer_agree_on_every_sampled_token(storage: Storage) -> None:
+    for iteration in range(2):
+        metrics = json.loads(storage.read_bytes(f"runs/small/iterations/{iteration:06d}/record.json"))["metrics"]
+        assert metrics["mismatch/logprob_max_abs"] <= 1e-3
+        assert metrics["publish/canary_error"] <= 1e-3
+
+
+def test_trajectories_name_the_weights_that_sampled_them(storage: Storage) -> None:
+    for iteration in range(2):
+        table = storage.read_table(f"runs/small/iterations/{iteration:06d}/round-0/trajectories.parquet")
+        trajectories = from_table(table)
+        assert len(trajectories) == 32
+        assert {node.weights_version for t in trajectories for node in t.sampled()} == {str(iteration)}
+        assert all(len(node.logprobs) == len(node.token_ids) > 0 for t in trajectories for node in t.sampled())
+
+
+def test_the_weights_changed_and_no_prompt_was_asked_twice(storage: Storage) -> None:
+    weights = [storage.read_bytes(f"runs/small/checkpoints/{n:06d}/hf/model.safetensors") for n in (1, 2)]
+    assert weights[0] != weights[1]
+    asked = [storage.read_table(f"runs/small/iterations/{n:06d}/round-0/prompts.parquet")["id"].to_pylist() for n in range(2)]
+    assert len({*asked[0], *asked[1]}) == 16
+
+
+def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, storage: Storage) -> None:
+    with sqlite3.connect(f"file:{home}/prefect/prefect.db?mode=ro", uri=True) as database:
+        names = {row[0].split("-")[0] for row in database.execute("select name from task_run where state_type = 'COMPLETED'")}
+        flows = {row[0] for row in database.execute("select name from flow_run where state_type = 'COMPLETED'")}
+    assert {"sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "evaluate"} <= names
+    assert {"small", "small-000000", "small-000001"} <= flows
+    with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
+        keys = {row[0] for row in database.execute("select distinct key from metrics")}
+        assert {"reward/em", "eval/em", "mismatch/logprob_max_abs", "time/overhead_share", "time/rollout"} <= keys
+        assert database.execute("select count(*) from logged_models").fetchone() == (2,)
+        assert database.execute("select count(*) from trace_info").fetchone()[0] >= 2
+
+
+def test_a_finished_run_is_not_done_again(home: Path, storage: Storage) -> None:
+    before = storage.read_bytes("runs/small/summary.json")
+    again = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("again"), check=False)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "iteration   1" not in again.stderr
+    assert json.loads(storage.read_bytes("runs/small/summary.json")) == json.loads(before)
+    assert left_over("again") == []
+
+
+def test_another_configuration_under_the_same_name_is_refused(home: Path, storage: Storage) -> None:
+    other = subprocess.run(
+        command(home, "small", "update.lr=0.01"), capture_output=True, text=True, timeout=120, env=mark("other"), check=False
+    )
+    assert other.returncode == 1
+    assert "another configuration" in other.stderr
+
+
+def test_a_trajectory_can_be_read(home: Path, storage: Storage) -> None:
+    example = json.loads(storage.read_bytes("runs/small/summary.json"))["example"]
+    shown = subprocess.run([str(NBRL), "show", example, "--root", f"{home}/storage"], capture_output=True, text=True, check=True)
+    assert "step 1" in shown.stdout
+    assert "reward" in shown.stdout
+    listed = subprocess.run([str(NBRL), "show", "small", "--root", f"{home}/storage"], capture_output=True, text=True, check=True)
+    assert "world-" in listed.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_stopped_run_leaves_no_process(home: Path, storage: Storage, number: signal.Signals) -> None:
+    name = f"stopped-{number.name}"
+    process = subprocess.Popen(command(home, name, "iterations=50"), stderr=subprocess.PIPE, text=True, env=mark(name))
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("iteration"):
+            break
+    time.sleep(1.0)
+    process.send_signal(number)
+    said = process.stderr.read()
+    assert process.wait(timeout=60) == 130, said
+    assert "Traceback" not in said
+    assert left_over(name) == []
+
+
+def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
+    process = subprocess.Popen(command(home, "killed", "iterations=50"), stderr=subprocess.PIPE, text=True, env=mark("killed"))
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("iteration"):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=10)
+    deadline = time.monotonic() + 20
+    while left_over("killed") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left_over("killed") == []
+
+
+def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_nothing(home: Path) -> None:
+    done = subprocess.run(
+        command(home, "broken", "engine.extra_args={no-such-flag: x}"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=mark("broken"),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "engine" in done.stderr
+    assert "no-such-flag" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (home / "storage/runs/broken").exists()
+    assert left_over("broken") == []
