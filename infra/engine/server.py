@@ -95,7 +95,7 @@ def wait(servers: list[EngineServer], progress: Progress | None = None) -> list[
     started = time.monotonic()
     try:
         for server in servers:
-            while not _healthy(server.url):
+            while not _serves(server.url):
                 elapsed = time.monotonic() - started
                 if not server.alive():
                     raise EngineError(f"the engine ended while starting: {server.last_words()} (log: {server.log})")
@@ -114,10 +114,11 @@ def wait(servers: list[EngineServer], progress: Progress | None = None) -> list[
     return servers
 
 
-def _healthy(url: str) -> bool:
+def _serves(url: str) -> bool:
+    """Whether one token comes all the way through (the server's own health check takes a second)."""
+    body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     try:
-        # A health check that reaches the scheduler; it answers 503 while the server warms up.
-        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
+        return httpx.post(f"{url}/generate", json=body, timeout=30.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -54,6 +54,7 @@ class EngineSettings(BaseModel):
 
 
 RESERVED = frozenset({"model-path", "host", "port", "device", "dtype", "tp-size", "skip-tokenizer-init", "random-seed"})
+CPU_LAUNCHER = Path(__file__).parent / "environment" / "launch.py"
 CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 
@@ -67,6 +68,7 @@ def command(settings: EngineSettings, model_path: Path, port: int, seed: int) ->
         "skip-tokenizer-init": "",
         "max-running-requests": str(settings.max_running_requests),
         "log-level-http": "warning",
+        "skip-server-warmup": "",  # `server.wait` sends the first request
         "weight-version": "initial",
     }
     if settings.max_total_tokens is not None:
@@ -87,7 +89,8 @@ def command(settings: EngineSettings, model_path: Path, port: int, seed: int) ->
     else:
         flags |= {"device": "cuda", "dtype": settings.dtype, "tp-size": str(settings.tensor_parallel)}
     flags |= settings.extra_args
-    line = [str(settings.python), "-m", "sglang.launch_server"]
+    line = [str(settings.python)]
+    line += [str(CPU_LAUNCHER)] if settings.resolved_device == "cpu" else ["-m", "sglang.launch_server"]
     for name, value in flags.items():
         line += [f"--{name}", value] if value else [f"--{name}"]
     return line
@@ -111,6 +114,7 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
             "OMP_NUM_THREADS": str(settings.threads),
             "SGLANG_CPU_OMP_THREADS_BIND": "0",
             "CUDA_VISIBLE_DEVICES": "",
+            "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use
         }
     elif gpu is not None:
         visible = base.get("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(gpus()))).split(",")

@@ -1,0 +1,30 @@
+"""Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
+
+Three things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
+(which is most of its start). Attention is that of attention.py. And deterministic inference, which SGLang has for accelerators,
+means here that a request's seed decides its sample.
+"""
+
+import gc
+import multiprocessing
+import sys
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")
+    multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign, assignment]  # SGLang asks for "spawn"
+
+    import attention
+    import seeds
+    from sglang.launch_server import run_server
+    from sglang.srt import batch_invariant_ops, server_args
+    from sglang.srt.layers import sampler
+    from sglang.srt.managers import detokenizer_manager, scheduler  # noqa: F401  # what the workers would import
+
+    batch_invariant_ops.enable_batch_invariant_mode = lambda: None
+    sampler.murmur_hash32 = seeds.murmur_hash32
+    server_args.add_deterministic_attention_backend_choices([attention.NAME])
+    server_args.add_radix_supported_deterministic_attention_backend_choices([attention.NAME])
+
+    gc.collect()
+    gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
+    run_server(server_args.prepare_server_args(sys.argv[1:]))
