@@ -58,9 +58,9 @@ def test_transformers_loads_it_and_renders_as_the_agent_does(made: Path, shipped
     assert (model.config.model_type, model.dtype, model.config.vocab_size) == ("qwen3", torch.float32, ours.vocab_size)
     messages = [
         {"role": "system", "content": TINY_AGENT.render_system_prompt("")},
-        {"role": "user", "content": "Who is the mayor of Velamil?"},
-        {"role": "assistant", "content": "<think>look it up first</think><code>search('mayor of Velamil')</code>"},
-        {"role": "user", "content": "<output>'The mayor of Velamil is Dobekur.'\n Ünïcode, 42</output>"},
+        {"role": "user", "content": "Who is the mayor of Vemil?"},
+        {"role": "assistant", "content": "<think>look it up first</think><code>search('mayor of Vemil')</code>"},
+        {"role": "user", "content": "<output>'The mayor of Vemil is Dokur.'\n Ünïcode, 42</output>"},
     ]
     rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
     roles = [ours.message(message["role"], message["content"]) for message in messages]  # type: ignore[arg-type]
@@ -70,12 +70,12 @@ def test_transformers_loads_it_and_renders_as_the_agent_does(made: Path, shipped
 
 def test_a_name_has_the_same_ids_wherever_it_stands() -> None:
     tokenizer = ChatTokenizer.load(POLICY)
-    for name in all_names("held_out")[::50]:
+    for name in all_names("held_out")[::10]:
         ids = tokenizer.encode_action(name)[:-1]
-        assert len(ids) == 3
+        assert len(ids) == 2
         for text in (f"of {name}?", f"('{name}')", f"is {name}.", f"- {name}\n", f"of {name} is"):
             whole = tokenizer.encode_action(text)
-            assert any(whole[i : i + 3] == ids for i in range(len(whole)))
+            assert any(whole[i : i + 2] == ids for i in range(len(whole)))
 
 
 def test_the_shipped_policy_is_small() -> None:
