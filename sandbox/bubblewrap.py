@@ -176,4 +176,6 @@ def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]
         },
         "workspace": WORKSPACE,
         "call_bytes": settings.call_bytes,
+        # Twice what is kept, so that what is cut here is never missed there.
+        "message_chars": 2 * settings.output_bytes,
     }

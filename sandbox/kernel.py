@@ -173,6 +173,8 @@ class SandboxKernel:
         match message.kind:
             case "execute_reply" | "kernel_info_reply":
                 cell.reply = content
+                for page in _pages(content):
+                    cell.outputs.add("display", page)
                 cell.replied.set()
             case "status" if content.get("execution_state") == "idle":
                 cell.idle.set()
@@ -210,3 +212,10 @@ def _text(data: object) -> str:
         return ""
     text = data.get("text/plain")
     return text if isinstance(text, str) else f"<{', '.join(map(str, data))}>"
+
+
+def _pages(reply: dict[str, Any]) -> list[str]:
+    """What `name?` and its like would show in a pager; it comes with the reply and not as an output."""
+    payload = reply.get("payload")
+    parts = [part for part in payload if isinstance(part, dict)] if isinstance(payload, list) else []
+    return [_text(part.get("data")) for part in parts if part.get("source") == "page"]

@@ -42,7 +42,7 @@ def shorten(text: str, limit: int) -> tuple[str, bool]:
     raw = text.encode()
     if len(raw) <= limit:
         return text, False
-    note = f"\n… {len(raw) - limit} bytes cut …\n"
+    note = "\n… cut …\n"
     keep = max(0, limit - len(note.encode()))
     head, tail = raw[: keep - keep // 2], raw[len(raw) - keep // 2 :]
     return head.decode(errors="ignore") + note + tail.decode(errors="ignore"), True
@@ -75,7 +75,7 @@ class _Piece:
             cut, tail = cut + len(tail) - keep, tail[-keep:]
         if not cut:
             return self.head + tail, False
-        return f"{self.head}\n… {cut} characters cut …\n{tail}", True
+        return f"{self.head}\n… cut …\n{tail}", True
 
 
 @dataclass

@@ -7,6 +7,7 @@ import sys
 from sandbox.inside import limits
 from sandbox.inside.channel import Channel
 from sandbox.inside.kernel import AdoptingKernelApp, announce, configuration, install_host_call, no_debugger
+from sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
 
 
 def main() -> None:
@@ -19,12 +20,15 @@ def main() -> None:
     channel.limit = birth["call_bytes"]
     limits.apply(birth["limits"])
     announce(sock)
+    CapturedStream.limit = birth["message_chars"]
+    restore_in_children()
     install_host_call(channel)
-    app = AdoptingKernelApp.instance(config=configuration())
+    app = AdoptingKernelApp.instance(config=configuration(), outstream_class=f"{CapturedStream.__module__}.CapturedStream")
     app.adopt = dict(enumerate(adopted, start=1))
     app.connection = birth["connection"]
     with no_debugger():
         app.initialize([])
+    bound_displays(app.shell, CapturedStream.limit)
     app.start()
 
 

@@ -64,6 +64,19 @@ def announce(sock: socket.socket) -> None:
     os.close(silence)
 
 
+def adopt(sock: "zmq.Socket[Any]", descriptor: int) -> None:
+    """Let `sock` serve a listening socket that the host made.
+
+    Outputs wait when the client is slow, where stock kernels queue a thousand and then drop: memory is short here, and the
+    message that says a cell is done must arrive.
+    """
+    if sock.type == zmq.XPUB:
+        sock.setsockopt(zmq.SNDHWM, 64)
+        sock.setsockopt(zmq.XPUB_NODROP, 1)
+    sock.setsockopt(zmq.USE_FD, descriptor)
+    sock.bind(f"ipc://adopted-{descriptor}")
+
+
 def wake_on_signals() -> None:
     """Let a signal wake the event loop, which else sleeps on: an interrupt would not reach an awaiting cell."""
     ours, theirs = socket.socketpair()
@@ -93,20 +106,18 @@ class AdoptingKernelApp(IPKernelApp):
         """Nor is there anything of ours to remove."""
 
     def _try_bind_socket(self, s: "zmq.Socket[Any]", port: int) -> int:
-        s.setsockopt(zmq.USE_FD, self.adopt[port])
-        s.bind(f"ipc://adopted-{port}")
+        adopt(s, self.adopt[port])
         return port
 
     def init_heartbeat(self) -> None:
         """The stock heartbeat thread, on an adopted socket."""
-        port, adopt = self.hb_port, self.adopt[self.hb_port]
+        port, descriptor = self.hb_port, self.adopt[self.hb_port]
 
         from ipykernel.heartbeat import Heartbeat
 
         class AdoptingHeartbeat(Heartbeat):
             def _try_bind_socket(self) -> None:
-                self.socket.setsockopt(zmq.USE_FD, adopt)
-                self.socket.bind(f"ipc://adopted-{port}")
+                adopt(self.socket, descriptor)
 
         self.heartbeat = AdoptingHeartbeat(zmq.Context(), (self.transport, self.ip, port))
         self.heartbeat.start()

@@ -23,8 +23,8 @@ from jupyter_client.session import Session
 from tornado import ioloop
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.inside.kernel import configuration, no_debugger, wake_on_signals
-from sandbox.inside.streams import CapturedStream, restore_in_children
+from sandbox.inside.kernel import adopt, configuration, no_debugger, wake_on_signals
+from sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
 
 
 class _NoShellThread:
@@ -84,26 +84,27 @@ class PreparedKernel(IPythonKernel):
         session.session = os.urandom(16).hex()
         context = zmq.Context()
 
-        def adopt(kind: int, position: int) -> "zmq.Socket[Any]":
+        def serve(kind: int, descriptor: int) -> "zmq.Socket[Any]":
             sock = context.socket(kind)
             sock.linger = 1000
-            sock.setsockopt(zmq.USE_FD, adopted[position])
-            sock.bind(f"ipc://adopted-{position}")
+            adopt(sock, descriptor)
             return sock
 
+        shell, iopub, stdin, control, heartbeat = adopted
         # No pipe from forked children: they write to the captured descriptors.
-        self.iopub_thread = thread = IOPubThread(adopt(zmq.XPUB, 1), pipe=False, session=session)
+        self.iopub_thread = thread = IOPubThread(serve(zmq.XPUB, iopub), pipe=False, session=session)
         self.iopub_socket = thread.background_socket
         self.shell.displayhook.pub_socket = self.iopub_socket
         self.shell.display_pub.pub_socket = self.iopub_socket
-        self.stdin_socket = adopt(zmq.ROUTER, 2)
-        self.control_stream = ZMQStream(adopt(zmq.ROUTER, 3), thread.io_loop)
-        heartbeat = ZMQStream(adopt(zmq.ROUTER, 4), thread.io_loop)
-        heartbeat.on_recv(heartbeat.send_multipart)
-        self.shell_stream = ZMQStream(adopt(zmq.ROUTER, 0), ioloop.IOLoop.current())
+        self.stdin_socket = serve(zmq.ROUTER, stdin)
+        self.control_stream = ZMQStream(serve(zmq.ROUTER, control), thread.io_loop)
+        echo = ZMQStream(serve(zmq.ROUTER, heartbeat), thread.io_loop)
+        echo.on_recv(echo.send_multipart)
+        self.shell_stream = ZMQStream(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
         sys.stdout = self._stdout = CapturedStream(session, thread, "stdout")
         sys.stderr = self._stderr = CapturedStream(session, thread, "stderr")
         restore_in_children()
+        bound_displays(self.shell, CapturedStream.limit)
 
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""

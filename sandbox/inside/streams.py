@@ -1,9 +1,11 @@
-"""stdout and stderr of a prepared kernel: what Python prints, and what anything else writes to descriptors 1 and 2.
+"""What a kernel shows, caught and bounded at its source: printed text, descriptors 1 and 2, displayed values.
 
-Stock ipykernel reads each descriptor in a thread of its own, whose output may come after the cell's end. Here the IOPub thread
-reads them, and every flush first takes what is in the pipe: the output of a finished subprocess is never late.
+Stock ipykernel reads each descriptor in a thread of its own, whose output may come after the cell's end, and sends whatever
+it is given, as one message. Here the IOPub thread reads the descriptors, every print and flush first takes what they hold,
+so that the output of a finished subprocess is neither late nor out of order, and no message grows beyond a bound.
 """
 
+import codecs
 import contextlib
 import os
 import sys
@@ -14,26 +16,52 @@ from ipykernel.iostream import IOPubThread, OutStream
 _NUMBERS = {"stdout": 1, "stderr": 2}
 
 
-class CapturedStream(OutStream):
-    """An OutStream that also owns its descriptor."""
+def cut(text: str, limit: int) -> str:
+    """`text` within about `limit` characters, without its middle when it is longer."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}\n… cut …\n{text[-(limit // 2) :]}"
 
-    def __init__(self, session: Any, thread: IOPubThread, name: str) -> None:
+
+class CapturedStream(OutStream):
+    """An OutStream that also owns its descriptor. `limit` is set for all before the first is made."""
+
+    limit = 1 << 17
+
+    def __init__(self, session: Any, thread: IOPubThread, name: str, echo: object = None) -> None:
         super().__init__(session, thread, name, watchfd=False)
         self._number = _NUMBERS[name]
+        self._pending = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.dup2(writing, self._number)
         os.close(writing)
-        thread.io_loop.add_handler(self._reading, self._readable, thread.io_loop.READ)
+        thread.io_loop.add_handler(self._reading, self._take, thread.io_loop.READ)
 
-    def _readable(self, *_: int) -> None:
-        with contextlib.suppress(BlockingIOError):
+    def _take(self, *_: int) -> None:
+        """Move what was written to the descriptor into the buffer of the current cell."""
+        with self._buffer_lock, contextlib.suppress(BlockingIOError):
             data = os.read(self._reading, 65536)
-            if data:
-                self.write(data.decode(errors="replace"))
+            # Not by `write`: called back from the event loop it would see the parent of long ago.
+            self._buffers[frozenset(self._parent_header_global.items())].write(self._decode(data))
+            self._schedule_flush()
+            self._pending += len(data)
+        if self._pending > self.limit:
+            self.flush()
+
+    def write(self, string: str) -> int:
+        self._take()
+        # Anything but a string is left to the stock method's TypeError.
+        super().write(cut(string, self.limit) if isinstance(string, str) else string)
+        self._pending += len(string)
+        if self._pending > self.limit:
+            self.flush()
+        return len(string)
 
     def _flush(self) -> None:
-        self._readable()
+        self._pending = 0
+        self._take()
         super()._flush()
 
     def fileno(self) -> int:
@@ -52,3 +80,17 @@ def restore_in_children() -> None:
             setattr(sys, name, file)
 
     os.register_at_fork(after_in_child=after_fork)
+
+
+def bound_displays(shell: Any, limit: int) -> None:
+    """Cut the texts of results and displays. Call it in the main thread, in which cells run."""
+
+    def shorten(message: dict[str, Any]) -> dict[str, Any]:
+        data = message.get("content", {}).get("data", {})
+        for kind, value in data.items():
+            if isinstance(value, str):
+                data[kind] = cut(value, limit)
+        return message
+
+    shell.displayhook.register_hook(shorten)
+    shell.display_pub.register_hook(shorten)

@@ -21,6 +21,7 @@ from sandbox.inside import confine, seccomp
 from sandbox.inside.channel import Channel
 from sandbox.inside.kernel import announce, install_host_call
 from sandbox.inside.prepared import PreparedKernel
+from sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6
 
@@ -33,6 +34,7 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
+    CapturedStream.limit = birth["message_chars"]
     install_host_call(Channel(sock, birth["call_bytes"]))
     kernel.connect(birth["connection"]["key"].encode(), adopted)
     kernel.start()

@@ -86,3 +86,54 @@ def test_memory_beyond_the_limit_is_a_memory_error_and_the_kernel_lives(lab: Lab
 def test_stdin_is_refused(lab: Lab) -> None:
     (done,) = lab.cells("input('name? ')")
     assert (done.status, done.outputs[-1].ename) == ("error", "StdinNotImplementedError")
+
+
+def test_output_of_subprocesses_and_forks_is_in_order_and_not_late(lab: Lab) -> None:
+    code = """
+import os, multiprocessing, subprocess
+print("a")
+os.system("echo b; echo c >&2")
+subprocess.run(["echo", "d"])
+print("e")
+with multiprocessing.Pool(1) as pool:
+    pool.map(print, ["f"])
+os.write(1, "ü".encode() * 70000)
+print("g")
+"""
+    (done,) = lab.cells(code, output_bytes=1_000_000)
+    text = "".join(output.text for output in done.outputs if output.name == "stdout")
+    assert text == "a\nb\nd\ne\nf\n" + "ü" * 70000 + "g\n"
+    assert [output.text for output in done.outputs if output.name == "stderr"] == ["c\n"]
+
+
+def test_huge_outputs_are_cut_before_they_leave_the_kernel(lab: Lab) -> None:
+    cells = (
+        "print('a' + 'x' * 60_000_000 + 'b')",
+        "'a' + 'x' * 60_000_000 + 'b'",
+        "import os\nfor _ in range(40): os.write(1, b'y' * 1_000_000)",
+    )
+    for done in lab.cells(*cells, "1", message_bytes=1 << 20):
+        assert done.status == "ok"
+
+
+def test_a_pager_and_rich_displays_have_text(lab: Lab) -> None:
+    page, rich = lab.cells("len?", "from IPython.display import display, HTML\ndisplay(HTML('<b>x</b>'))")
+    assert "Return the number of items" in page.outputs[0].text
+    assert rich.outputs[0].kind == "display"
+
+
+def test_a_thread_bomb_hurts_only_the_cell(lab: Lab) -> None:
+    code = """
+import threading
+event, threads = threading.Event(), []
+try:
+    while len(threads) < 1000:
+        threads.append(threading.Thread(target=event.wait, daemon=True))
+        threads[-1].start()
+except RuntimeError:
+    event.set()
+print(len(threads) < 100)
+"""
+    bomb, after = lab.cells(code, "6 * 7")
+    assert bomb.outputs[0].text == "True\n"
+    assert after.outputs[0].text == "42"
