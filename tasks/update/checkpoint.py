@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tasks.update.errors import UpdateError
-from tasks.update.model import WEIGHT_SUFFIXES
+from tasks.update.folder import WEIGHT_SUFFIXES
 from tasks.update.orders import UpdateOrder, UpdateResult
 from tasks.update.scorer import Scorer
 
@@ -102,9 +102,12 @@ def load_state(folder: Path, scorer: Scorer, optimizer: torch.optim.Optimizer) -
 
 
 def gather_weights(scorer: Scorer) -> dict[str, Tensor]:
-    """Collective. The whole model's weights on rank 0's CPU; nothing on the others."""
+    """Collective. The whole model's weights on rank 0's CPU, tied ones once; nothing on the others."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return cast(dict[str, Tensor], get_model_state_dict(scorer.lm, options=options))
+    weights = cast(dict[str, Tensor], get_model_state_dict(scorer.lm, options=options))
+    names = (name for name, _ in scorer.lm.named_parameters(remove_duplicate=False))
+    tied = set(names) - {name for name, _ in scorer.lm.named_parameters()}
+    return {name: value for name, value in weights.items() if name not in tied}
 
 
 def write_hf(folder: Path, scorer: Scorer, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:

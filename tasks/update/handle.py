@@ -10,6 +10,7 @@ import ray
 from ray.actor import ActorHandle
 
 from tasks.update.errors import UpdateError
+from tasks.update.folder import check_model
 from tasks.update.mailbox import Answer, Mailbox
 from tasks.update.orders import UpdateOrder, UpdateResult
 from tasks.update.settings import UpdateSettings
@@ -31,7 +32,11 @@ class LearnerHandle:
 
     @classmethod
     def start(cls, settings: UpdateSettings, model_path: str, storage_path: str) -> Self:
-        """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`."""
+        """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
+
+        Raises UpdateError when `model_path` is not a model folder.
+        """
+        check_model(model_path)
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
         threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox), daemon=True).start()
@@ -62,10 +67,12 @@ class LearnerHandle:
         ended = asyncio.wrap_future(self._run)
         try:
             await asyncio.wait({reply, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if reply.done():
-                return await reply
-            cause = ended.result()
-            raise UpdateError(f"the learner has ended: {_reason(cause)}") from cause
+            if reply.done() and reply.exception() is None:
+                return reply.result()
+            if ended.done():
+                cause = ended.result()
+                raise UpdateError(f"the learner has ended: {_reason(cause)}") from cause
+            raise UpdateError(f"the learner's mailbox is gone: {_reason(reply.exception())}") from reply.exception()
         finally:
             reply.cancel()
 

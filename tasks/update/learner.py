@@ -18,8 +18,9 @@ from torch.distributed.tensor import DTensor
 from tasks.update import checkpoint
 from tasks.update.batch import Batch, MicroBatch, collate, deal, read_batch
 from tasks.update.errors import UpdateError
+from tasks.update.folder import check_model
 from tasks.update.loss import k3, policy_gradient
-from tasks.update.model import check_model, load_sharded, stored_dtype
+from tasks.update.model import load_sharded, stored_dtype
 from tasks.update.orders import CANARY_TOKENS, UpdateOrder, UpdateResult
 from tasks.update.scorer import Scorer
 from tasks.update.settings import UpdateSettings

@@ -1,25 +1,11 @@
 """Loading a policy from a Hugging Face folder, and sharding it."""
 
-from pathlib import Path
-
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tasks.update.errors import UpdateError
 from tasks.update.scorer import Scorer
-
-WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
-
-
-def check_model(path: str) -> None:
-    """Raises UpdateError unless `path` is a folder with a configuration and weights."""
-    folder = Path(path)
-    if not (folder / "config.json").is_file():
-        raise UpdateError(f"{path} is not a Hugging Face model folder: it has no config.json")
-    if not any(entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()):
-        raise UpdateError(f"{path} holds no weights")
 
 
 def stored_dtype(path: str) -> torch.dtype:

@@ -20,7 +20,7 @@ from tasks.update.orders import UpdateOrder
 VOCAB = 300
 
 
-def make_policy(folder: Path) -> Path:
+def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     """A random Qwen3 of two layers with tied embeddings, and a file that stands for the tokenizer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -37,23 +37,23 @@ def make_policy(folder: Path) -> Path:
         tie_word_embeddings=True,
         initializer_range=0.2,
     )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     return folder
 
 
-def make_trajectory(rng: np.random.Generator, name: str, steps: int = 3, longest: int = 12) -> Trajectory:
+def make_trajectory(draw: np.random.Generator, name: str, steps: int = 3, longest: int = 12) -> Trajectory:
     """Shaped as the agent's: a trunk, and at each step a tail with a sampled action hanging off it."""
 
     def ids() -> list[int]:
-        return [int(token) for token in rng.integers(0, VOCAB, rng.integers(1, longest + 1))]
+        return [int(token) for token in draw.integers(0, VOCAB, draw.integers(1, longest + 1))]
 
     nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=ids()), Node(parent=0, kind="task", step=-1, token_ids=ids())]
     trunk = 1
     for step in range(steps):
         nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=ids()))
         action = ids()
-        logprobs = [-float(value) for value in rng.random(len(action))]
+        logprobs = [-float(value) for value in draw.random(len(action))]
         nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=action, logprobs=logprobs))
         nodes.append(Node(parent=trunk, kind="action", step=step, token_ids=action))
         nodes.append(Node(parent=len(nodes) - 1, kind="observation", step=step, token_ids=ids()))
@@ -63,16 +63,25 @@ def make_trajectory(rng: np.random.Generator, name: str, steps: int = 3, longest
     )
 
 
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def alternating(row: int) -> float:
+    """An advantage for each row, of either sign."""
+    return (-1.0) ** row * (1 + row % 3)
+
+
 def make_trajectories(seed: int, count: int = 6) -> list[Trajectory]:
-    rng = np.random.default_rng(seed)
-    return [make_trajectory(rng, f"t{index}", steps=int(rng.integers(1, 4))) for index in range(count)]
+    draw = rng(seed)
+    return [make_trajectory(draw, f"t{index}", steps=int(draw.integers(1, 4))) for index in range(count)]
 
 
 def write_order(
     folder: Path,
     trajectories: Sequence[Trajectory],
     out: str,
-    advantage: Callable[[int], float] = lambda row: (-1.0) ** row * (1 + row % 3),
+    advantage: Callable[[int], float] = alternating,
     **fields: Any,
 ) -> UpdateOrder:
     """Write both tables and the order over them; `advantage` is by row number."""

@@ -1,0 +1,83 @@
+"""Exactness of packed trees: log-probs, loss and gradients equal those of one plain sequence a step."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import update_lab
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from agent.trajectory import Trajectory
+from tasks.update import scorer
+from tasks.update.batch import collate
+from tasks.update.loss import policy_gradient
+from tasks.update.scorer import Scorer
+from tasks.update.tree import pack
+
+relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def load(policy: Path, dtype: torch.dtype) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(policy, dtype=dtype, attn_implementation="sdpa").eval()
+
+
+def naive_logprobs(lm: PreTrainedModel, trajectory: Trajectory) -> torch.Tensor:
+    """One unpadded sequence a step, in the order of the steps."""
+    parts = []
+    for index, node in enumerate(trajectory.nodes):
+        if node.kind == "sampled":
+            ids = torch.tensor([trajectory.path(index)])
+            logprobs = torch.log_softmax(lm(input_ids=ids).logits[0], dim=-1)
+            count = len(node.token_ids)
+            parts.append(logprobs[-count - 1 : -1].gather(1, torch.tensor(node.token_ids)[:, None])[:, 0])
+    return torch.cat(parts)
+
+
+def tree_logprobs(lm: PreTrainedModel, trajectories: list[Trajectory]) -> torch.Tensor:
+    trees = [pack(each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
+    micro = collate(trees)
+    result: torch.Tensor = Scorer(lm)(micro.input_ids_BT, micro.positions_BT, micro.end_BT, micro.row_N, micro.target_N)
+    return result
+
+
+@relaxed
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
+def test_logprobs_in_float32(policy: Path, seed: int, count: int) -> None:
+    lm = load(policy, torch.float32)
+    trajectories = update_lab.make_trajectories(seed, count)
+    with torch.no_grad():
+        expected = torch.cat([naive_logprobs(lm, each) for each in trajectories])
+        torch.testing.assert_close(tree_logprobs(lm, trajectories), expected, rtol=1e-5, atol=1e-5)
+
+
+@relaxed
+@given(seed=st.integers(0, 10**6))
+def test_loss_and_every_gradient_in_float64(policy: Path, seed: int) -> None:
+    trajectories = update_lab.make_trajectories(seed, 3)
+    losses, gradients = [], []
+    for logprobs_of in (tree_logprobs, lambda lm, all_: torch.cat([naive_logprobs(lm, each) for each in all_])):
+        lm = load(policy, torch.float64)
+        logp = logprobs_of(lm, trajectories)
+        advantage = torch.from_numpy(np.random.default_rng(seed).normal(size=len(logp)))
+        loss = policy_gradient(logp, advantage).sum() / len(logp)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append({name: parameter.grad for name, parameter in lm.named_parameters()})
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
+    for name, expected in gradients[1].items():
+        assert torch.linalg.norm(gradients[0][name] - expected) <= 1e-6 * torch.linalg.norm(expected), name
+
+
+def test_slices_of_the_vocabulary_change_nothing(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trajectories = update_lab.make_trajectories(3)
+    results = []
+    for at_once in (scorer.LOGITS_AT_ONCE, 7 * update_lab.VOCAB):
+        monkeypatch.setattr(scorer, "LOGITS_AT_ONCE", at_once)
+        lm = load(policy, torch.float64)
+        logp = tree_logprobs(lm, trajectories)
+        logp.sum().backward()
+        results.append((logp.detach(), lm.get_input_embeddings().weight.grad))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
