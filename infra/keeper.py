@@ -44,6 +44,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def given_environment() -> dict[bytes, bytes]:
+    """What this process was started with; Python may have added a locale of its own to `os.environ`."""
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
+        return {name: value for name, _, value in pairs}
+
+
 def send(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):  # it may have ended meanwhile
@@ -77,7 +84,7 @@ class Keeper:
                 signal.signal(number, signal.SIG_DFL)
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
-            os.execvp(argv[0], argv)
+            os.execvpe(argv[0], argv, given_environment())
         except OSError as error:
             os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
         os._exit(127)

@@ -38,10 +38,11 @@ class EngineReply:
 class EngineClient:
     """Every call ends: with its result, or with an EngineError after at most `timeout` seconds."""
 
-    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None) -> None:
+    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, seeded: bool = False) -> None:
         self.url = url
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
+        self.seeded = seeded
         self._http = httpx.AsyncClient(
             base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=httpx.Limits(max_connections=None), trust_env=False
         )
@@ -67,7 +68,7 @@ class EngineClient:
     ) -> EngineReply:
         """Samples a continuation. It ends at a stop token, at the model's own end token, or at `max_new_tokens`.
 
-        `seed` decides the sample only on an engine with `seeded_sampling`; elsewhere it is refused by `EngineSettings`' owner.
+        `seed` decides the sample, whatever else the engine is doing; it needs an engine with `seeded_sampling`.
         """
         sampling: dict[str, Any] = {
             "temperature": temperature,
@@ -76,6 +77,8 @@ class EngineClient:
             "stop_token_ids": list(stop_token_ids),
         }
         if seed is not None:
+            if not self.seeded:
+                raise EngineError(f"the engine at {self.url} ignores seeds: set engine.seeded_sampling")
             sampling["sampling_seed"] = seed
         answer = await self._generate(
             {"input_ids": self._checked(input_ids), "sampling_params": sampling, "return_logprob": True}

@@ -47,14 +47,11 @@ class EngineServer:
         return self._child.alive
 
     def client(self) -> EngineClient:
-        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size)
+        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size, self.settings.seeded_sampling)
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
-        for path in SHARED_MEMORY.glob("sglang_loads_*"):
-            if not _mapped(path):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        _sweep()
 
     def last_words(self) -> str:
         """The line of the log that says most about why the engine ended."""
@@ -78,6 +75,7 @@ def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: 
             f"port {port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
+    _sweep()
     log = log_dir / f"engine-{index}.log"
     log.unlink(missing_ok=True)
     child = Child.start(
@@ -133,6 +131,13 @@ def _stage(server: EngineServer) -> str:
         if sign in text:
             return stage
     return "importing"
+
+
+def _sweep() -> None:
+    """Removes the shared memory of engines that were killed."""
+    for path in SHARED_MEMORY.glob("sglang_loads_*"):
+        if not _mapped(path):
+            path.unlink(missing_ok=True)
 
 
 def _mapped(path: Path) -> bool:
