@@ -97,6 +97,7 @@ class S3Blobs:
 
         # No listing cache: others write to the same root. Checksums only as needed: not every S3 server knows the trailers.
         return s3fs.S3FileSystem(
+            skip_instance_cache=True,
             use_listings_cache=False,
             config_kwargs={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},
         )
@@ -131,7 +132,7 @@ class S3Blobs:
         if self.exists(prefix):
             keys.append(prefix)
         if keys:
-            self._fs.bulk_delete([self._path(key) for key in keys]) if len(keys) > 1 else self._fs.rm_file(self._path(keys[0]))
+            self._fs.rm([self._path(key) for key in keys])
 
     def uri(self, key: str) -> str:
         return f"s3://{self._path(key)}"

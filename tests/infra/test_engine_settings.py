@@ -1,0 +1,96 @@
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from infra.engine.settings import EngineSettings, command, environment, vocabulary_size
+from infra.errors import EngineError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 99}))
+    return tmp_path
+
+
+def line(settings: EngineSettings, model: Path) -> str:
+    return " ".join(command(settings, model, 20000, 5)) + " "
+
+
+def test_every_setting_reaches_the_command_line(model: Path) -> None:
+    settings = EngineSettings(
+        device="cpu",
+        max_total_tokens=4096,
+        max_running_requests=7,
+        seeded_sampling=True,
+        extra_args={"schedule-policy": "fcfs", "enable-metrics": ""},
+    )
+    text = line(settings, model)
+    for part in (
+        f"--model-path {model} ",
+        "--port 20000 ",
+        "--random-seed 5 ",
+        "--max-total-tokens 4096 ",
+        "--max-running-requests 7 ",
+        "--enable-deterministic-inference ",
+        "--schedule-policy fcfs ",
+        "--enable-metrics ",
+        "--device cpu ",
+        "--dtype float32 ",
+        "--sleep-on-idle ",
+        "--host 127.0.0.1 ",
+    ):
+        assert part in text
+
+
+def test_on_gpus(model: Path) -> None:
+    settings = EngineSettings(device="cuda", tensor_parallel=2, dtype="bfloat16", count=2)
+    text = line(settings, model)
+    assert "-m sglang.launch_server " in text
+    assert "--device cuda --dtype bfloat16 --tp-size 2 " in text
+    assert "torch_native" not in text
+    variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2)
+    assert variables["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert "SGLANG_USE_CPU_ENGINE" not in variables
+
+
+def test_environment_on_cpu(model: Path) -> None:
+    base = {"PATH": "/bin", "PYTHONPATH": "/somewhere", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = environment(EngineSettings(device="cpu", threads=2), model, base, None)
+    assert variables["OMP_NUM_THREADS"] == "2"
+    assert variables["PATH"] == "/bin"
+    assert variables["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "1"
+    assert not {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"} & set(variables)
+    assert base["PYTHONPATH"] == "/somewhere"
+
+
+def test_only_the_models_that_are_needed_are_imported(model: Path) -> None:
+    settings = EngineSettings(device="cpu")
+    left_out = environment(settings, model, {}, None)["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    assert "qwen3" not in left_out
+    assert "llama" in left_out
+    (model / "config.json").write_text(json.dumps({"architectures": ["NobodyForCausalLM"], "vocab_size": 9}))
+    assert environment(settings, model, {}, None)["SGLANG_DISABLED_MODEL_ARCHS"] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "cpu", "tensor_parallel": 2}, "needs GPUs"),
+        ({"device": "cpu", "dtype": "bfloat16"}, "float32"),
+        ({"extra_args": {"port": "1"}}, "cannot set port"),
+        ({"count": 0}, "greater than or equal to 1"),
+        ({"treads": 1}, "Extra inputs are not permitted"),
+        ({"port": 80}, "greater than or equal to 1024"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EngineSettings(**settings)
+
+
+def test_vocabulary(model: Path) -> None:
+    assert vocabulary_size(model) == 99
+    with pytest.raises(EngineError, match=r"no readable config\.json"):
+        vocabulary_size(model / "nowhere")

@@ -1,0 +1,119 @@
+"""Engines that do not come up: one clear error, quickly, and nothing left. A stand-in for the environment's Python misbehaves."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.engine.server import EngineServer, launch, wait
+from infra.engine.settings import EngineSettings
+from infra.errors import EngineError
+from infra.processes import free_port
+
+from .test_processes import until
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 99}))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+def stand_in(tmp_path: Path, script: str, **settings: object) -> EngineSettings:
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return EngineSettings.model_validate({"environment": str(tmp_path / "environment"), "device": "cpu", **settings})
+
+
+def test_no_environment(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(EngineError, match=r"no engine environment at /nowhere: run `make setup`"):
+        launch(EngineSettings(environment="/nowhere", device="cpu"), model, tmp_path)
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="holds no model weights"):
+        launch(stand_in(tmp_path, ""), tmp_path / "none", tmp_path)
+
+
+def test_port_taken(tmp_path: Path, model: Path) -> None:
+    port = free_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(EngineError, match=f"port {port} is taken"):
+            launch(stand_in(tmp_path, "", port=port), model, tmp_path)
+
+
+def test_early_death_is_reported_at_once_with_its_reason(tmp_path: Path, model: Path) -> None:
+    script = """
+    echo 'Traceback (most recent call last):' >&2
+    echo '  File "x.py", line 1' >&2
+    echo 'ValueError: no room for the cache' >&2
+    echo 'kill_process_tree called' >&2
+    exit 1"""
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=r"ended while starting: ValueError: no room for the cache \(log: .*engine-0.log\)"):
+        EngineServer.start(stand_in(tmp_path, script), model, tmp_path / "logs")
+    assert time.monotonic() - started < 10
+
+
+def test_time_out(tmp_path: Path, model: Path, processes: Callable[[str], list[int]]) -> None:
+    settings = stand_in(tmp_path, "echo loading; exec sleep 1000", start_timeout_s=0.5)
+    with pytest.raises(EngineError, match=r"did not come up within 0.5 s, its last line is: loading"):
+        EngineServer.start(settings, model, tmp_path / "logs")
+    assert processes(str(model)) == []
+
+
+def test_one_of_two_fails_and_both_end(tmp_path: Path, model: Path, processes: Callable[[str], list[int]]) -> None:
+    settings = stand_in(tmp_path, 'case "$*" in *"--random-seed 1"*) exit 1;; *) exec sleep 1000;; esac', count=2)
+    engines = [launch(settings, model, tmp_path / "logs", index=index) for index in range(2)]
+    assert until(lambda: not engines[1].alive())
+    with pytest.raises(EngineError, match="ended while starting"):
+        wait([engines[1], engines[0]])
+    assert processes(str(model)) == []
+
+
+def test_progress_is_told(tmp_path: Path, model: Path) -> None:
+    told: list[tuple[str, float]] = []
+    settings = stand_in(tmp_path, "sleep 0.3; echo 'server_args=x'; exec sleep 1000", start_timeout_s=1)
+    with pytest.raises(EngineError):
+        EngineServer.start(settings, model, tmp_path, progress=lambda stage, seconds: told.append((stage, seconds)))
+    assert told[0][0] == "importing"
+    assert told[-1][0] == "starting workers"
+    assert told[-1][1] > told[0][1]
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from infra.engine.server import launch
+from infra.engine.settings import EngineSettings
+launch(EngineSettings.model_validate_json(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_engine_ends_with_its_killed_owner(tmp_path: Path, model: Path, processes: Callable[[str], list[int]]) -> None:
+    settings = stand_in(tmp_path, "sleep 1000")
+    arguments = [settings.model_dump_json(), str(model), str(tmp_path)]
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, env=dict(os.environ))
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"up\n"
+    mark = f"--model-path\0{model}"
+    assert until(lambda: len(processes(mark)) == 2)  # keeper and command
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert until(lambda: processes(mark) == [])

@@ -1,0 +1,178 @@
+"""The same storage on a local folder and on a real S3 server (rclone)."""
+
+import hashlib
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from infra.blobs import TEMPORARY
+from infra.errors import StorageError
+from infra.processes import Child, free_port, port_in_use
+from infra.storage import Storage, StorageSettings, sha256
+
+from .test_processes import until
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables with which AWS tools reach a local S3 server that checks credentials."""
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "bucket").mkdir()
+    port = free_port()
+    rclone = Path(sys.executable).with_name("rclone")
+    server = Child.start(
+        [str(rclone), "serve", "s3", "--auth-key", "key,secret", "--addr", f"127.0.0.1:{port}", str(folder)],
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+        log=folder / "log",
+        name="rclone",
+    )
+    assert until(lambda: port_in_use(port))
+    yield {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return Storage(StorageSettings(root=str(tmp_path / "storage")))
+    os.environ.update(request.getfixturevalue("s3"))
+    return Storage(StorageSettings(root=f"s3://bucket/{tmp_path.name}"))
+
+
+def test_bytes(storage: Storage) -> None:
+    assert not storage.exists("runs/a/x")
+    assert storage.write_bytes("runs/a/x", b"one") == sha256(b"one") == hashlib.sha256(b"one").hexdigest()
+    assert storage.read_bytes("runs/a/x") == b"one"
+    storage.write_bytes("runs/a/x", b"two")
+    assert storage.read_bytes("runs/a/x") == b"two"
+    assert storage.exists("runs/a/x")
+    assert not storage.exists("runs/a")
+    assert storage.uri("runs/a/x").endswith("/runs/a/x")
+
+
+def test_missing_object_says_where(storage: Storage) -> None:
+    with pytest.raises(StorageError, match="runs/none does not exist"):
+        storage.read_bytes("runs/none")
+
+
+def test_list_and_delete(storage: Storage) -> None:
+    for key in ("a/2", "a/1", "a/deep/3", "ab/4"):
+        storage.write_bytes(key, b".")
+    assert storage.list("a") == ["a/1", "a/2", "a/deep/3"]
+    assert storage.list() == ["a/1", "a/2", "a/deep/3", "ab/4"]
+    assert storage.list("none") == []
+    storage.delete("a")
+    assert storage.list() == ["ab/4"]
+    storage.delete("ab/4")
+    storage.delete("ab/4")
+    assert storage.list() == []
+
+
+def test_list_sees_what_another_process_wrote(storage: Storage) -> None:
+    assert storage.list("a") == []
+    pickle.loads(pickle.dumps(storage)).write_bytes("a/1", b".")
+    assert storage.list("a") == ["a/1"]
+
+
+def test_table(storage: Storage) -> None:
+    table = pa.table({"id": [1, 2], "tokens": [[1, 2], []], "text": ["a", None]})
+    digest = storage.write_table("t.parquet", table)
+    assert storage.read_table("t.parquet").equals(table)
+    assert storage.write_table("again.parquet", table) == digest == sha256(storage.read_bytes("t.parquet"))
+
+
+def test_folder(storage: Storage, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "weights").write_bytes(b"w" * 3_000_000)
+    (source / "deep" / "config.json").write_text("{}")
+    digest = storage.upload_folder(source, "checkpoints/1")
+    assert storage.upload_folder(source, "checkpoints/2") == digest
+    assert "checkpoints/1/manifest.json" in storage.list("checkpoints/1")
+    target = storage.download_folder("checkpoints/1", tmp_path / "target")
+    assert (target / "weights").read_bytes() == b"w" * 3_000_000
+    assert (target / "deep" / "config.json").read_text() == "{}"
+    storage.download_folder("checkpoints/2", tmp_path / "target")  # replaces
+
+
+def test_folder_without_manifest_does_not_exist(storage: Storage, tmp_path: Path) -> None:
+    storage.write_bytes("checkpoints/1/weights", b"w")
+    with pytest.raises(StorageError, match="manifest"):
+        storage.download_folder("checkpoints/1", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_folder_that_was_changed_is_refused(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "weights").write_bytes(b"w")
+    storage.upload_folder(tmp_path / "source", "c")
+    storage.write_bytes("c/weights", b"x")
+    with pytest.raises(StorageError, match="not what its manifest says"):
+        storage.download_folder("c", tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".target")] == []
+
+
+@pytest.mark.parametrize("key", ["", "/etc/passwd", "../x", "a/../../x"])
+def test_keys_stay_below_the_root(storage: Storage, key: str) -> None:
+    with pytest.raises(StorageError, match="not a key"):
+        storage.write_bytes(key, b".")
+
+
+def test_pickles_without_connections(storage: Storage) -> None:
+    storage.write_bytes("x", b".")
+    assert len(pickle.dumps(storage)) < 500
+    assert pickle.loads(pickle.dumps(storage)).read_bytes("x") == b"."
+
+
+def test_wrong_credentials(s3: dict[str, str]) -> None:
+    os.environ.update(s3 | {"AWS_SECRET_ACCESS_KEY": "wrong"})
+    with pytest.raises(StorageError, match="cannot write s3://bucket/denied/x"):
+        Storage(StorageSettings(root="s3://bucket/denied")).write_bytes("x", b".")
+
+
+@pytest.mark.parametrize("root", ["gs://bucket/x", "s3://", "http://host/x"])
+def test_unknown_roots(root: str) -> None:
+    with pytest.raises(StorageError, match="neither a folder nor s3"):
+        Storage(StorageSettings(root=root))
+
+
+def test_local_write_is_all_or_nothing(tmp_path: Path) -> None:
+    """Readers that race with a writer see one of its versions whole; what a killed writer left is invisible."""
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    versions = [bytes([n]) * 200_000 for n in range(2)]
+    storage.write_bytes("x", versions[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for n in range(200):
+            storage.write_bytes("x", versions[n % 2])
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while not done.is_set():
+        assert storage.read_bytes("x") in versions
+    thread.join()
+    (tmp_path / f"{TEMPORARY}killed").write_bytes(b"half")
+    assert storage.list() == ["x"]
+
+
+def test_local_path(tmp_path: Path) -> None:
+    assert Storage(StorageSettings(root=str(tmp_path))).local_path("a/b") == tmp_path / "a/b"
+    assert Storage(StorageSettings(root="s3://bucket/x")).local_path("a/b") is None
+
+
+def test_write_where_it_is_forbidden() -> None:
+    with pytest.raises(StorageError, match="cannot write /proc/nbrl/x"):
+        Storage(StorageSettings(root="/proc/nbrl")).write_bytes("x", b".")
