@@ -1,7 +1,6 @@
 """One kernel for one trajectory: a raw Jupyter client (DEALER + SUB) around a `KernelProcess`."""
 
 import asyncio
-import contextlib
 import json
 import signal
 import time
@@ -9,18 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from sandbox.errors import SandboxError
+from sandbox.link import Link
 from sandbox.output import Execution, Output, Outputs, Status
 from sandbox.process import KernelProcess
 from sandbox.settings import SandboxSettings
-from sandbox.wire import Message, Wire
+from sandbox.wire import Message
 
 __all__ = ["Execution", "Output", "SandboxKernel"]
 
-# How long outputs may trail their execute_reply: they come over another socket.
-_TRAILING_S = 1.0
+# How long outputs may trail their execute_reply: they come over another socket. Longer means that this socket is broken.
+_TRAILING_S = 5.0
 _RESEND_INTERRUPT_S = 0.2
 
 
@@ -38,25 +37,13 @@ class _Cell:
 class SandboxKernel:
     """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`."""
 
-    def __init__(self, process: KernelProcess, settings: SandboxSettings, context: zmq.asyncio.Context) -> None:
+    def __init__(self, process: KernelProcess, settings: SandboxSettings, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self._process = process
         self._settings = settings
-        self._wire = Wire(process.address.key)
         self._lock = asyncio.Lock()
         self._cell: _Cell | None = None
         self._welcome = asyncio.Event()
-        self._shell = context.socket(zmq.DEALER)
-        self._iopub = context.socket(zmq.SUB)
-        for sock, channel in ((self._shell, "shell"), (self._iopub, "iopub")):
-            sock.setsockopt(zmq.LINGER, 0)
-            sock.setsockopt(zmq.MAXMSGSIZE, settings.message_bytes)
-            sock.setsockopt(zmq.RCVHWM, 100)
-            # A connection that broke was cut for an oversized message: the kernel must not come back with half a story.
-            sock.setsockopt(zmq.RECONNECT_IVL, -1)
-            if channel == "iopub":
-                sock.setsockopt(zmq.SUBSCRIBE, b"")
-            sock.connect(process.address.of(channel))
-        self._readers = [asyncio.create_task(self._read(self._shell)), asyncio.create_task(self._read(self._iopub))]
+        self._link = Link(context, process.address, settings.message_bytes, self._receive)
 
     @property
     def alive(self) -> bool:
@@ -67,7 +54,7 @@ class SandboxKernel:
         """Wait until the kernel's outputs reach us and, with `ask`, until it answers; a first cell tells the latter too."""
         async with asyncio.timeout(self._settings.start_timeout_s):
             if ask:
-                cell = await self._request("kernel_info_request", {})
+                cell = self._request("kernel_info_request", {})
                 await self._until(cell.replied, None)
                 self._cell = None
             await self._until(self._welcome, None)
@@ -98,14 +85,19 @@ class SandboxKernel:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        cell = await self._request("execute_request", content)
+        try:
+            cell = self._request("execute_request", content)
+        except zmq.Again:
+            # Its connection was cut, for a message that is not allowed.
+            await self._process.end()
+            return Execution("dead", [], {}, time.monotonic() - began)
         status: Status = "ok"
         try:
             if not await self._until(cell.replied, timeout):
                 status = "timeout"
                 await self._interrupt(cell)
-            if self.alive:
-                await self._until(cell.idle, _TRAILING_S)
+            if not await self._until(cell.idle, _TRAILING_S):
+                await self._process.end()
         except BaseException:
             # Cancelled in mid-cell: the kernel's state is unknown, so it is not to be used again.
             await asyncio.shield(self.close())
@@ -133,16 +125,11 @@ class SandboxKernel:
 
     async def close(self) -> None:
         """Kill the kernel and give back everything it held on the host."""
-        for task in self._readers:
-            task.cancel()
-        self._shell.close()
-        self._iopub.close()
+        self._link.close()
         await self._process.end()
 
-    async def _request(self, kind: str, content: dict[str, Any]) -> _Cell:
-        identity, frames = self._wire.request(kind, content)
-        self._cell = _Cell(identity, self._settings.output_bytes)
-        await self._shell.send_multipart(frames)
+    def _request(self, kind: str, content: dict[str, Any]) -> _Cell:
+        self._cell = _Cell(self._link.send(kind, content), self._settings.output_bytes)
         return self._cell
 
     async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
@@ -156,13 +143,6 @@ class SandboxKernel:
             for wait in waits:
                 wait.cancel()
         return bool(done)
-
-    async def _read(self, sock: zmq.asyncio.Socket) -> None:
-        with contextlib.suppress(zmq.ZMQError):
-            while True:
-                message = self._wire.parse(await sock.recv_multipart())
-                if message is not None:
-                    self._receive(message)
 
     def _receive(self, message: Message) -> None:
         if message.kind == "iopub_welcome":

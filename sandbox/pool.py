@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-import zmq.asyncio
+import zmq
 
 from sandbox import bubblewrap
 from sandbox.broker import Broker, CallHandler
@@ -53,7 +53,7 @@ class KernelPool:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(compile_once)
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._refill()
         return self
 

@@ -73,6 +73,8 @@ def python_root() -> Root:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "NUMEXPR_NUM_THREADS": "1",
+        # Few threads allocate at once here, and a second arena costs each kernel hundreds of page faults.
+        "MALLOC_ARENA_MAX": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
     if base.is_relative_to("/usr"):

@@ -36,6 +36,13 @@ class _NoShellThread:
         return False
 
 
+class _Nowhere:
+    """A socket that takes everything and sends nothing."""
+
+    def send_multipart(self, *_: object, **__: object) -> None:
+        """Forget it."""
+
+
 class PreparedKernel(IPythonKernel):
     """A kernel without subshells and debugger: its main thread reads the shell channel itself.
 
@@ -59,22 +66,29 @@ class PreparedKernel(IPythonKernel):
         log = logging.getLogger("kernel")
         log.addHandler(logging.NullHandler())
         log.propagate = False
-        thread = _NoShellThread()
+        parts = {"session": session, "shell_channel_thread": _NoShellThread(), "log": log, "user_ns": None}
         with no_debugger():
-            kernel: PreparedKernel = cls.instance(config=config, session=session, shell_channel_thread=thread, log=log)
-        shell = kernel.shell
+            kernel: PreparedKernel = cls.instance(config=config, **parts)
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # What runs once here need not be imported, compiled or cached again in every kernel.
-        shell.run_cell("import math\n_warm = [math.sqrt(n) for n in range(3)]", store_history=False, silent=True)
-        shell.display_formatter.format({"warm": [1, 2.0, "x"]})
-        shell.user_expressions({"warm": "_warm"})
-        shell.run_cell("del _warm, math", store_history=False, silent=True)
-        try:
-            exec(shell.compile("def f():\n    return 1 / 0\nf()", "warm", "exec"), {})
-        except ZeroDivisionError:
-            shell.InteractiveTB.structured_traceback(*sys.exc_info())
+        kernel._rehearse()
         return kernel
+
+    def _rehearse(self) -> None:
+        """Run cells into the void: what is imported, compiled and specialised here need not be in every kernel."""
+        shell, nowhere = self.shell, _Nowhere()
+        fresh = dict(shell.user_ns)
+        self.iopub_socket = shell.displayhook.pub_socket = shell.display_pub.pub_socket = nowhere
+        for code in ("import math", "print(math.pi)", "[math.sqrt(n) for n in range(9)]", "1 / 0"):
+            content = {"code": code, "silent": False, "stop_on_error": False, "user_expressions": {"pi": "math.pi"}}
+            request = self.session.msg("execute_request", content)
+            for _ in range(3):
+                asyncio.run(self.execute_request(nowhere, [b"nobody"], request))
+        shell.reset(new_session=True)
+        shell.execution_count = 1
+        shell.displayhook._ = shell.displayhook.__ = shell.displayhook.___ = ""
+        # A reset takes more away than a fresh shell lacks: __spec__, the last results.
+        shell.user_ns.update({name: value for name, value in fresh.items() if name not in shell.user_ns})
 
     def connect(self, key: bytes, adopted: list[int]) -> None:
         """Take up the five listening sockets: shell, iopub, stdin, control, heartbeat. After the fork, once."""
