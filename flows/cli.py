@@ -91,7 +91,7 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
     config = load(recipe, overrides)
     preflight(config, "train")
     if dry_run:
-        out.print(plan(config), markup=False, highlight=False)
+        out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
         return
     storage = Storage(config.storage)
     opened = open_run(config, name or new_name(config.name), storage)

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterator
 
 import pyarrow.compute as pc
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
@@ -54,15 +55,19 @@ def _reward(storage: Storage, key: str, trajectory: str) -> float | None:
 
 def listing(storage: Storage, run: str, limit: int) -> Table:
     """The newest trajectories of a run, one a row."""
-    table = Table("trajectory", "where", "status", "answer", "question", title=run, title_justify="left")
-    rows = 0
+    rows: list[tuple[str, str, str, str, str]] = []
     for key in reversed(files(storage, run)):
-        where = "/".join(key.split("/")[2:-1])
+        where = key.split("/")[2][:4] + " " + key.split("/")[3].lstrip("0").zfill(1)
         for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
-            if rows == limit:
-                return table
-            table.add_row(row["id"], where, row["status"], Text(str(row["answer"])), Text(row["question"]))
-            rows += 1
+            rows.append((row["id"], where, row["status"], str(row["answer"]), row["question"]))
+        if len(rows) >= limit:
+            break
+    table = Table(title=run, title_justify="left", box=SIMPLE)
+    for name, column in zip(("trajectory", "where", "status", "answer", "question"), range(5), strict=True):
+        needed = max(len(row[column]) for row in rows[:limit]) if column < 3 else None
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=needed)
+    for row in rows[:limit]:
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 

@@ -31,7 +31,9 @@ fi
 
 # The CPU build of torch: wherever pip is configured to look, else the PyTorch project's own index; with an NVIDIA GPU, the CUDA build.
 torch_flags=(--no-deps)
+gpu=
 if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  gpu=1
   torch_flags=()
 else
   links=${UV_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
@@ -48,6 +50,12 @@ environment() {
 say "making .venv (main)"
 environment .venv . --all-extras
 say "making .venv-engine (SGLang)"
-environment .venv-engine infra/engine/environment
+if [ -n "$gpu" ]; then
+  # The lock leaves out what only GPUs need; with one, SGLang's own pins decide.
+  [ -d .venv-engine ] || uv venv --quiet --python "$python" .venv-engine
+  uv pip install --quiet --python .venv-engine/bin/python sglang==0.5.15
+else
+  environment .venv-engine infra/engine/environment
+fi
 echo "$stamp" >.venv-engine/.nbrl-setup
 echo "$stamp" >.venv/.nbrl-setup
