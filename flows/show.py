@@ -64,7 +64,7 @@ def listing(storage: Storage, run: str, limit: int) -> Table:
             break
     table = Table(title=run, title_justify="left", box=SIMPLE)
     for name, column in zip(("trajectory", "where", "status", "answer", "question"), range(5), strict=True):
-        needed = max(len(row[column]) for row in rows[:limit]) if column < 3 else None
+        needed = min((24, 8, 11, 12, 8)[column], max(len(row[column]) for row in rows[:limit]))
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=needed)
     for row in rows[:limit]:
         table.add_row(*(Text(cell) for cell in row))
