@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from sandbox_lab import Lab
 
+from sandbox import doctor
 from sandbox.errors import SandboxError, SandboxUnavailable
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
@@ -124,6 +125,14 @@ def test_settings_refuse_typos_and_contradictions() -> None:
         SandboxSettings(memori_mb=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="max_live"):
         SandboxSettings(warm=9, max_live=8)
+
+
+def test_the_doctor_finds_this_machine_well_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [name for name, works, _ in doctor.checks() if not works] == []
+    monkeypatch.setenv("PATH", "/nonexistent")
+    found = doctor.checks()
+    assert not any(works for _, works, _ in found)
+    assert all("install the package" in said for _, _, said in found)
 
 
 def test_nothing_is_left_after_the_pool(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
