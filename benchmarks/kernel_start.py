@@ -1,7 +1,7 @@
 """From the request for a clean kernel to its first cell's result: a fork of the zygote against a fresh bubblewrap + ipykernel.
 
-Pairs are measured alternately in one run, nothing is warm, so that load falls on both alike. CPU is everything a kernel costs: the
-client's part, birth, one cell, end; it is read from a cpuacct cgroup (which needs root) and is null where there is none.
+Pairs are measured alternately in one run, nothing is warm, so that load falls on both alike. CPU is everything a kernel
+costs: the client's part, birth, one cell, end; it is read from a cpuacct cgroup (as root) and is null where there is none.
 """
 
 import argparse
