@@ -43,8 +43,8 @@ fi
 # environment <folder> <project> <extra uv sync flags…>
 environment() {
   local folder=$1 project=$2; shift 2
-  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --no-install-package torch --python "$python" --project "$project" "$@"
-  "$folder/bin/python" -c 'import torch' 2>/dev/null || uv pip install --quiet --python "$folder/bin/python" torch==2.13.0 "${torch_flags[@]}"
+  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --compile-bytecode --no-install-package torch --python "$python" --project "$project" "$@"
+  "$folder/bin/python" -c 'import torch' 2>/dev/null || uv pip install --quiet --compile-bytecode --python "$folder/bin/python" torch==2.13.0 "${torch_flags[@]}"
   "$folder/bin/python" -c 'import torch' || die "torch does not import in $folder; remove the folder and run again."
 }
 say "making .venv (main)"
