@@ -24,14 +24,14 @@ class WarmstartSettings(BaseModel):
     intermediate_size: int = Field(384, ge=16)
     rope_theta: float = Field(10_000.0, gt=0)
     max_positions: int = Field(1024, ge=256)
-    demonstrations: int = Field(12_000, ge=8, description="trajectories over both phases")
+    demonstrations: int = Field(16_000, ge=8, description="trajectories over both phases")
     copying_share: float = Field(
         0.65, ge=0, le=1, description="share of demonstrations and steps that are good only, before the mix"
     )
     good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
-    steps: int = Field(1_200, ge=1)
-    batch: int = Field(64, ge=1, description="actions an optimiser step, each with its own context")
-    lr: float = Field(2e-3, gt=0)
+    steps: int = Field(2_000, ge=1)
+    batch: int = Field(32, ge=1, description="actions an optimiser step, each with its own context")
+    lr: float = Field(3e-3, gt=0)
     warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises")
     weight_decay: float = Field(0.05, ge=0)
     clip: float = Field(1.0, gt=0)

@@ -1,0 +1,17 @@
+"""The warm start as a Prefect flow, shortened."""
+
+import asyncio
+from pathlib import Path
+
+from prefect.testing.utilities import prefect_test_harness
+
+from agent.tokens import ChatTokenizer
+from flows.warmstart import run
+from tasks.warmstart.settings import WarmstartSettings
+
+
+def test_the_flow_makes_a_policy(tmp_path: Path) -> None:
+    with prefect_test_harness(server_startup_timeout=120):
+        metrics = asyncio.run(run(WarmstartSettings(demonstrations=40, steps=4, batch=8), tmp_path / "policy"))
+    assert metrics["habits_loss"] > 0
+    assert ChatTokenizer.load(tmp_path / "policy").vocab_size == 640
