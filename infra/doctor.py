@@ -111,10 +111,15 @@ def _storage(settings: StorageSettings) -> str:
 
 def _server(package: str, database: Path) -> str:
     version = _version(package)
+    if not database.exists() and os.access(database.parent, os.W_OK):
+        return f"{version}, {database} will be made"
     try:
-        with sqlite3.connect(database, timeout=2) as connection:
+        connection = sqlite3.connect(f"{database.as_uri()}?mode=rw", uri=True, timeout=2)
+        try:
             connection.execute("BEGIN IMMEDIATE")
             connection.rollback()
+        finally:
+            connection.close()
     except sqlite3.Error as error:
         raise WrongError(f"{database} cannot be written: {error}", "end what holds it, or mend its permissions") from error
     return f"{version}, {database} can be written"

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
 STOP_GRACE_S = 1.0
+CONNECT_S = 5.0  # Ray itself tries for minutes
 
 
 class RaySettings(BaseModel):
@@ -76,6 +78,10 @@ def start(settings: RaySettings, log_dir: Path) -> None:
         assert _child is not None
         _wait(_child, settings.start_timeout_s)
         address = f"127.0.0.1:{_port}"
+    elif not _reachable(address):
+        raise ServerError(
+            f"no Ray cluster answers at {address}: start one there, or leave out ray.address to have one started here"
+        )
     try:
         ray.init(
             address=address,
@@ -120,6 +126,17 @@ def _wait(child: Child, timeout_s: float) -> None:
             child.stop()
             raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
         time.sleep(0.05)
+
+
+def _reachable(address: str) -> bool:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return True  # a name that Ray resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _remove_leftovers() -> None:

@@ -103,8 +103,9 @@ class Tracking:
         """Starts the run of this name, or goes on with it; its id. Params it already has stay as they are."""
         from mlflow.entities import Param, RunTag
 
-        quoted = run_name.replace("'", "''")
-        found = self._client.search_runs([self.experiment_id], f"attributes.run_name = '{quoted}'", max_results=1)
+        if '"' in run_name:
+            raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
+        found = self._client.search_runs([self.experiment_id], f'attributes.run_name = "{run_name}"', max_results=1)
         if found:
             run = found[0]
             self._client.update_run(run.info.run_id, status="RUNNING")

@@ -1,0 +1,73 @@
+"""The real Prefect server."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from infra import prefect_server
+from infra.errors import ServerError
+from infra.home import Home
+
+from .test_processes import until
+
+FLOW = """
+import asyncio
+from prefect import flow, task
+
+@task(persist_result=True, cache_key_fn=lambda context, parameters: f"twice-{parameters['x']}")
+async def twice(x):
+    print("ran")
+    return {"result": 2 * x}
+
+@flow
+async def main():
+    return await twice(21)
+
+print(asyncio.run(main())["result"])
+"""
+OWNER = """
+import sys, time
+from infra import prefect_server
+from infra.home import Home
+server = prefect_server.ensure(Home(sys.argv[1]))
+print(server.url, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_flows_run_and_results_persist(home: Home, processes: Callable[[str], list[int]]) -> None:
+    server = prefect_server.ensure(home)
+    try:
+        assert server.owned
+        joined = prefect_server.ensure(home)
+        assert (joined.url, joined.owned) == (server.url, False)
+        joined.stop()
+        environment = os.environ | prefect_server.environment(home, server.url)
+        outputs = [
+            subprocess.run([sys.executable, "-c", FLOW], env=environment, capture_output=True, text=True, check=True).stdout
+            for _ in range(2)
+        ]
+        assert outputs == ["ran\n42\n", "42\n"]
+        assert [path.name for path in (home.prefect / "results").iterdir()] == ["twice-21"]
+    finally:
+        server.stop()
+    assert processes(str(home.root)) == []
+
+
+def test_ends_with_a_killed_owner(home: Home, processes: Callable[[str], list[int]]) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(home.root)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline().startswith("http://127.0.0.1:")
+    owner.kill()
+    owner.wait()
+    assert until(lambda: processes(str(home.root)) == [])
+
+
+def test_server_that_does_not_start(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home.prefect / "prefect.db").write_text("this is no database, but it is long enough to be taken for one" * 20)
+    monkeypatch.setattr(prefect_server, "START_TIMEOUT_S", 60)
+    with pytest.raises(ServerError, match="did not start"):
+        prefect_server.ensure(home)
