@@ -37,15 +37,14 @@ class Policy(Protocol):
 
 
 class SglangPolicy:
-    """A SGLang server's /generate: token ids in, token ids and log-probs out."""
+    """A SGLang server's /generate: token ids in, token ids and log-probs out.
 
-    def __init__(self, client: httpx.AsyncClient, url: str, stop_id: int, sampling: Sampling) -> None:
-        self._client, self._url, self._stop_id, self._sampling = (
-            client,
-            url.rstrip("/") + "/generate",
-            stop_id,
-            sampling,
-        )
+    `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, url: str, stop_id: int, sampling: Sampling, seeded: bool = False) -> None:
+        self._client, self._url = client, url.rstrip("/") + "/generate"
+        self._stop_id, self._sampling, self._seeded = stop_id, sampling, seeded
 
     async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
         body: dict[str, Any] = {

@@ -73,7 +73,9 @@ def test_a_cell_that_fails_is_an_observation() -> None:
 
 
 def test_the_tail_stands_last_and_shows_notepad_and_budget() -> None:
-    trajectory = play([act("notepad.add_facts('Tilo: Keldra')"), act("submit_final_answer('Keldra')")], AgentSettings(max_steps=5))
+    trajectory = play(
+        [act("notepad.add_facts('Tilo: Keldra')"), act("submit_final_answer('Keldra')")], AgentSettings(max_steps=5)
+    )
     tail = text(trajectory, "tail", 1)
     assert "- Tilo: Keldra" in tail
     assert "steps 4" in tail
@@ -153,7 +155,16 @@ def test_trajectories_survive_parquet_schema() -> None:
 
 @pytest.mark.parametrize(
     "reported",
-    [None, 3, [], {"answer": 5}, {"notepad": {"plan": "x"}}, {"notepad": {"facts": [1]}}, {"surprise": 1}, {"answer": "a", "notepad": 0}],
+    [
+        None,
+        3,
+        [],
+        {"answer": 5},
+        {"notepad": {"plan": "x"}},
+        {"notepad": {"facts": [1]}},
+        {"surprise": 1},
+        {"answer": "a", "notepad": 0},
+    ],
 )
 def test_a_forged_state_is_ignored(reported: object) -> None:
     before = State(answer=None)
