@@ -101,8 +101,6 @@ class Tracking:
 
     def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
         """Starts the run of this name, or goes on with it; its id. Params it already has stay as they are."""
-        from mlflow.entities import Param, RunTag
-
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
         found = self._client.search_runs([self.experiment_id], f'attributes.run_name = "{run_name}"', max_results=1)
@@ -112,6 +110,8 @@ class Tracking:
         else:
             run = self._client.create_run(self.experiment_id, run_name=run_name)
         self._run_id = str(run.info.run_id)
+        from mlflow.entities import Param, RunTag  # after `_client`, which sets how MLflow behaves
+
         new = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in params.items() if name not in run.data.params]
         for start in range(0, len(new), BATCH):
             self._client.log_batch(self.run_id, params=new[start : start + BATCH])
