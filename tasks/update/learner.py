@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from tasks.update import checkpoint
-from tasks.update.batch import Batch, MicroBatch, collate, deal, read_batch
+from tasks.update.batch import Batch, MicroBatch, deal, read_batch, to_device
 from tasks.update.errors import UpdateError
 from tasks.update.folder import check_model
 from tasks.update.loss import k3, policy_gradient
@@ -91,7 +91,7 @@ class Learner:
             self._export(checkpoint.partial(out) / checkpoint.HF)
         metrics |= {f"seconds/{name}": value for name, value in self._seconds.items()}
         metrics["seconds/total"] = time.perf_counter() - started
-        metrics["update/tokens_per_second"] = batch.tokens / metrics["seconds/total"]
+        metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
             metrics=metrics,
@@ -107,12 +107,12 @@ class Learner:
     def _read(self, order: UpdateOrder) -> Batch:
         batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS)
         config = self._policy.lm.config
-        deepest = max(tree.depth for tree in batch.trees)
+        deepest = max(batch.forest.depth)
         if deepest > config.max_position_embeddings:
             raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {config.max_position_embeddings}")
-        ids = [int(tree.input_ids_T.max()) for tree in batch.trees] + (order.canary_token_ids or [])
-        if max(ids) >= config.vocab_size:
-            raise UpdateError(f"token id {max(ids)} is outside the model's vocabulary of {config.vocab_size}")
+        highest = max(max(map(max, batch.forest.ids)), *(order.canary_token_ids or [0]))
+        if highest >= config.vocab_size:
+            raise UpdateError(f"token id {highest} is outside the model's vocabulary of {config.vocab_size}")
         return batch
 
     def _bring(self, checkpoint_in: str | None) -> None:
@@ -131,15 +131,16 @@ class Learner:
 
         FSDP averages gradients over ranks, so with the factor world / N each rank's sum becomes its part of the global mean.
         """
-        lengths = [tree.tokens for tree in batch.trees]
-        hands = deal(lengths, self._world, self._settings.tokens_per_micro_batch)
-        scale = self._world / batch.sampled_tokens
+        forest = batch.forest
+        hands = deal(forest, batch.examples, self._world, self._settings.tokens_per_micro_batch)
+        scale = self._world / forest.targets
         sums_4 = torch.zeros(4, dtype=torch.float64, device=self._device)  # policy gradient, KL, log-prob, |mismatch|
         worst = torch.zeros(1, dtype=torch.float64, device=self._device)
-        padded = 0
-        for indices in hands[self._rank]:
-            micro = collate([batch.trees[index] for index in indices]).to(self._device)
-            padded += micro.input_ids_BT.numel() if indices else 0
+        forwarded = torch.zeros(1, dtype=torch.int64, device=self._device)
+        for examples in hands[self._rank]:
+            with self._phase("pack"):
+                micro = to_device(forest.pack(examples), self._device)
+            forwarded += len(micro.input_ids_T)
             with self._phase("reference"):
                 reference_N = self._reference_logp(micro)
             with self._phase("forward"):
@@ -155,16 +156,17 @@ class Learner:
                 worst = torch.maximum(worst, mismatch_N.max()) if len(mismatch_N) else worst
         dist.all_reduce(sums_4)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        pg, kl, logp, mismatch = (sums_4 / batch.sampled_tokens).tolist()
+        dist.all_reduce(forwarded)
+        pg, kl, logp, mismatch = (sums_4 / forest.targets).tolist()
         return {
             "update/loss": pg + self._settings.kl_coefficient * kl,
             "update/pg_loss": pg,
             "update/kl": kl,
             "update/entropy": -logp,
-            "update/trees": float(len(batch.trees)),
-            "update/sampled_tokens": float(batch.sampled_tokens),
-            "update/unique_tokens": float(batch.tokens),
-            "update/padded_tokens_rank0": float(padded),
+            "update/trajectories": float(batch.examples),
+            "update/sampled_tokens": float(forest.targets),
+            "update/unique_tokens": float(forest.tokens),
+            "update/forwarded_tokens": float(forwarded.item()),
             "update/micro_batches": float(len(hands[0])),
             "mismatch/logprob_max_abs": worst.item(),
             "mismatch/logprob_mean_abs": mismatch,
@@ -198,7 +200,7 @@ class Learner:
 
     def _canary(self, ids: list[int]) -> list[float]:
         with torch.no_grad():
-            return _score(self._policy, collate([chain(ids)]).to(self._device)).tolist()
+            return _score(self._policy, to_device(chain(ids), self._device)).tolist()
 
     def _export(self, folder: Path) -> None:
         weights = checkpoint.gather_weights(self._policy)
@@ -231,5 +233,5 @@ class Learner:
 
 
 def _score(scorer: Scorer, micro: MicroBatch) -> Tensor:
-    logp_N: Tensor = scorer(micro.input_ids_BT, micro.positions_BT, micro.end_BT, micro.row_N, micro.target_N)
+    logp_N: Tensor = scorer(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     return logp_N

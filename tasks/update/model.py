@@ -5,6 +5,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tasks.update import attention
+from tasks.update.errors import UpdateError
 from tasks.update.scorer import Scorer
 
 
@@ -21,8 +23,10 @@ def load_sharded(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Scorer:
     """
     half = dtype.itemsize == 2
     lm: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32 if half else dtype, attn_implementation="sdpa", local_files_only=True
+        path, dtype=torch.float32 if half else dtype, attn_implementation=attention.NAME, local_files_only=True
     )
+    if odd := set(lm.config.to_dict().get("layer_types") or ()) - {"full_attention"}:
+        raise UpdateError(f"{path} has {' and '.join(sorted(odd))} layers; only full attention is exact on trees")
     scorer = Scorer(lm)
     scorer.to(mesh.device_type)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()

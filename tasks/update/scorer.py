@@ -1,4 +1,4 @@
-"""Log-probs of a micro-batch of packed trees under an unmodified Hugging Face causal model."""
+"""Log-probs of packed trees under an unmodified Hugging Face causal model."""
 
 # ruff: noqa: N803, N806 - suffixes of tensor names are shapes
 
@@ -7,16 +7,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from tasks.update.attention import TreeMask
+
 LOGITS_AT_ONCE = 1 << 26  # rows of logits * vocabulary held at one time: 256 MiB in float32
-
-
-def tree_mask(end_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask [B, 1, T, T]: 0 where j <= i < end[j], minus infinity elsewhere."""
-    index_T = torch.arange(end_BT.shape[1], device=end_BT.device)
-    i_T1, j_T = index_T[:, None], index_T[None, :]
-    allowed_BTT = (j_T <= i_T1)[None] & (i_T1[None] < end_BT[:, None, :])
-    mask_BTT = torch.zeros(allowed_BTT.shape, dtype=dtype, device=end_BT.device)
-    return mask_BTT.masked_fill_(~allowed_BTT, float("-inf"))[:, None]
 
 
 class Scorer(nn.Module):
@@ -31,16 +24,12 @@ class Scorer(nn.Module):
         super().__init__()
         self.lm = lm.eval()
 
-    def forward(self, input_ids_BT: Tensor, positions_BT: Tensor, end_BT: Tensor, row_N: Tensor, target_N: Tensor) -> Tensor:
+    def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor, target_N: Tensor) -> Tensor:
         """logp_N in float32 (float64 for a float64 model)."""
-        dtype = self.lm.get_input_embeddings().weight.dtype
         out = self.lm.base_model(
-            input_ids=input_ids_BT,
-            attention_mask=tree_mask(end_BT, dtype),
-            position_ids=positions_BT,
-            use_cache=False,
+            input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
         )
-        hidden_ND = out.last_hidden_state.flatten(0, 1)[row_N]
+        hidden_ND = out.last_hidden_state[0][predictor_N]
         rows = max(1, LOGITS_AT_ONCE // self.lm.config.vocab_size)
         if hidden_ND.shape[0] <= rows:
             return self._score(hidden_ND, target_N)

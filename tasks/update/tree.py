@@ -1,4 +1,4 @@
-"""A trajectory's message tree, laid out flat so that each of its tokens is forwarded once.
+"""Message trees of many trajectories merged into one forest, laid out flat so that a token with one root path is forwarded once.
 
 Tokens stand in depth-first order. Token i may attend to token j iff j is on i's root path or i itself, which in this order is
 `j <= i < end[j]`, where `end[j]` is one past the last token that hangs below j.
@@ -20,8 +20,17 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Example:
+    """What to train on of one trajectory: its nodes and the advantage of every sampled step."""
+
+    trajectory: str
+    nodes: Sequence[Node]
+    advantages: Mapping[int, float]
+
+
+@dataclass(frozen=True)
 class PackedTree:
-    """T tokens of a tree in depth-first order, and N targets: its sampled tokens.
+    """T tokens in depth-first order, and N targets: the sampled tokens.
 
     A position is a token's depth along its root path, so each branch counts on from where it leaves the trunk. A target's
     predictor is the index of the token before it on its root path; the first tokens of several branches may share one.
@@ -36,63 +45,138 @@ class PackedTree:
     advantage_N: Floats
     step_N: Ints
 
+
+@dataclass(frozen=True)
+class _Action:
+    """A sampled action, and the merged node that holds its ids."""
+
+    place: int
+    step: int
+    logprobs: list[float]
+    advantage: float
+
+
+class Forest:
+    """The nodes that lead to a sampled token, of all examples, each distinct (root path, ids) once; parents before children.
+
+    Nodes that lead to no sampled token carry no gradient and are left out, and so are nodes without ids.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        """Raises UpdateError when an example's advantages are not those of its sampled steps, when log-probs do not match ids,
+        or when a sampled token has nothing before it to be predicted from.
+        """
+        self.ids: list[tuple[int, ...]] = []
+        self.parent: list[int] = []
+        self.depth: list[int] = []  # tokens on the root path, the node's own included
+        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._members: list[set[int]] = []
+        self._actions: list[list[_Action]] = []
+        for example in examples:
+            try:
+                self._add(example)
+            except UpdateError as error:
+                raise UpdateError(f"trajectory {example.trajectory}: {error}") from error
+
+    def members(self, example: int) -> set[int]:
+        """The merged nodes that an example needs."""
+        return self._members[example]
+
+    def weight(self, nodes: set[int]) -> int:
+        """Tokens of merged nodes."""
+        return sum(len(self.ids[node]) for node in nodes)
+
     @property
     def tokens(self) -> int:
-        return len(self.input_ids_T)
+        return sum(len(ids) for ids in self.ids)
 
     @property
-    def depth(self) -> int:
-        """Tokens on the longest root path."""
-        return int(self.positions_T.max()) + 1 if self.tokens else 0
+    def targets(self) -> int:
+        return sum(len(action.logprobs) for actions in self._actions for action in actions)
 
+    def pack(self, examples: Sequence[int]) -> PackedTree:
+        """Lay out the trees of some of the examples."""
+        nodes = sorted(set().union(*(self._members[example] for example in examples)))
+        order, stop = self._depth_first(nodes)
+        start = {node: stop[node][0] for node in order}
+        size = sum(len(self.ids[node]) for node in order)
+        ids, positions, end = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        for node in order:
+            here = slice(start[node], start[node] + len(self.ids[node]))
+            ids[here] = self.ids[node]
+            positions[here] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
+            end[here] = stop[node][1]
+        actions = [action for example in examples for action in self._actions[example]]
+        predictors = [self._predictors(action.place, start) for action in actions]
+        counts = [len(action.logprobs) for action in actions]
+        return PackedTree(
+            input_ids_T=ids,
+            positions_T=positions,
+            end_T=end,
+            predictor_N=np.concatenate([np.zeros(0, dtype=np.int64), *predictors]),
+            target_N=np.array([token for action in actions for token in self.ids[action.place]], dtype=np.int64),
+            engine_logprob_N=np.array([value for action in actions for value in action.logprobs], dtype=np.float64),
+            advantage_N=np.repeat(np.array([action.advantage for action in actions], dtype=np.float64), counts),
+            step_N=np.repeat(np.array([action.step for action in actions], dtype=np.int64), counts),
+        )
 
-def pack(nodes: Sequence[Node], advantages: Mapping[int, float]) -> PackedTree:
-    """Pack the nodes that lead to a sampled token; the rest carry no gradient. `advantages` is by step.
+    def _add(self, example: Example) -> None:
+        nodes = example.nodes
+        _check(example)
+        kept = [node.kind == "sampled" and bool(node.token_ids) for node in nodes]
+        for index in reversed(range(len(nodes))):
+            if kept[index] and nodes[index].parent != ROOT:
+                kept[nodes[index].parent] = True
+        place: dict[int, int] = {ROOT: ROOT}
+        actions = []
+        for index in (index for index, keep in enumerate(kept) if keep):
+            node = nodes[index]
+            above = place[node.parent]
+            place[index] = self._merge(above, tuple(node.token_ids)) if node.token_ids else above
+            if node.kind == "sampled" and node.token_ids:
+                if above == ROOT:
+                    raise UpdateError(f"sampled node {index} has no token before it")
+                actions.append(_Action(place[index], node.step, node.logprobs, example.advantages[node.step]))
+        self._members.append(set(place.values()) - {ROOT})
+        self._actions.append(actions)
 
-    Raises UpdateError when a sampled step has no advantage or an advantage no sampled step, when log-probs do not match the
-    ids, or when a sampled token has nothing before it to be predicted from.
-    """
-    _check(nodes, advantages)
-    order, children = _depth_first(nodes)
-    start, depth, last = (np.zeros(len(nodes), dtype=np.int64) for _ in range(3))
-    total = 0
-    for index in order:
-        node, parent = nodes[index], nodes[index].parent
-        start[index] = total
-        depth[index] = 0 if parent == ROOT else depth[parent] + len(nodes[parent].token_ids)
-        total += len(node.token_ids)
-        last[index] = total - 1 if node.token_ids else (-1 if parent == ROOT else last[parent])
-    stop = np.zeros(len(nodes), dtype=np.int64)
-    for index in reversed(order):
-        stop[index] = max([start[index] + len(nodes[index].token_ids), *(stop[child] for child in children[index])])
+    def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
+        known = self._known.setdefault((parent, ids), len(self.ids))
+        if known == len(self.ids):
+            self.ids.append(ids)
+            self.parent.append(parent)
+            self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
+        return known
 
-    ids, positions, end = (np.zeros(total, dtype=np.int64) for _ in range(3))
-    predictors: list[Ints] = []
-    sampled = [index for index in order if nodes[index].kind == "sampled" and nodes[index].token_ids]
-    for index in order:
-        count = len(nodes[index].token_ids)
-        here = slice(start[index], start[index] + count)
-        ids[here] = nodes[index].token_ids
-        positions[here] = depth[index] + np.arange(count)
-        end[here] = stop[index]
-    for index in sampled:
-        before = -1 if nodes[index].parent == ROOT else last[nodes[index].parent]
-        if before < 0:
-            raise UpdateError(f"sampled node {index} has no token before it")
-        inside = np.arange(start[index], start[index] + len(nodes[index].token_ids) - 1)
-        predictors.append(np.concatenate([[before], inside]))
-    counts = [len(nodes[index].token_ids) for index in sampled]
-    steps = [nodes[index].step for index in sampled]
-    return PackedTree(
-        input_ids_T=ids,
-        positions_T=positions,
-        end_T=end,
-        predictor_N=np.concatenate([np.zeros(0, dtype=np.int64), *predictors]),
-        target_N=np.array([token for index in sampled for token in nodes[index].token_ids], dtype=np.int64),
-        engine_logprob_N=np.array([value for index in sampled for value in nodes[index].logprobs], dtype=np.float64),
-        advantage_N=np.repeat(np.array([advantages[step] for step in steps], dtype=np.float64), counts),
-        step_N=np.repeat(np.array(steps, dtype=np.int64), counts),
-    )
+    def _depth_first(self, nodes: Sequence[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """The nodes in depth-first order, and each one's first token and the end of its tree. The child with the longest path
+        below it comes first, so that long paths lie in one piece.
+        """
+        reach: dict[int, int] = {}
+        children: dict[int, list[int]] = {node: [] for node in (ROOT, *nodes)}
+        for node in reversed(nodes):
+            reach[node] = len(self.ids[node]) + max((reach[child] for child in children[node]), default=0)
+            children[self.parent[node]].append(node)
+        order: list[int] = []
+        stack = sorted(children[ROOT], key=lambda node: (reach[node], -node))
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(sorted(children[node], key=lambda child: (reach[child], -child)))
+        span: dict[int, tuple[int, int]] = {}
+        total = 0
+        for node in order:
+            span[node] = (total, total + len(self.ids[node]))
+            total = span[node][1]
+        for node in reversed(order):
+            span[node] = (span[node][0], max([span[node][1], *(span[child][1] for child in children[node])]))
+        return order, span
+
+    def _predictors(self, node: int, start: Mapping[int, int]) -> Ints:
+        """For each token of a merged node, the index of the token before it on its root path."""
+        parent = self.parent[node]
+        before = start[parent] + len(self.ids[parent]) - 1
+        return np.concatenate([[before], np.arange(start[node], start[node] + len(self.ids[node]) - 1)])
 
 
 def chain(ids: Sequence[int]) -> PackedTree:
@@ -111,9 +195,9 @@ def chain(ids: Sequence[int]) -> PackedTree:
     )
 
 
-def _check(nodes: Sequence[Node], advantages: Mapping[int, float]) -> None:
+def _check(example: Example) -> None:
     sampled = set()
-    for index, node in enumerate(nodes):
+    for index, node in enumerate(example.nodes):
         if not ROOT <= node.parent < index:
             raise UpdateError(f"node {index} stands before its parent {node.parent}")
         if node.kind != "sampled":
@@ -121,27 +205,7 @@ def _check(nodes: Sequence[Node], advantages: Mapping[int, float]) -> None:
         sampled.add(node.step)
         if len(node.logprobs) != len(node.token_ids):
             raise UpdateError(f"sampled node {index} has {len(node.token_ids)} ids but {len(node.logprobs)} log-probs")
-    if sampled != set(advantages):
-        raise UpdateError(f"steps {sorted(sampled)} were sampled, but there are advantages for steps {sorted(advantages)}")
-
-
-def _depth_first(nodes: Sequence[Node]) -> tuple[list[int], list[list[int]]]:
-    """Indices of the nodes with a sampled token at or below them, parents first, and the children of every node among these."""
-    kept = [False] * len(nodes)
-    children: list[list[int]] = [[] for _ in nodes]
-    roots: list[int] = []
-    for index in reversed(range(len(nodes))):
-        node = nodes[index]
-        kept[index] = kept[index] or (node.kind == "sampled" and bool(node.token_ids))
-        if kept[index] and node.parent == ROOT:
-            roots.append(index)
-        elif kept[index]:
-            kept[node.parent] = True
-            children[node.parent].append(index)
-    order: list[int] = []
-    stack = roots  # roots and children were met last to first, so the first is on top
-    while stack:
-        index = stack.pop()
-        order.append(index)
-        stack.extend(children[index])
-    return order, children
+    if sampled != set(example.advantages):
+        raise UpdateError(
+            f"steps {sorted(sampled)} were sampled, but there are advantages for steps {sorted(example.advantages)}"
+        )

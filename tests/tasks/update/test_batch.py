@@ -5,23 +5,28 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import update_lab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.update.batch import ADVANTAGES_SCHEMA, collate, deal, read_batch
+from tasks.update.batch import ADVANTAGES_SCHEMA, deal, read_batch, to_device
 from tasks.update.errors import UpdateError
+from tasks.update.tree import Example, Forest
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 120))
-def test_every_tree_is_dealt_once_within_the_budget(lengths: list[int], ranks: int, budget: int) -> None:
-    hands = deal(lengths, ranks, budget)
-    assert sorted(index for hand in hands for micro in hand for index in micro) == list(range(len(lengths)))
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 400))
+def test_every_example_is_dealt_once_within_the_budget(seed: int, count: int, ranks: int, budget: int) -> None:
+    trajectories = update_lab.make_trajectories(seed, count)
+    forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
+    hands = deal(forest, count, ranks, budget)
+    assert [example for hand in hands for micro in hand for example in micro] == list(range(count))
     assert len({len(hand) for hand in hands}) == 1
-    for micro in (micro for hand in hands for micro in hand if micro):
-        assert len(micro) == 1 or max(lengths[index] for index in micro) * len(micro) <= budget
-    weights = [sum(lengths[index] for micro in hand for index in micro) for hand in hands]
-    assert max(weights) - min(weights) <= 2 * max(lengths)
+    sizes = [len(forest.pack(micro).input_ids_T) for hand in hands for micro in hand if len(micro) > 1]
+    assert all(size <= budget for size in sizes)
+    weights = [sum(forest.weight(forest.members(example)) for micro in hand for example in micro) for hand in hands]
+    heaviest = max(forest.weight(forest.members(example)) for example in range(count))
+    assert max(weights) - min(weights) <= 2 * heaviest
 
 
 def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
@@ -30,10 +35,10 @@ def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
     rows = [row for row in pq.read_table(order.advantages).to_pylist() if row["trajectory"] in ("t1", "t4")]
     pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), order.advantages)
     batch = read_batch(order.trajectories, order.advantages, 20)
-    assert len(batch.trees) == 2
+    assert batch.examples == 2
     first = trajectories[1]
     assert batch.canary_token_ids == first.path(3)[:20]
-    assert batch.sampled_tokens == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
+    assert batch.forest.targets == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         read_batch(order.trajectories, order.advantages, 20)
 
 
-def test_no_tree_makes_a_micro_batch_without_targets() -> None:
-    micro = collate([])
-    assert micro.input_ids_BT.shape == (1, 1)
-    assert len(micro.row_N) == 0
+def test_no_example_makes_a_micro_batch_without_targets() -> None:
+    micro = to_device(Forest([]).pack([]), torch.device("cpu"))
+    assert len(micro.input_ids_T) == 1
+    assert len(micro.predictor_N) == 0

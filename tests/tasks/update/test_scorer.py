@@ -12,16 +12,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agent.trajectory import Trajectory
 from tasks.update import scorer
-from tasks.update.batch import collate
+from tasks.update.attention import NAME as TREE
+from tasks.update.batch import to_device
 from tasks.update.loss import policy_gradient
 from tasks.update.scorer import Scorer
-from tasks.update.tree import pack
+from tasks.update.tree import Example, Forest
 
-relaxed = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def load(policy: Path, dtype: torch.dtype) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(policy, dtype=dtype, attn_implementation="sdpa").eval()
+def load(policy: Path, dtype: torch.dtype, attention: str) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(policy, dtype=dtype, attn_implementation=attention).eval()
 
 
 def naive_logprobs(lm: PreTrainedModel, trajectory: Trajectory) -> torch.Tensor:
@@ -37,20 +38,20 @@ def naive_logprobs(lm: PreTrainedModel, trajectory: Trajectory) -> torch.Tensor:
 
 
 def tree_logprobs(lm: PreTrainedModel, trajectories: list[Trajectory]) -> torch.Tensor:
-    trees = [pack(each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
-    micro = collate(trees)
-    result: torch.Tensor = Scorer(lm)(micro.input_ids_BT, micro.positions_BT, micro.end_BT, micro.row_N, micro.target_N)
+    examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
+    micro = to_device(Forest(examples).pack(range(len(examples))), torch.device("cpu"))
+    result: torch.Tensor = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     return result
 
 
 @relaxed
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_logprobs_in_float32(policy: Path, seed: int, count: int) -> None:
-    lm = load(policy, torch.float32)
     trajectories = update_lab.make_trajectories(seed, count)
     with torch.no_grad():
-        expected = torch.cat([naive_logprobs(lm, each) for each in trajectories])
-        torch.testing.assert_close(tree_logprobs(lm, trajectories), expected, rtol=1e-5, atol=1e-5)
+        expected = torch.cat([naive_logprobs(load(policy, torch.float32, "eager"), each) for each in trajectories])
+        found = tree_logprobs(load(policy, torch.float32, TREE), trajectories)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @relaxed
@@ -58,10 +59,10 @@ def test_logprobs_in_float32(policy: Path, seed: int, count: int) -> None:
 def test_loss_and_every_gradient_in_float64(policy: Path, seed: int) -> None:
     trajectories = update_lab.make_trajectories(seed, 3)
     losses, gradients = [], []
-    for logprobs_of in (tree_logprobs, lambda lm, all_: torch.cat([naive_logprobs(lm, each) for each in all_])):
-        lm = load(policy, torch.float64)
-        logp = logprobs_of(lm, trajectories)
-        advantage = torch.from_numpy(np.random.default_rng(seed).normal(size=len(logp)))
+    for kind in (TREE, "eager"):
+        lm = load(policy, torch.float64, kind)
+        logp = tree_logprobs(lm, trajectories) if kind == TREE else torch.cat([naive_logprobs(lm, each) for each in trajectories])
+        advantage = torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 1.5, len(logp)))  # one sign: nothing cancels
         loss = policy_gradient(logp, advantage).sum() / len(logp)
         loss.backward()
         losses.append(loss.detach())
@@ -76,7 +77,7 @@ def test_slices_of_the_vocabulary_change_nothing(policy: Path, monkeypatch: pyte
     results = []
     for at_once in (scorer.LOGITS_AT_ONCE, 7 * update_lab.VOCAB):
         monkeypatch.setattr(scorer, "LOGITS_AT_ONCE", at_once)
-        lm = load(policy, torch.float64)
+        lm = load(policy, torch.float64, TREE)
         logp = tree_logprobs(lm, trajectories)
         logp.sum().backward()
         results.append((logp.detach(), lm.get_input_embeddings().weight.grad))

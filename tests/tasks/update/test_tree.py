@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.trajectory import ROOT, Node
 from tasks.update.errors import UpdateError
-from tasks.update.tree import PackedTree, chain, pack
+from tasks.update.tree import Example, Forest, PackedTree, chain
 
 
 def node(parent: int, ids: list[int], step: int = -1) -> Node:
@@ -33,6 +33,10 @@ def steps_of(nodes: list[Node]) -> dict[int, float]:
     return {each.step: float(each.step) for each in nodes if each.kind == "sampled"}
 
 
+def pack(nodes: list[Node], advantages: dict[int, float]) -> PackedTree:
+    return Forest([Example("t", nodes, advantages)]).pack([0])
+
+
 def root_path(tree: PackedTree, index: int) -> list[int]:
     """Indices that token `index` may attend to."""
     return [j for j in range(index + 1) if index < tree.end_T[j]]
@@ -46,32 +50,48 @@ def path_ids(nodes: list[Node], index: int) -> list[int]:
     return ids
 
 
-@given(forests())
-def test_every_target_sees_its_root_path_and_nothing_else(nodes: list[Node]) -> None:
-    tree = pack(nodes, steps_of(nodes))
-    seen = []
-    for predictor, target, step in zip(tree.predictor_N, tree.target_N, tree.step_N, strict=True):
-        path = root_path(tree, predictor)
-        assert tree.positions_T[path].tolist() == list(range(len(path)))
-        seen.append((int(step), [*tree.input_ids_T[path].tolist(), int(target)]))
+def wanted_paths(nodes: list[Node]) -> list[tuple[int, list[int]]]:
+    """For every sampled token its step, and the ids from the root to it."""
     wanted = []
-    for index, each in enumerate(nodes):
+    for each in nodes:
         if each.kind == "sampled":
             before = path_ids(nodes, each.parent)
             wanted += [(each.step, before + each.token_ids[: k + 1]) for k in range(len(each.token_ids))]
-        assert index == 0 or each.parent < index
-    assert sorted(seen) == sorted(wanted)
+    return wanted
 
 
-@given(forests())
-def test_only_what_leads_to_a_sampled_token_is_kept(nodes: list[Node]) -> None:
-    kept = set()
-    for index, each in enumerate(nodes):
-        if each.kind == "sampled" and each.token_ids:
-            while index != ROOT:
-                kept.add(index)
-                index = nodes[index].parent
-    assert pack(nodes, steps_of(nodes)).tokens == sum(len(nodes[index].token_ids) for index in kept)
+def found_paths(tree: PackedTree) -> list[tuple[int, list[int]]]:
+    """The same, as the packed tree has it."""
+    found = []
+    for predictor, target, step in zip(tree.predictor_N, tree.target_N, tree.step_N, strict=True):
+        path = root_path(tree, predictor)
+        assert tree.positions_T[path].tolist() == list(range(len(path)))
+        found.append((int(step), [*tree.input_ids_T[path].tolist(), int(target)]))
+    return found
+
+
+@given(st.lists(forests(), min_size=1, max_size=3))
+def test_every_target_sees_its_root_path_and_nothing_else(trees: list[list[Node]]) -> None:
+    forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
+    found = found_paths(forest.pack(range(len(trees))))
+    assert found == [path for nodes in trees for path in wanted_paths(nodes)]
+    assert forest.targets == len(found)
+
+
+@given(st.lists(forests(), min_size=1, max_size=3))
+def test_what_is_forwarded_leads_to_a_sampled_token_and_is_forwarded_once(trees: list[list[Node]]) -> None:
+    forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
+    runs = set()
+    for nodes in trees:
+        for index, each in enumerate(nodes):
+            here = index if each.kind == "sampled" and each.token_ids else ROOT
+            while here != ROOT:
+                runs.add((tuple(path_ids(nodes, nodes[here].parent)), tuple(nodes[here].token_ids)))
+                here = nodes[here].parent
+    tree = forest.pack(range(len(trees)))
+    assert len(tree.input_ids_T) == forest.tokens
+    # two runs of different ids may begin at one place, but none of the same ids
+    assert forest.tokens == sum(len(ids) for _, ids in runs)
 
 
 def test_shape_of_two_steps() -> None:
@@ -84,20 +104,32 @@ def test_shape_of_two_steps() -> None:
         node(3, [8, 9]),  # nothing was sampled after it
     ]
     tree = pack(nodes, {0: 1.0, 1: -1.0})
-    assert tree.input_ids_T.tolist() == [1, 2, 3, 4, 5, 4, 5, 6, 7]
-    assert tree.positions_T.tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5]
-    assert tree.end_T.tolist() == [9, 9, 5, 5, 5, 9, 9, 9, 9]
-    assert tree.predictor_N.tolist() == [2, 3, 7]
+    assert tree.input_ids_T.tolist() == [1, 2, 4, 5, 6, 7, 3, 4, 5]  # the longer path first
+    assert tree.positions_T.tolist() == [0, 1, 2, 3, 4, 5, 2, 3, 4]
+    assert tree.end_T.tolist() == [9, 9, 6, 6, 6, 6, 9, 9, 9]
+    assert tree.predictor_N.tolist() == [6, 7, 4]
     assert tree.target_N.tolist() == [4, 5, 7]
     assert tree.advantage_N.tolist() == [1.0, 1.0, -1.0]
-    assert tree.depth == 6
+
+
+def test_a_group_shares_its_prompt_and_even_an_equal_action() -> None:
+    first = [node(ROOT, [1, 2]), node(0, [3]), node(1, [4, 5], step=0)]
+    other = [node(ROOT, [1, 2]), node(0, [3]), node(1, [6], step=0)]
+    forest = Forest([Example("a", first, {0: 1.0}), Example("b", other, {0: 2.0}), Example("c", first, {0: -3.0})])
+    tree = forest.pack([0, 1, 2])
+    assert tree.input_ids_T.tolist() == [1, 2, 3, 4, 5, 6]
+    assert tree.target_N.tolist() == [4, 5, 6, 4, 5]
+    assert tree.predictor_N.tolist() == [2, 3, 2, 2, 3]
+    assert tree.advantage_N.tolist() == [1.0, 1.0, 2.0, -3.0, -3.0]
+    assert forest.pack([1]).input_ids_T.tolist() == [1, 2, 3, 6]
 
 
 def test_a_real_trajectory_forwards_each_node_once() -> None:
     trajectory = update_lab.make_trajectory(np.random.default_rng(0), "t", steps=4)
     tree = pack(trajectory.nodes, dict.fromkeys(range(4), 1.0))
-    last_two = trajectory.nodes[-2:]  # history after the last step
-    assert tree.tokens == sum(len(each.token_ids) for each in trajectory.nodes) - sum(len(each.token_ids) for each in last_two)
+    history_after_the_last_step = trajectory.nodes[-2:]
+    left_out = sum(len(each.token_ids) for each in history_after_the_last_step)
+    assert len(tree.input_ids_T) == sum(len(each.token_ids) for each in trajectory.nodes) - left_out
 
 
 def test_chain_predicts_every_token_but_the_first() -> None:
