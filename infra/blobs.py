@@ -99,7 +99,12 @@ class S3Blobs:
         return s3fs.S3FileSystem(
             skip_instance_cache=True,
             use_listings_cache=False,
-            config_kwargs={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},
+            config_kwargs={
+                "connect_timeout": 10,
+                "read_timeout": 60,
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+            },
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +50,7 @@ def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iter
         "memory": _memory,
         "disk": lambda: _disk(home),
     }
-    pool = ThreadPoolExecutor(len(parts))
-    futures = {name: pool.submit(check) for name, check in parts.items()}
-    pool.shutdown(wait=False)
+    futures = {name: _begin(check) for name, check in parts.items()}
     for name, future in futures.items():
         try:
             yield Check(name, True, future.result(LIMIT_S))
@@ -61,6 +60,19 @@ def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iter
             yield Check(name, False, f"no answer within {LIMIT_S:g} s", "see whether what it talks to is up")
         except Exception as error:
             yield Check(name, False, str(error) or type(error).__name__, SETUP)
+
+
+def _begin(check: Callable[[], str]) -> Future[str]:
+    future: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(check())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()  # one that hangs must not keep the program from ending
+    return future
 
 
 def _engine(settings: EngineSettings) -> str:

@@ -77,7 +77,6 @@ def _start(home: Home, pipe: int, progress: Callable[[float], None] | None) -> t
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = home.logs / "prefect.log"
-    log.unlink(missing_ok=True)
     variables = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith("PREFECT_")
     }

@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from infra import keeper
 from infra.errors import InfraError
 
 ORPHAN_GRACE_S = 3.0
+TAIL = 1 << 16
 # Below Linux's range for outgoing connections, so that none takes the port meanwhile; SGLang also wants port + 10000 to be one.
 PORTS = (20000, 32000)
 
@@ -24,9 +26,10 @@ PORTS = (20000, 32000)
 class Child:
     """A supervised process; use `start`. Belongs to the process that started it: not picklable, ended by `stop`."""
 
-    def __init__(self, name: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, log: Path, output: BinaryIO, process: subprocess.Popen[bytes]) -> None:
         self.name = name
         self.log = log
+        self._output = output
         self._process = process
 
     @classmethod
@@ -41,14 +44,17 @@ class Child:
         pipe: int = subprocess.PIPE,
         cwd: Path | None = None,
     ) -> "Child":
-        """Starts `argv` with exactly `env`; output is appended to `log`. `grace_s` separates SIGTERM and SIGKILL if we die.
+        """Starts `argv` with exactly `env`; its output goes to `log`. `grace_s` separates SIGTERM and SIGKILL if we die.
 
+        A log that is already there is kept beside it, with `.previous` before its ending: why the last one ended may be in it.
         `pipe` is the read end of a pipe held by others than us, whose closing ends the child; by default it is ours alone.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         # -I and -S: the command's environment must not change how the keeper starts.
         command = [sys.executable, "-I", "-S", keeper.__file__, str(grace_s), *argv]
-        with log.open("ab") as output:
+        if log.exists():
+            log.replace(log.with_suffix(f".previous{log.suffix}"))
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 stdin=pipe,
@@ -59,7 +65,7 @@ class Child:
                 start_new_session=True,
                 bufsize=0,
             )
-        return cls(name, log, process)
+        return cls(name, log, log.open("rb"), process)
 
     @property
     def alive(self) -> bool:
@@ -97,9 +103,9 @@ class Child:
 
     def log_tail(self, n: int = 20) -> list[str]:
         """The last `n` lines the command wrote that are not blank."""
-        with self.log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
-            lines = file.read().decode(errors="replace").splitlines()
+        # Through our own descriptor: another child may have taken over the path.
+        size = os.fstat(self._output.fileno()).st_size
+        lines = os.pread(self._output.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-n:]
 
 

@@ -65,7 +65,6 @@ def start(settings: RaySettings, log_dir: Path) -> None:
         _remove_leftovers()
         folder = TEMPORARY / f"{PREFIX}{os.getpid()}"
         _port = free_port()
-        (log_dir / "ray.log").unlink(missing_ok=True)
         _child = Child.start(
             _command(settings, _port, folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
         )
@@ -120,7 +119,7 @@ def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
 
 def _wait(child: Child, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while "Ray runtime started" not in child.log.read_text(errors="replace"):
+    while not any("Ray runtime started" in line for line in child.log_tail(50)):
         if not child.alive or time.monotonic() > deadline:
             lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
             child.stop()

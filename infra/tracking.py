@@ -202,8 +202,8 @@ def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
     line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
     log = home.logs / "mlflow.log"
-    log.unlink(missing_ok=True)
-    child = Child.start(line, env=os.environ | ENVIRONMENT, log=log, name="MLflow", cwd=home.mlflow)
+    environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
+    child = Child.start(line, env=environment, log=log, name="MLflow", cwd=home.mlflow)
     deadline = time.monotonic() + UI_TIMEOUT_S
     while not _healthy(url):
         if not child.alive or time.monotonic() > deadline:

@@ -17,6 +17,8 @@ import httpx
 from infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
+# The server closes connections that are idle for 5 s; using one at that moment would fail.
+LIMITS = httpx.Limits(keepalive_expiry=2.0)
 Finish = Literal["stop", "length"]
 
 
@@ -43,9 +45,7 @@ class EngineClient:
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
         self.seeded = seeded
-        self._http = httpx.AsyncClient(
-            base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=httpx.Limits(max_connections=None), trust_env=False
-        )
+        self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False)
 
     async def __aenter__(self) -> "EngineClient":
         return self

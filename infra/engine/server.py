@@ -76,12 +76,10 @@ def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: 
         )
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     _sweep()
-    log = log_dir / f"engine-{index}.log"
-    log.unlink(missing_ok=True)
     child = Child.start(
         command(settings, model_path, port, settings.base_seed + index),
         env=environment(settings, model_path, dict(os.environ), gpu),
-        log=log,
+        log=log_dir / f"engine-{index}.log",
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
     )

@@ -33,9 +33,9 @@ class EngineSettings(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> "EngineSettings":
-        if self.device == "cpu" and self.tensor_parallel > 1:
+        if self.resolved_device == "cpu" and self.tensor_parallel > 1:
             raise ValueError("tensor_parallel needs GPUs; on CPU set count instead")
-        if self.device == "cpu" and self.dtype in ("bfloat16", "float16"):
+        if self.resolved_device == "cpu" and self.dtype in ("bfloat16", "float16"):
             raise ValueError("on CPU the engine computes in float32; set dtype to auto or float32")
         for name in self.extra_args:
             if name in RESERVED:
@@ -53,7 +53,11 @@ class EngineSettings(BaseModel):
         return Path(self.environment).absolute() / "bin" / "python"
 
 
-RESERVED = frozenset({"model-path", "host", "port", "device", "dtype", "tp-size", "skip-tokenizer-init", "random-seed"})
+# What settings of their own decide, and what the client relies on.
+RESERVED = frozenset(
+    {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
+    | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}
+)
 CPU_LAUNCHER = Path(__file__).parent / "environment" / "launch.py"
 CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
@@ -104,6 +108,7 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
     variables |= {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(settings.threads),
         # Log-probs of the raw logits (temperature 1), which is what the trainer computes, whatever the sampling temperature.
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
         "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_other_architectures(settings, model_path)),
@@ -111,7 +116,6 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
     if settings.resolved_device == "cpu":
         variables |= {
             "SGLANG_USE_CPU_ENGINE": "1",
-            "OMP_NUM_THREADS": str(settings.threads),
             "SGLANG_CPU_OMP_THREADS_BIND": "0",
             "CUDA_VISIBLE_DEVICES": "",
             "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use

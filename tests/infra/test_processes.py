@@ -147,6 +147,15 @@ def test_ports() -> None:
     assert not port_in_use(port)
 
 
+def test_the_log_before_is_kept_and_each_child_reads_its_own(tmp_path: Path) -> None:
+    first = start("print('first')", tmp_path / "x.log")
+    first.wait(10)
+    second = start("print('second')", tmp_path / "x.log")
+    second.wait(10)
+    assert (tmp_path / "x.previous.log").read_text() == "first\n"
+    assert (first.log_tail(), second.log_tail()) == (["first"], ["second"])
+
+
 @pytest.mark.parametrize("lines", [1, 3])
 def test_log_tail(tmp_path: Path, lines: int) -> None:
     child = start("print('one\\n\\ntwo\\n  \\nthree')", tmp_path / "log")
