@@ -31,7 +31,7 @@ def load_sharded(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Scorer:
     scorer.to(mesh.device_type)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
     layer_classes = set(lm._no_split_modules or ())
-    for module in lm.modules():
+    for module in reversed(list(lm.modules())):  # FSDP wants inner modules first
         if type(module).__name__ in layer_classes:
             fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(scorer, mesh=mesh, mp_policy=policy)

@@ -7,6 +7,7 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+import transformers
 from ray.actor import ActorHandle
 
 from tasks.update.errors import UpdateError
@@ -21,6 +22,7 @@ def loop(config: dict[str, Any]) -> None:
     mailbox: ActorHandle = config["mailbox"]
     rank = ray.train.get_context().get_world_rank()
     torch.set_num_threads(settings.threads_per_worker)
+    transformers.utils.logging.disable_progress_bar()
     learner = Learner(settings, config["model_path"], ray.train.torch.get_device())
     ray.get(mailbox.report_up.remote(rank))
     for number in count():

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 import update_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,21 @@ def test_loss_and_every_gradient_in_float64(policy: Path, seed: int) -> None:
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
     for name, expected in gradients[1].items():
         assert torch.linalg.norm(gradients[0][name] - expected) <= 1e-6 * torch.linalg.norm(expected), name
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Qwen2", "Mistral"])
+def test_other_architectures_run_unmodified(tmp_path: Path, architecture: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = getattr(transformers, f"{architecture}Config")(
+        vocab_size=update_lab.VOCAB, num_key_value_heads=1, initializer_range=0.2, sliding_window=None, **sizes
+    )
+    torch.manual_seed(1)
+    getattr(transformers, f"{architecture}ForCausalLM")(config).save_pretrained(tmp_path)
+    trajectories = update_lab.make_trajectories(4)
+    with torch.no_grad():
+        expected = torch.cat([naive_logprobs(load(tmp_path, torch.float32, "eager"), each) for each in trajectories])
+        found = tree_logprobs(load(tmp_path, torch.float32, TREE), trajectories)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_slices_of_the_vocabulary_change_nothing(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
