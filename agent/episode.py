@@ -1,5 +1,6 @@
 """The think-code-observe loop: one task, one policy, one kernel, one trajectory."""
 
+import asyncio
 import time
 from dataclasses import dataclass
 
@@ -92,7 +93,11 @@ class Episode:
         clock = time.monotonic()
         if clock >= deadline:
             return Status.TIMEOUT
-        generation = await self._policy.generate(ids, room, self._task.seed + index)
+        try:
+            async with asyncio.timeout(deadline - clock):
+                generation = await self._policy.generate(ids, room, self._task.seed + index)
+        except TimeoutError:
+            return Status.TIMEOUT
         self._context.sampled(index, generation)
         step = self._read(generation)
         step.policy_seconds = time.monotonic() - clock

@@ -12,5 +12,9 @@ class PolicyError(AgentError):
     """The policy's server did not answer or answered nonsense: an infrastructure fault, worth a retry."""
 
 
+class ToolError(AgentError):
+    """A tool cannot be set up."""
+
+
 class TokenizerError(AgentError):
     """The tokenizer cannot render the agent's messages."""

@@ -29,6 +29,15 @@ class Notepad:
         self.draft = str(text)
 
 
+def _clean(value):  # type: ignore[no-untyped-def]
+    """Text that can be sent: lone surrogates cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
+
+
 class _State:
     """Travels back with each cell's reply as application/json."""
 
@@ -36,10 +45,7 @@ class _State:
         self.answer: str | None = None
 
     def _repr_json_(self) -> dict:
-        return {
-            "answer": self.answer,
-            "notepad": {"plan": notepad.plan, "facts": notepad.facts, "draft": notepad.draft},
-        }
+        return _clean({"answer": self.answer, "notepad": {"plan": notepad.plan, "facts": notepad.facts, "draft": notepad.draft}})
 
 
 def submit_final_answer(answer: object) -> None:

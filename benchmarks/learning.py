@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/learning.py [--seeds 0,1,2] [--set section.key=value …]
 
-One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command, servers'
-start and both evaluations included, environments set up before.
+One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command: start of
+all servers and both evaluations included, environments set up before.
 """
 
 import argparse
@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def machine() -> str:
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?")
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores {model}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}"
 

@@ -41,6 +41,8 @@ def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     server = prefect_server.ensure(home)
     try:
         os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
+        for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
+            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
         return asyncio.run(_cancel_on_term(work))
     finally:
         server.stop()
@@ -82,32 +84,36 @@ def train(
 
 
 def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
+    from infra.home import Home as LocalHome
     from infra.storage import Storage
     from tasks.plan import plan
-    from tasks.preflight import preflight
+    from tasks.preflight import preflight, writable
     from tasks.recipes import load
-    from tasks.run import drop_if_empty, new_name, open_run
+    from tasks.run import checked_name, drop_if_empty, new_name, open_run
 
     config = load(recipe, overrides)
+    name = checked_name(name or new_name(config.name))
     preflight(config, "train")
     if dry_run:
         out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
         return
     storage = Storage(config.storage)
-    opened = open_run(config, name or new_name(config.name), storage)
+    writable(storage)
 
     async def work() -> Any:
         from flows.train import train as flow
         from flows.watch import Watch
 
         with Watch(err) as watch:
-            return await flow(config, opened, watch)
+            return await flow(config, run, watch)
 
-    try:
-        summary = _run(config.home, work)
-    except BaseException:
-        drop_if_empty(opened, storage)
-        raise
+    with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
+        run = open_run(config, name, storage)
+        try:
+            summary = _run(config.home, work)
+        except BaseException:
+            drop_if_empty(run, storage)
+            raise
     from flows.report import report
 
     out.print(report(summary))
@@ -128,12 +134,16 @@ def evaluate(
 def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str]) -> None:
     from infra.storage import Storage
     from tasks.checkpoints import checkpoint_folder
+    from tasks.errors import ConfigError
     from tasks.policy import fetch
     from tasks.preflight import preflight
     from tasks.recipes import load
-    from tasks.run import new_name
+    from tasks.run import checked_name, new_name
 
+    if checkpoint is not None and run is None:
+        raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
     config = load(recipe, overrides)
+    name = checked_name(name or new_name(run or config.name))
     preflight(config, "evaluate")
     model = checkpoint_folder(Storage(config.storage), Path(config.home), run, checkpoint) if run else fetch(config.policy)
 
@@ -142,7 +152,7 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
         from flows.watch import Watch
 
         with Watch(err) as watch:
-            return await flow(config, model, name or new_name(run or config.name), watch)
+            return await flow(config, model, name, watch)
 
     result = _run(config.home, work)
     for key, value in sorted(result.metrics.items()):

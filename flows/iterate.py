@@ -18,8 +18,11 @@ from tasks.update.node import update
 
 
 @flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run}-{scope.iteration:06d}")
-async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record:
-    """Rounds of prompts fill the batch, one step learns from it, its weights go live. `cursor` is the first prompt to ask."""
+async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record | None:
+    """Rounds of prompts fill the batch, one step learns from it, its weights go live. `cursor` is the first prompt to ask.
+
+    None when no round had a group with signal: there is nothing to learn.
+    """
     started = time.monotonic()
     config = parts.config
     trajectories, rewards, selections = list[Artifact](), list[Artifact](), list[Artifact]()
@@ -34,6 +37,8 @@ async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Reco
         wanted -= int(selections[-1].metrics["select/kept"])
         if wanted <= 0:
             break
+    if wanted == config.rollout.prompts:
+        return None
     advantages = await watch.node("advantage", advantage(parts, scope, rewards, selections))
     updated = await watch.node("update", update(parts, scope, advantages, trajectories))
     published = await watch.node("publish", publish(parts, scope, updated))

@@ -16,8 +16,6 @@ from infra.errors import StorageError
 from infra.storage import Storage
 from tasks.errors import ConfigError
 
-PLACES = ("iterations", "evaluations")
-
 
 def files(storage: Storage, run: str) -> list[str]:
     """Every compacted trajectories file of a run or of an evaluation."""
@@ -26,6 +24,8 @@ def files(storage: Storage, run: str) -> list[str]:
     ]
     if not found:
         known = sorted({key.split("/")[1] for place in ("runs", "evaluations") for key in storage.list(place)})
+        if run in known:
+            raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
         near = difflib.get_close_matches(run, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}."
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
@@ -57,7 +57,8 @@ def listing(storage: Storage, run: str, limit: int) -> Table:
     """The newest trajectories of a run, one a row."""
     rows: list[tuple[str, str, str, str, str]] = []
     for key in reversed(files(storage, run)):
-        where = key.split("/")[2][:4] + " " + key.split("/")[3].lstrip("0").zfill(1)
+        place = key.split("/")[2:-1]
+        where = f"{place[0][:4]} {int(place[1])}" if place else ""
         for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
             rows.append((row["id"], where, row["status"], str(row["answer"]), row["question"]))
         if len(rows) >= limit:
@@ -67,33 +68,38 @@ def listing(storage: Storage, run: str, limit: int) -> Table:
         needed = min((24, 8, 11, 12, 8)[column], max(len(row[column]) for row in rows[:limit]))
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=needed)
     for row in rows[:limit]:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(_plain(cell) for cell in row))
     return table
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
 
 
 def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:
     """The whole trajectory. Model text is never read as markup."""
-    head = Text(trajectory.question, "bold")
+    head = _plain(trajectory.question, "bold")
     verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
     if reward is not None:
         verdict += f", reward {reward:.3f}"
-    parts: list[RenderableType] = [Text(f"{trajectory.id}   {key}", "dim"), Panel(head, title="task", title_align="left")]
+    parts: list[RenderableType] = [_plain(f"{trajectory.id}   {key}", "dim"), Panel(head, title="task", title_align="left")]
     for number, step in enumerate(trajectory.steps):
         parts.extend(_step(number, step))
-    answer = Text(trajectory.answer if trajectory.answer is not None else "(none)")
-    parts.append(Panel(Group(answer, Text(verdict, "dim")), title="answer", title_align="left", border_style="green"))
+    answer = _plain(trajectory.answer if trajectory.answer is not None else "(none)")
+    parts.append(Panel(Group(answer, _plain(verdict, "dim")), title="answer", title_align="left", border_style="green"))
     if trajectory.failure:
-        parts.append(Text(trajectory.failure, "red"))
+        parts.append(_plain(trajectory.failure, "red"))
     return Group(*parts)
 
 
 def _step(number: int, step: Step) -> Iterator[RenderableType]:
-    yield Text(f"step {number + 1}", "bold blue")
-    yield Text(step.think, "italic")
+    yield _plain(f"step {number + 1}", "bold blue")
+    yield _plain(step.think, "italic")
     if step.malformed:
-        yield Text(f"malformed: {step.malformed}", "red")
+        yield _plain(f"malformed: {step.malformed}", "red")
         return
-    yield Syntax(step.code, "python", background_color="default", word_wrap=True)
-    yield Text(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
+    yield Syntax(_plain(step.code).plain, "python", background_color="default", word_wrap=True)
+    yield _plain(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
     for call in step.tool_calls:
-        yield Text(f"  {call.name}({call.arguments}) → {call.result}", "dim")
+        yield _plain(f"  {call.name}({call.arguments}) → {call.result}", "dim")

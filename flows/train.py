@@ -5,7 +5,7 @@ from prefect import flow
 from flows.iterate import iterate
 from flows.watch import Watch
 from tasks.config import RunConfig
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, evaluation_folder
 from tasks.parts import Parts
 from tasks.record import Record, read_record
 from tasks.run import Run
@@ -18,6 +18,7 @@ from tasks.summary import Summary, summarise
 async def train(config: RunConfig, run: Run, watch: Watch) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is found, not done again."""
     async with training_parts(config, run, watch) as parts:
+        parts.warn = watch.say
         first = await _evaluate(parts, run, 0, watch)
         records = list[Record]()
         last = first
@@ -27,11 +28,15 @@ async def train(config: RunConfig, run: Run, watch: Watch) -> Summary:
             if done is None:
                 watch.begin(f"{run.name}: iteration {iteration + 1} of {config.iterations}")
                 done = await iterate(parts, scope, records[-1].cursor if records else 0, watch)
+                if done is None:
+                    watch.say(f"iteration {iteration + 1}: every group is all right, all wrong or failed; nothing left to learn")
+                    break
                 _tell(done, watch)
             records.append(done)
-            every = config.evaluate.every
-            if iteration + 1 == config.iterations or (every and (iteration + 1) % every == 0):
-                last = await _evaluate(parts, run, iteration + 1, watch)
+            if config.evaluate.every and len(records) % config.evaluate.every == 0:
+                last = await _evaluate(parts, run, len(records), watch)
+        if records and last.path != evaluation_folder(run.scope(len(records))):
+            last = await _evaluate(parts, run, len(records), watch)
         return await summarise(parts, run, first, last, records)
 
 

@@ -100,6 +100,6 @@ def _start(home: Home, pipe: int, progress: Callable[[float], None] | None) -> t
 
 def _healthy(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/api/health", timeout=5.0, trust_env=False).status_code == 200
+        return httpx.get(f"{url}/api/health", timeout=15.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False

@@ -122,7 +122,7 @@ def _wait(child: Child, timeout_s: float) -> None:
     while not any("Ray runtime started" in line for line in child.log_tail(50)):
         if not child.alive or time.monotonic() > deadline:
             lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
-            child.stop()
+            stop()
             raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
         time.sleep(0.05)
 

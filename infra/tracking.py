@@ -100,10 +100,11 @@ class Tracking:
         return self._run_id
 
     def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
-        """Starts the run of this name, or goes on with it; its id. Params it already has stay as they are."""
+        """Starts the run of this name and these tags, or goes on with it; its id. Params it already has stay as they are."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
-        found = self._client.search_runs([self.experiment_id], f'attributes.run_name = "{run_name}"', max_results=1)
+        wanted = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
+        found = self._client.search_runs([self.experiment_id], " and ".join(wanted), max_results=1)
         if found:
             run = found[0]
             self._client.update_run(run.info.run_id, status="RUNNING")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import signal
 import time
 from collections.abc import Mapping
@@ -178,12 +179,20 @@ class SandboxKernel:
             return {}
         limit, kept = self._settings.expression_bytes, {}
         for name, answer in answers.items():
-            size = len(json.dumps(answer))
+            size = _size(answer)
             if not isinstance(answer, dict) or size > limit:
-                error = {"status": "error", "ename": "TooLarge", "evalue": f"{size} bytes, {limit} are allowed"}
+                error = {"status": "error", "ename": "TooLarge", "evalue": f"{size:g} bytes, {limit} are allowed"}
                 answer = {**error, "traceback": []}
             kept[str(name)] = answer
         return kept
+
+
+def _size(answer: object) -> float:
+    """Bytes as JSON; more than any limit when it is nested too deep to be written."""
+    try:
+        return len(json.dumps(answer))
+    except RecursionError:
+        return math.inf
 
 
 def _text(data: object) -> str:

@@ -14,6 +14,7 @@ from sandbox.wire import Message, Wire
 
 # Messages taken in one turn of the event loop: a flood from one kernel must not starve the others.
 _TURN = 50
+_FRAMES = 16
 
 
 class Link:
@@ -52,6 +53,9 @@ class Link:
             try:
                 frames = sock.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                return
+            if len(frames) > _FRAMES:
+                self.close()  # no Jupyter message has so many: each may be as large as a whole message may
                 return
             message = self._wire.parse(frames)
             if message is not None:

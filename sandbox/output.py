@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 Status = Literal["ok", "error", "timeout", "dead"]
 
@@ -33,8 +34,8 @@ class Execution:
 
 
 def plain(text: str) -> str:
-    """`text` without terminal colours, NUL bytes and lone surrogates: safe to encode, store and tokenise."""
-    return _SURROGATE.sub("\ufffd", _ANSI.sub("", text).replace("\x00", "\ufffd"))
+    """`text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and print."""
+    return _UNPRINTABLE.sub("\ufffd", _ANSI.sub("", text))
 
 
 def shorten(text: str, limit: int) -> tuple[str, bool]:

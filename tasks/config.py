@@ -55,7 +55,7 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name; also MLflow's experiment")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name")
     seed: int = 0
     iterations: int = Field(ge=0)
     home: str = Field(".nbrl", description="folder of the local servers' state and logs")

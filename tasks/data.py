@@ -1,7 +1,8 @@
 """Questions and the corpus of a run: generated, or read from files."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ SCHEMA = pa.schema(
 )
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 SPLITS = ("train", "held_out")
+ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
 class GeneratedData(BaseModel):
@@ -31,8 +33,8 @@ class GeneratedData(BaseModel):
 
     kind: Literal["generated"] = "generated"
     seed: int = 0
-    train: int = Field(1024, ge=1)
-    held_out: int = Field(256, ge=1)
+    train: int = Field(1024, ge=1, le=10_000)
+    held_out: int = Field(256, ge=1, le=2_000)
 
 
 class FileData(BaseModel):
@@ -50,16 +52,23 @@ DataSettings = Annotated[GeneratedData | FileData, Field(discriminator="kind")]
 
 
 def check(settings: GeneratedData | FileData) -> int:
-    """Number of training questions. Raises ConfigError when a file is missing or not of the schema."""
+    """Number of training questions. Raises ConfigError when a file is missing or not what it must be."""
     if isinstance(settings, GeneratedData):
         return settings.train
-    return len(_read(settings.train, SCHEMA)) if len(_read(settings.held_out, SCHEMA)) else 0
+    if settings.corpus is not None:
+        _read(settings.corpus, CORPUS_SCHEMA)
+    train, _ = _questions(settings.train), _questions(settings.held_out)
+    return len(train)
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """A Parquet file of `schema` without a null or a row too few."""
     if not path.is_file():
         raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to Parquet files")
-    table = pq.read_table(path)
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigError(f"data file {path} is no readable Parquet file: {error}") from error
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise ConfigError(f"data file {path} lacks the column {missing[0]!r}; it needs {', '.join(schema.names)}")
@@ -67,13 +76,27 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         table = table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise ConfigError(f"data file {path} is not of the schema {', '.join(map(str, schema))}: {error}") from error
-    if "answers" in schema.names:
-        rows: list[dict[str, Any]] = table.to_pylist()
-        if len({row["id"] for row in rows}) < len(rows):
-            raise ConfigError(f"data file {path} has a repeated id; every question needs its own")
-        for row in rows:
-            if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):
-                raise ConfigError(f"data file {path}: question {row['id']!r} has an empty answer; give it one or leave it out")
+    if not len(table):
+        raise ConfigError(f"data file {path} has no rows")
+    for name in schema.names:
+        if table[name].null_count:
+            raise ConfigError(f"data file {path}: {table[name].null_count} rows have no {name!r}; fill it or leave them out")
+    return table
+
+
+def _questions(path: Path) -> pa.Table:
+    """Questions with ids that can name files, each once, and at least one answer that says something."""
+    table = _read(path, SCHEMA)
+    ids: list[str] = table["id"].to_pylist()
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"data file {path} has a repeated id; every question needs its own")
+    for row in table.select(["id", "question", "answers"]).to_pylist():
+        if not ID.fullmatch(row["id"]):
+            raise ConfigError(f"data file {path}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")
+        if not row["question"].strip():
+            raise ConfigError(f"data file {path}: question {row['id']!r} is empty")
+        if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):
+            raise ConfigError(f"data file {path}: question {row['id']!r} has an empty answer; give it one or leave it out")
     return table
 
 
@@ -82,7 +105,7 @@ def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> 
     if storage.exists(f"{folder}/corpus.parquet"):
         return
     if isinstance(settings, FileData):
-        tables = {split: _read(path, SCHEMA) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
+        tables = {split: _questions(path) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
         corpus = _read(settings.corpus, CORPUS_SCHEMA) if settings.corpus else CORPUS_SCHEMA.empty_table()
     else:
         worlds = {

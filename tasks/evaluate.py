@@ -3,20 +3,22 @@
 from agent.trajectory import Status
 from tasks.node import node
 from tasks.parts import Parts
+from tasks.publish import serve
 from tasks.reward.node import score_trajectories
 from tasks.rollout.node import roll_out, task_rows
 from tasks.scope import Artifact, Scope, derive_seed
 
 
-async def evaluate_into(parts: Parts, folder: str, questions_path: str, seed: int) -> Artifact:
-    """Trajectories and rewards of the first `evaluate.questions` questions below `folder`; metrics without prefix.
+async def evaluate_into(parts: Parts, folder: str, questions_path: str, seed: int, version: str) -> Artifact:
+    """Trajectories of the first `evaluate.questions` questions, from weights `version`, and rewards, below `folder`.
 
     A trajectory that failed counts as wrong: an evaluation never shrinks to what went well.
     """
     settings = parts.config.evaluate
     questions = parts.storage.read_table(questions_path).slice(0, settings.questions)
+    questions = questions.append_column("group", questions["id"])
     rows = task_rows(questions, settings.samples, seed)
-    trajectories = await roll_out(parts, rows, folder, settings.sampling, None)
+    trajectories = await roll_out(parts, rows, folder, settings.sampling, version)
     rewards = await score_trajectories(parts, trajectories.path, questions_path, f"{folder}/rewards.parquet")
     metrics = {
         "em": rewards.metrics["reward/em"],
@@ -31,8 +33,15 @@ async def evaluate_into(parts: Parts, folder: str, questions_path: str, seed: in
     return Artifact(path=folder, digest=rewards.digest, metrics=metrics)
 
 
+def evaluation_folder(scope: Scope) -> str:
+    return f"runs/{scope.run}/evaluations/{scope.iteration:06d}"
+
+
 @node
 async def evaluate(parts: Parts, scope: Scope) -> Artifact:
     """The policy after `scope.iteration` updates on the held-out questions. The same seed every time: the same draw of luck."""
-    folder = f"runs/{scope.run}/evaluations/{scope.iteration:06d}"
-    return await evaluate_into(parts, folder, f"runs/{scope.run}/data/held_out.parquet", derive_seed(scope.seed, "evaluate"))
+    version = await serve(parts, scope)
+    folder = evaluation_folder(scope)
+    return await evaluate_into(
+        parts, folder, f"runs/{scope.run}/data/held_out.parquet", derive_seed(scope.seed, "evaluate"), version
+    )

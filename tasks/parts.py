@@ -23,15 +23,17 @@ class Parts:
         config: RunConfig,
         storage: Storage,
         scratch: Path,
+        initial: Path,
         servers: list[EngineServer],
         engines: list[EngineClient],
         hosts: HostPool,
         learner: LearnerHandle | None,
         tracking: Tracking | None,
     ) -> None:
-        self.config, self.storage, self.scratch = config, storage, scratch
+        self.config, self.storage, self.scratch, self.initial = config, storage, scratch, initial
         self._servers, self.engines, self.hosts = servers, engines, hosts
         self._learner, self._tracking = learner, tracking
+        self.warn: Callable[[str], None] = lambda text: None
         self.progress: Callable[[int], None] = lambda finished: None
 
     @property

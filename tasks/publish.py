@@ -33,6 +33,16 @@ async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
     )
 
 
+async def serve(parts: Parts, scope: Scope) -> str:
+    """The version that `scope.iteration` updates make, served by every engine: published again where another one is."""
+    version = str(scope.iteration)
+    for client in parts.engines:
+        if await client.weights_version() != version:
+            folder = (await parts.local_folder(scope.checkpoint(scope.iteration))) / "hf" if scope.iteration else parts.initial
+            await client.publish(folder, version)
+    return version
+
+
 async def prove(parts: Parts, scope: Scope, version: str) -> float:
     """Largest difference, over all engines, between the engine's and the trainer's log-probs of the canary."""
     result = json.loads(parts.storage.read_bytes(f"{scope.folder}/update/result.json"))

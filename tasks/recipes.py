@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,9 +22,10 @@ def names() -> list[str]:
 def find(recipe: str) -> Path:
     """A recipe by name or by path."""
     named = FOLDER / f"{recipe}.yaml"
-    path = named if named.is_file() else Path(recipe)
-    if path.is_file():
-        return path
+    with suppress(OSError):  # a name too long to be a path
+        path = named if named.is_file() else Path(recipe)
+        if path.is_file():
+            return path
     near = difflib.get_close_matches(recipe, names(), 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names())}; or give the path of a YAML file."
     raise ConfigError(f"there is no recipe {recipe!r}; {hint}")
@@ -34,8 +36,10 @@ def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
     path = find(recipe)
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"recipe {path} is not YAML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"recipe {path} must be a YAML mapping of settings")
     for override in overrides:

@@ -17,7 +17,7 @@ from tasks.traces import log_traces
 class Record(BaseModel):
     """What an iteration leaves. `cursor` is the first prompt of the next one; `checkpoint` is what it published."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     iteration: int
     cursor: int
@@ -50,7 +50,8 @@ def merge(artifacts: list[Artifact]) -> dict[str, float]:
 def time_metrics(seconds: Mapping[str, float], metrics: Mapping[str, float], started: float) -> dict[str, float]:
     """Wall seconds by node and the share that is neither generation, cell execution nor the update's own computation."""
     wall = time.monotonic() - started
-    work = metrics["rollout/busy_seconds"] + metrics["update/compute_seconds"]
+    # A node found done took no time now, whatever it took when it ran.
+    work = min(metrics["rollout/busy_seconds"], seconds["rollout"]) + min(metrics["update/compute_seconds"], seconds["update"])
     return {f"time/{name}": value for name, value in seconds.items()} | {
         "time/iteration": wall,
         "time/overhead": wall - work,

@@ -1,5 +1,6 @@
 """A run on storage: its identity, its configuration, and how far it came."""
 
+import re
 import uuid
 from datetime import datetime
 
@@ -11,6 +12,8 @@ from tasks import data
 from tasks.config import RunConfig
 from tasks.errors import ConfigError
 from tasks.scope import Scope
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Run(BaseModel):
@@ -40,7 +43,16 @@ class Run(BaseModel):
 
 
 def new_name(recipe: str) -> str:
-    return f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}"
+    return f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+
+
+def checked_name(name: str) -> str:
+    """The name, if it can be a folder's. Raises ConfigError."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"a run cannot be named {name!r}: use up to 100 letters, digits, '.', '_' and '-', first a letter or digit"
+        )
+    return name
 
 
 def find_run(storage: Storage, name: str) -> Run | None:

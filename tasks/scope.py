@@ -14,7 +14,7 @@ def derive_seed(*parts: object) -> int:
 class Artifact(BaseModel):
     """A reference to immutable data under the storage root, with the small figures worth showing about it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     path: str
     digest: str

@@ -23,6 +23,7 @@ from tasks.run import Run
 from tasks.update.handle import LearnerHandle
 
 T = TypeVar("T")
+LEARNER_STOP_S = 5.0
 
 
 class Progress(Protocol):
@@ -58,7 +59,7 @@ async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: 
 
 async def _learner(stack: AsyncExitStack, config: RunConfig, model: Path, scratch: Path) -> LearnerHandle:
     learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"))
-    stack.callback(learner.stop)
+    stack.callback(learner.stop, LEARNER_STOP_S)
     await learner.ready()
     return learner
 
@@ -101,11 +102,11 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
             progress.node("engine", _engines(stack, config, serving, str(updates), home)),
             both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
         )
-        yield Parts(config, storage, scratch, servers, engines, hosts, learner, tracking)
+        yield Parts(config, storage, scratch, initial, servers, engines, hosts, learner, tracking)
 
 
 @asynccontextmanager
-async def evaluation_parts(config: RunConfig, model: Path, corpus: str, progress: Progress) -> AsyncIterator[Parts]:
+async def evaluation_parts(config: RunConfig, model: Path, version: str, corpus: str, progress: Progress) -> AsyncIterator[Parts]:
     """Engine and sandbox hosts only."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
@@ -117,10 +118,10 @@ async def evaluation_parts(config: RunConfig, model: Path, corpus: str, progress
             return await progress.node("sandbox hosts", _hosts(stack, config, model, corpus, storage))
 
         (servers, engines), hosts = await both(
-            progress.node("engine", _engines(stack, config, model, "evaluation", home)),
+            progress.node("engine", _engines(stack, config, model, version, home)),
             on_ray(),
         )
-        yield Parts(config, storage, scratch, servers, engines, hosts, None, None)
+        yield Parts(config, storage, scratch, model, servers, engines, hosts, None, None)
 
 
 async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
@@ -147,8 +148,11 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
-    """A local folder for what must be a file here and now; gone at the end, and what a killed run left goes at the start."""
+    """A local folder for what must be a file here and now; gone at the end, and what killed runs left goes at the start."""
     scratch = home.root / "scratch" / f"{name}-{os.getpid()}"
+    for left in scratch.parent.glob("*"):
+        if not Path("/proc", left.name.rpartition("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from agent.trajectory import ToolCall
 
-RESULT_CHARS = 20_000
+RECORDED_CHARS = 4_000
+RECORDED_CALLS = 64
 
 
 class Tool(Protocol):
@@ -27,7 +28,7 @@ def describe(tools: Iterable[Tool]) -> str:
 
 
 class Toolbox:
-    """The tools one trajectory may call, and a record of every call. One toolbox serves one trajectory."""
+    """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory."""
 
     def __init__(self, tools: Iterable[Tool], timeout_s: float = 30.0) -> None:
         self.tools = {tool.name: tool for tool in tools}
@@ -49,15 +50,19 @@ class Toolbox:
             result = f"{type(error).__name__}: {error}"
             raise
         finally:
-            self._calls.append(
-                ToolCall(
-                    name=name[:100],
-                    arguments=json.dumps(arguments, default=str)[:RESULT_CHARS],
-                    result=json.dumps(result, default=str)[:RESULT_CHARS],
-                    ok=ok,
-                    seconds=time.perf_counter() - started,
-                )
+            if len(self._calls) < RECORDED_CALLS:
+                self._record(name, arguments, result, ok, time.perf_counter() - started)
+
+    def _record(self, name: str, arguments: dict[str, Any], result: object, ok: bool, seconds: float) -> None:
+        self._calls.append(
+            ToolCall(
+                name=name[:100],
+                arguments=json.dumps(arguments, default=str)[:RECORDED_CHARS],
+                result=json.dumps(result, default=str)[:RECORDED_CHARS],
+                ok=ok,
+                seconds=seconds,
             )
+        )
 
     def take_calls(self) -> list[ToolCall]:
         """The calls since this was last asked."""

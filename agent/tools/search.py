@@ -5,6 +5,8 @@ from typing import Any
 
 import bm25s
 
+from agent.errors import ToolError
+
 
 class SearchTool:
     """`search(query)` returns the `top_k` best passages of the corpus, one a line, best first."""
@@ -17,6 +19,8 @@ class SearchTool:
         self._passages = list(passages)
         self._top_k = min(top_k, len(self._passages))
         self._index = bm25s.BM25()
+        if not any(len(word) > 1 for passage in self._passages for word in passage.split()):
+            raise ToolError("the corpus of search has no words; give passages of text")
         self._index.index(bm25s.tokenize(self._passages, stopwords=None, show_progress=False), show_progress=False)
 
     async def call(self, arguments: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ they are those of the policy, as the trainer computes them, and the tokens were 
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,10 +91,6 @@ class EngineClient:
             raise EngineError(
                 f"the engine at {self.url} aborted a request: {meta['finish_reason'].get('message', 'no reason given')}"
             )
-        if finish == "abort":
-            raise EngineError(
-                f"the engine at {self.url} aborted a request: {meta['finish_reason'].get('message', 'no reason given')}"
-            )
         token_ids = [int(pair[1]) for pair in pairs]
         if token_ids != answer["output_ids"]:
             raise EngineError(f"the engine at {self.url} returned log-probs of other tokens than it sampled")
@@ -144,8 +141,11 @@ class EngineClient:
                 body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
                 await self._call("POST", "/update_weights_from_disk", body)
                 await self._flush()
-            finally:
-                await self.unpause()
+            except BaseException:
+                with contextlib.suppress(EngineError):  # the first error tells more
+                    await self.unpause()
+                raise
+            await self.unpause()
             served = await self.weights_version()
         except EngineError as error:
             raise PublishError(f"weights {version} did not reach the engine at {self.url}: {error}") from error

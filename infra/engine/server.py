@@ -64,9 +64,7 @@ def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: 
     """Starts an engine without waiting for it; hand it to `wait`."""
     model_path = Path(model_path).absolute()
     if not settings.python.exists():
-        raise EngineError(
-            f"there is no engine environment at {settings.environment}: run `make setup`, or set engine.environment"
-        )
+        raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
     port = free_port() if settings.port is None else settings.port + index

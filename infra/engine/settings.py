@@ -49,8 +49,17 @@ class EngineSettings(BaseModel):
         return self.device
 
     @property
+    def folder(self) -> Path:
+        """The engine's environment: from where the command runs, or else beside the code, where set-up makes it."""
+        here, beside = Path(self.environment).absolute(), CODE / self.environment
+        return beside if beside.exists() and not here.exists() else here
+
+    @property
     def python(self) -> Path:
-        return Path(self.environment).absolute() / "bin" / "python"
+        return self.folder / "bin" / "python"
+
+
+CODE = Path(__file__).resolve().parents[2]
 
 
 # What settings of their own decide, and what the client relies on.
@@ -146,7 +155,7 @@ def _model_sources(package: Path) -> dict[str, str]:
 def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str]:
     """SGLang's model files that do not speak of this model's class: importing all 200 of them costs seconds at every start."""
     names = _model_config(model_path).get("architectures") or []
-    packages = list(Path(settings.environment).absolute().glob("lib/python3*/site-packages/sglang/srt/models"))
+    packages = list(settings.folder.glob("lib/python3*/site-packages/sglang/srt/models"))
     if not names or not packages:
         return []
     sources = _model_sources(packages[0])

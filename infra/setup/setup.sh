@@ -20,7 +20,8 @@ if ! command -v bwrap >/dev/null; then
 fi
 
 stamp=$(cat pyproject.toml uv.lock infra/engine/environment/uv.lock infra/setup/setup.sh | sha256sum | cut -d' ' -f1)
-[ "$(cat .venv/.nbrl-setup .venv-engine/.nbrl-setup 2>/dev/null | sort -u)" = "$stamp" ] && exit 0
+made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
+made .venv && made .venv-engine && exit 0
 
 if ! command -v uv >/dev/null; then
   say "installing uv"

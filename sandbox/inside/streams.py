@@ -18,6 +18,7 @@ _NUMBERS = {"stdout": 1, "stderr": 2}
 
 def cut(text: str, limit: int) -> str:
     """`text` within about `limit` characters, without its middle when it is longer."""
+    text = text if text.isascii() else text.encode("utf-8", "replace").decode()  # lone surrogates cannot be sent
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}\n… cut …\n{text[-(limit // 2) :]}"

@@ -18,7 +18,8 @@ FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution"]
 
 def with_answers(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
     """Trajectories with their question's references in the column `answers`."""
-    references: dict[str, Any] = dict(zip(prompts["id"].to_pylist(), prompts["answers"].to_pylist(), strict=True))
+    groups = prompts["group" if "group" in prompts.column_names else "id"]
+    references: dict[str, Any] = dict(zip(groups.to_pylist(), prompts["answers"].to_pylist(), strict=True))
     answers = [references[group] for group in trajectories["group"].to_pylist()]
     return trajectories.select(COLUMNS).append_column("answers", pa.array(answers, pa.list_(pa.string())))
 

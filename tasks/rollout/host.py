@@ -95,14 +95,13 @@ class SandboxHost:
         there = set(self._plan.storage.list(batch.folder))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=batch.engine.request_timeout_s, limits=limits) as client:
+        async with httpx.AsyncClient(timeout=batch.engine.request_timeout_s, limits=limits, trust_env=False) as client:
 
             async def one(row: dict[str, Any]) -> Trajectory:
                 path = f"{batch.folder}/{row['id']}.parquet"
                 async with gate:
-                    if path in there:
-                        trajectory = from_table(await asyncio.to_thread(self._plan.storage.read_table, path))[0]
-                    else:
+                    trajectory = await asyncio.to_thread(self._earlier, path) if path in there else None
+                    if trajectory is None:
                         trajectory = await self._attempts(Task(**row), client, batch)
                         await asyncio.to_thread(self._plan.storage.write_table, path, to_table([trajectory]))
                 self._finished += 1
@@ -110,13 +109,19 @@ class SandboxHost:
 
             return to_table(await asyncio.gather(*(one(row) for row in batch.rows)))
 
+    def _earlier(self, path: str) -> Trajectory | None:
+        """A trajectory that an earlier attempt at the batch finished. One that failed is tried again."""
+        trajectory = from_table(self._plan.storage.read_table(path))[0]
+        return None if trajectory.status is Status.FAILED else trajectory
+
     async def _attempts(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
         """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
         for attempt in range(self._plan.rollout.attempts):
+            if attempt:
+                await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
             trajectory = await self._episode(task, client, batch)
             if trajectory.status is not Status.FAILED:
                 break
-            await asyncio.sleep(min(5.0, 0.2 * 2**attempt))
         return trajectory
 
     async def _episode(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
@@ -130,6 +135,8 @@ class SandboxHost:
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
+        except Exception as error:  # whatever one trajectory brings up must not end the others
+            return failed(task, f"{type(error).__name__}: {error}")
 
 
 def failed(task: Task, reason: str) -> Trajectory:

@@ -11,6 +11,7 @@ from agent.trajectory import Status
 from tasks.errors import BrokenInvariantError, RolloutError
 from tasks.node import node
 from tasks.parts import Parts
+from tasks.publish import serve
 from tasks.scope import Artifact, Scope, derive_seed
 
 
@@ -18,14 +19,14 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
     """One row a trajectory: what the agent may know of its prompt. The references stay behind."""
     return [
         {
-            "id": f"{prompt['id']}-{sample}",
-            "group": prompt["id"],
+            "id": f"{prompt['group']}-{sample}",
+            "group": prompt["group"],
             "sample": sample,
             "question": prompt["question"],
             "ability": prompt["ability"],
-            "seed": derive_seed(seed, prompt["id"], sample),
+            "seed": derive_seed(seed, prompt["group"], sample),
         }
-        for prompt in prompts.select(["id", "question", "ability"]).to_pylist()
+        for prompt in prompts.select(["group", "question", "ability"]).to_pylist()
         for sample in range(group_size)
     ]
 
@@ -49,7 +50,7 @@ def rollout_metrics(table: pa.Table) -> dict[str, float]:
     }
 
 
-async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str | None) -> Artifact:
+async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str) -> Artifact:
     """Run all rows, write `<folder>/trajectories.parquet`, drop the single objects. Shared by training and evaluation.
 
     Raises RolloutError when every trajectory failed, BrokenInvariantError when one was sampled from other weights than `version`.
@@ -73,12 +74,12 @@ async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampli
     return Artifact(path=path, digest=digest, metrics=rollout_metrics(table))
 
 
-def check_weights(table: pa.Table, version: str | None) -> None:
-    """Every sampled action must come from the weights that are to be updated."""
+def check_weights(table: pa.Table, version: str) -> None:
+    """Every sampled action must come from the weights it is taken for."""
     nodes = pc.list_flatten(table["nodes"])
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
     found = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
-    if version is not None and found - {version}:
+    if found - {version}:
         raise BrokenInvariantError(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
 
 
@@ -86,5 +87,6 @@ def check_weights(table: pa.Table, version: str | None) -> None:
 async def rollout(parts: Parts, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
     """The groups of one round's prompts."""
     settings = parts.config.rollout
+    version = await serve(parts, scope)
     rows = task_rows(parts.storage.read_table(prompts.path), settings.group_size, scope.draw("rollout"))
-    return await roll_out(parts, rows, f"{scope.folder}/round-{round_}", parts.config.sampling, str(scope.iteration))
+    return await roll_out(parts, rows, f"{scope.folder}/round-{round_}", parts.config.sampling, version)

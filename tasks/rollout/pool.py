@@ -15,6 +15,8 @@ from tasks.rollout.host import Batch, HostPlan, SandboxHost
 
 POLL_S = 0.25
 RESTARTS = 3
+STOP_S = 10.0
+ANSWER_S = 2.0
 
 
 def run_on_host(
@@ -38,7 +40,9 @@ class HostPool:
         await asyncio.gather(*(host.start.remote() for host in self._hosts))
 
     async def stop(self) -> None:
-        await asyncio.gather(*(host.stop.remote() for host in self._hosts), return_exceptions=True)
+        """A host that does not stop in time is killed; its zygote ends with it."""
+        stops = [asyncio.ensure_future(_await(host.stop.remote())) for host in self._hosts]
+        await asyncio.wait(stops, timeout=STOP_S)
         for host in self._hosts:
             ray.kill(host)
 
@@ -56,19 +60,27 @@ class HostPool:
         count = len(self._hosts)
         shares = [pa.Table.from_pylist([{**row, "host": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
+        finished = before
         arguments = (self._hosts, urls, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
             healthy()
-            progress(sum(await self._finished()) - before)
+            finished = max(finished, sum(await self._finished()))
+            progress(finished - before)
         try:
             return work.result()
         except ray.exceptions.RayError as error:
             raise RolloutError(f"the sandbox hosts failed beyond their retry budget: {error}") from error
 
     async def _finished(self) -> list[int]:
+        """Nothing while a host is busy or being restarted: a count is not worth waiting for."""
         try:
-            return list(await asyncio.gather(*(host.finished.remote() for host in self._hosts)))
-        except ray.exceptions.RayActorError:
+            async with asyncio.timeout(ANSWER_S):
+                return list(await asyncio.gather(*(_await(host.finished.remote()) for host in self._hosts)))
+        except (ray.exceptions.RayActorError, TimeoutError):
             return [0]
+
+
+async def _await(reference: Any) -> Any:
+    return await reference

@@ -23,7 +23,16 @@ class SandboxedKernel:
         if execution.status in ("error", "timeout"):
             reported = (await self._kernel.execute("", timeout=timeout, expressions=state, silent=True)).expressions
         outputs = [Output(kind=output.kind, text=_text(output)) for output in execution.outputs]
-        return CellResult(execution.status, outputs, reported.get("state", {}).get("data", {}).get("application/json"))
+        return CellResult(execution.status, outputs, _state(reported.get("state")))
+
+
+def _state(reported: object) -> object:
+    """The state in a reply, or None: a cell can put anything in its place."""
+    match reported:
+        case {"data": {"application/json": state}}:
+            return state
+        case _:
+            return None
 
 
 def _text(output: SandboxOutput) -> str:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.errors import BrokenInvariantError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
@@ -21,13 +20,8 @@ COMPUTING = ("reference", "forward", "backward", "step")
 
 @node
 async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
-    """The checkpoint after one optimiser step; with nothing selected there is nothing to learn from and the run stops."""
+    """The checkpoint after one optimiser step on every trajectory that has an advantage."""
     advantage_rows = parts.storage.read_table(advantages.path)
-    if not len(advantage_rows):
-        raise BrokenInvariantError(
-            f"iteration {scope.iteration} has no group with signal after {parts.config.select.max_rounds} rounds; "
-            "raise rollout.prompts or select.max_rounds, or lower select.drop_rate"
-        )
     wanted = advantage_rows["trajectory"].unique()
     rounds = [parts.storage.read_table(artifact.path) for artifact in trajectories]
     batch = pa.concat_tables([table.filter(pc.is_in(table["id"], wanted)) for table in rounds])
@@ -54,6 +48,8 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     parts.storage.write_bytes(f"{scope.folder}/update/result.json", json.dumps(summary).encode())
     digest = weights_digest(out / "hf")
     shutil.rmtree(work, ignore_errors=True)
+    if result.skipped:
+        parts.warn(f"iteration {scope.iteration + 1}: the optimiser step was skipped, {result.skipped}")
     return Artifact(path=checkpoint, digest=digest, metrics=update_metrics(result.metrics))
 
 
