@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/learning.py [--seeds 0,1,2] [--set section.key=value …]
 
-One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command: start
-of all servers and both evaluations included, environments set up before.
+One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command,
+with both evaluations and the start of all servers; environments are set up before.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.policy import Sampling
 from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer
 from infra.engine.settings import EngineSettings
 from infra.ray_cluster import RaySettings
 from infra.storage import StorageSettings
@@ -94,6 +95,10 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
     if model is not None and limit > model.get("max_position_embeddings", limit):
         raise ConfigError(
             f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
+        )
+    if model is not None and ChatTokenizer.load(config.policy.path).vocab_size > model["vocab_size"]:
+        raise ConfigError(
+            f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
         )
     if config.engine.max_total_tokens is not None and limit > config.engine.max_total_tokens:
         raise ConfigError(

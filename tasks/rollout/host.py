@@ -28,6 +28,8 @@ from sandbox.settings import SandboxSettings
 from tasks.rollout.settings import RolloutSettings
 from tasks.rollout.wiring import SandboxedKernel
 
+KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
+
 
 @dataclass(frozen=True)
 class HostPlan:
@@ -94,7 +96,7 @@ class SandboxHost:
         await self.start()
         there = set(self._plan.storage.list(batch.folder))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
-        limits = httpx.Limits(max_connections=None)
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S)
         async with httpx.AsyncClient(timeout=batch.engine.request_timeout_s, limits=limits, trust_env=False) as client:
 
             async def one(row: dict[str, Any]) -> Trajectory:

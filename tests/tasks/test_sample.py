@@ -1,7 +1,8 @@
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sample import visit_order
+from tasks.sample import visit_order, with_groups
 from tasks.scope import derive_seed
 
 
@@ -27,3 +28,11 @@ def test_seeds_depend_on_every_part() -> None:
         )
         == 5
     )
+
+
+def test_a_batch_across_an_epochs_edge_has_no_group_twice() -> None:
+    rows = visit_order(0, 12, 8, 8)
+    prompts = pa.table({"id": [str(row) for row in rows]})
+    groups = with_groups(prompts, [(8 + step) // 12 for step in range(8)])["group"].to_pylist()
+    assert len(set(groups)) == 8
+    assert [group for group in groups if "." not in group] == [str(row) for row in rows[:4]]

@@ -1,0 +1,77 @@
+"""The agent's loop on a real sandboxed kernel, with cells that lie about their state."""
+
+import asyncio
+
+import pytest
+
+from agent.kernel import CellResult
+from agent.notepad import State, read_state
+from agent.prelude import prelude
+from agent.tools.base import Tool, Toolbox
+from agent.tools.search import SearchTool
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.rollout.wiring import SandboxedKernel
+
+TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
+
+
+def run(*cells: str) -> tuple[list[CellResult], Toolbox]:
+    async def work() -> tuple[list[CellResult], Toolbox]:
+        toolbox = Toolbox(TOOLS)
+        async with KernelPool(SandboxSettings(warm=0), prelude=prelude(TOOLS)) as pool, pool.kernel(toolbox.call) as kernel:
+            wired = SandboxedKernel(kernel)
+            return [await wired.execute(cell, 20.0) for cell in cells], toolbox
+
+    return asyncio.run(work())
+
+
+def test_answer_notepad_and_tools_reach_the_host() -> None:
+    results, toolbox = run("found = search('Tilo born')\nprint(found)\nnotepad.add_facts(found)", "submit_final_answer('Keldra')")
+    assert results[0].outputs[0].text == "Tilo was born in Keldra.\n"
+    assert read_state(results[1].state, State()).answer == "Keldra"
+    assert read_state(results[1].state, State()).notepad.facts == ["Tilo was born in Keldra."]
+    assert [call.name for call in toolbox.take_calls()] == ["search"]
+
+
+def test_a_cell_that_fails_still_reports_its_answer() -> None:
+    results, _ = run("submit_final_answer(7)\n1 / 0")
+    assert results[0].status == "error"
+    assert results[0].outputs[-1].text == "ZeroDivisionError: division by zero"
+    assert read_state(results[0].state, State()).answer == "7"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "None",
+        "{'state': None}",
+        "{'state': {'status': 'ok', 'data': []}}",
+        "{'state': {'status': 'ok', 'data': {'application/json': 5}}}",
+        "{'state': {'status': 'ok', 'data': {'application/json': {'answer': ['x'], 'notepad': 3}}}}",
+        "{'state': {'status': 'ok', 'data': {'application/json': {'answer': 'x' * 10**6}}}}",
+    ],
+)
+def test_a_forged_reply_is_data_and_the_notepad_in_view_stays(lie: str) -> None:
+    results, _ = run(f"get_ipython().user_expressions = lambda e: {lie}")
+    before = State()
+    assert read_state(results[0].state, before) is before
+
+
+def test_a_reply_nested_too_deep_is_no_state() -> None:
+    deep = "d = []\nfor _ in range(900):\n    d = [d]\nget_ipython().user_expressions = lambda e: {'state': {'data': d}}"
+    results, _ = run(deep)
+    assert read_state(results[0].state, State()).answer is None
+
+
+def test_text_that_cannot_be_encoded_is_replaced() -> None:
+    results, _ = run("submit_final_answer('a\\ud800b')\nprint('c\\ud800d')")
+    assert results[0].status == "ok"
+    assert read_state(results[0].state, State()).answer == "a?b"
+    assert "d" in results[0].outputs[0].text
+
+
+def test_a_flood_of_calls_is_recorded_within_bounds() -> None:
+    results, toolbox = run("for i in range(300):\n    search('Tilo')")
+    assert results[0].status == "ok"
+    assert len(toolbox.take_calls()) == 64
