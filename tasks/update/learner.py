@@ -26,6 +26,7 @@ from tasks.update.scorer import Scorer
 from tasks.update.settings import UpdateSettings
 from tasks.update.tree import chain
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 INITIAL = ""  # stands for the initial model where a checkpoint's identity would
 Value = TypeVar("Value")
 
@@ -39,7 +40,7 @@ class Learner:
 
     def __init__(self, settings: UpdateSettings, model_path: str, device: torch.device) -> None:
         self._settings, self._model_path, self._device = settings, model_path, device
-        self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        self._dtype = DTYPES[settings.dtype]
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
         self._mesh = init_device_mesh(device.type, (self._world,), mesh_dim_names=("data",))
         self._together(lambda: check_model(model_path))

@@ -24,5 +24,5 @@ class UpdateSettings(BaseModel):
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the k3 estimate; 0 loads no reference model")
     kl_clamp: float = Field(10.0, gt=0, description="bound on |logp_ref - logp| inside the k3 estimate")
-    tokens_per_micro_batch: int = Field(4096, ge=1, description="unique tokens of one forward; a longer trajectory goes alone")
+    tokens_per_micro_batch: int = Field(8192, ge=1, description="unique tokens of one forward; a longer trajectory goes alone")
     seed: int = Field(0, ge=0)

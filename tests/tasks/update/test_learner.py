@@ -100,13 +100,13 @@ def test_without_kl_no_reference_is_loaded(policy: Path) -> None:
     assert make(policy, kl_coefficient=0)._reference is None
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_never_trained_on(policy: Path, tmp_path: Path, bad: float) -> None:
+@pytest.mark.parametrize(("bad", "what"), [(float("nan"), "loss"), (float("inf"), "loss"), (1e30, "gradient")])
+def test_what_is_not_finite_is_never_trained_on(policy: Path, tmp_path: Path, bad: float, what: str) -> None:
     learner, trajectories = make(policy), update_lab.make_trajectories(9)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "bad"), lambda row: bad if row == 1 else 1.0)
     result = learner.execute(order)
     assert result.metrics["update/skipped"] == 1
-    assert "loss" in result.skipped
+    assert what in result.skipped
     assert_same(weights(result.checkpoint), load_file(policy / "model.safetensors"))
     good = {"iteration": 1, "checkpoint_in": result.checkpoint}
     after = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "after"), lambda _: 1.0, **good))

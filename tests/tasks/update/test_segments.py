@@ -7,6 +7,7 @@ import update_lab
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.trajectory import Node
 from tasks.update.segments import LONGEST, plan
 from tasks.update.tree import Example, Forest, chain
 
@@ -30,6 +31,15 @@ def test_each_token_attends_to_its_root_path_once(seed: int, count: int) -> None
     end_T = forest.pack(range(count)).end_T
     i, j = np.indices((len(end_T), len(end_T)))
     np.testing.assert_array_equal(attended(end_T), (j <= i) & (i < end_T[j]))
+
+
+@given(st.lists(update_lab.forests(), min_size=1, max_size=3))
+def test_each_token_of_any_tree_attends_to_its_root_path_once(trees: list[list[Node]]) -> None:
+    examples = [Example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(trees)]
+    end_T = Forest(examples).pack(range(len(trees))).end_T
+    i, j = np.indices((len(end_T), len(end_T)))
+    if len(end_T):
+        np.testing.assert_array_equal(attended(end_T), (j <= i) & (i < end_T[j]))
 
 
 def test_long_runs_are_cut() -> None:

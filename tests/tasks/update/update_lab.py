@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from hypothesis import strategies as st
 
 from agent.trajectory import ROOT, Node, Status, Trajectory, to_table
 from tasks.update.batch import ADVANTAGES_SCHEMA
@@ -75,6 +76,28 @@ def alternating(row: int) -> float:
 def make_trajectories(seed: int, count: int = 6) -> list[Trajectory]:
     draw = rng(seed)
     return [make_trajectory(draw, f"t{index}", steps=int(draw.integers(1, 4))) for index in range(count)]
+
+
+def node(parent: int, ids: list[int], step: int = -1) -> Node:
+    """A sampled node when it has a step, else a trunk node."""
+    if step < 0:
+        return Node(parent=parent, kind="observation", step=step, token_ids=ids)
+    return Node(parent=parent, kind="sampled", step=step, token_ids=ids, logprobs=[-0.5] * len(ids))
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Node]:
+    """Any trees, with empty nodes, several roots and sampled nodes anywhere but first on a path."""
+    nodes = [node(ROOT, draw(st.lists(st.integers(0, 99), min_size=1, max_size=4)))]
+    for index in range(1, draw(st.integers(2, 12))):
+        parent = draw(st.integers(0, index - 1))
+        ids = draw(st.lists(st.integers(0, 99), max_size=4))
+        nodes.append(node(parent, ids, step=index if draw(st.booleans()) else -1))
+    return nodes
+
+
+def steps_of(nodes: list[Node]) -> dict[int, float]:
+    return {each.step: float(each.step) for each in nodes if each.kind == "sampled"}
 
 
 def write_order(
