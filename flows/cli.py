@@ -86,6 +86,7 @@ def train(
 def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
     from infra.home import Home as LocalHome
     from infra.storage import Storage
+    from tasks.outcome import finished
     from tasks.plan import plan
     from tasks.preflight import preflight, writable
     from tasks.recipes import load
@@ -110,7 +111,7 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
     with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
         run = open_run(config, name, storage)
         try:
-            summary = _run(config.home, work)
+            summary = finished(run, config, storage) or _run(config.home, work)
         except BaseException:
             drop_if_empty(run, storage)
             raise

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tasks.summary import Summary
+from tasks.outcome import Summary
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record")
 BARS = "▁▂▃▄▅▆▇█"

@@ -6,12 +6,13 @@ from flows.iterate import iterate
 from flows.watch import Watch
 from tasks.config import RunConfig
 from tasks.evaluate import evaluate, evaluation_folder
+from tasks.outcome import Summary
 from tasks.parts import Parts
 from tasks.record import Record, read_record
 from tasks.run import Run
 from tasks.scope import Artifact
 from tasks.start import training_parts
-from tasks.summary import Summary, summarise
+from tasks.summary import summarise
 
 
 @flow(name="train", validate_parameters=False, flow_run_name="{run.name}")

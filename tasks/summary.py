@@ -5,31 +5,11 @@ import io
 from collections import defaultdict
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
+from tasks.outcome import Summary
 from tasks.parts import Parts
 from tasks.record import Record
 from tasks.run import Run
 from tasks.scope import Artifact
-
-
-class Summary(BaseModel):
-    """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    run: str
-    before: dict[str, float]
-    after: dict[str, float]
-    iterations: int
-    trajectories: int
-    sampled_tokens: int
-    mismatch_max: float
-    overhead_share: float
-    seconds: dict[str, float]
-    curve: list[float]
-    curve_path: str
-    example: str
 
 
 def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
