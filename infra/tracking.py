@@ -132,10 +132,6 @@ class Tracking:
     def log_file(self, path: Path, folder: str | None = None) -> None:
         self._client.log_artifact(self.run_id, str(path), folder)
 
-    def log_figure(self, figure: Any, name: str) -> None:
-        """Keeps a matplotlib figure as `name`, whose ending says in what format."""
-        self._client.log_figure(self.run_id, figure, name)
-
     def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> str:
         """Registers weights kept elsewhere, at `uri`, as a logged model with its metrics; the model's id."""
         from mlflow import create_external_model

@@ -66,4 +66,7 @@ async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, r
     parts.storage.write_bytes(f"{run.folder}/summary.json", summary.model_dump_json(indent=1).encode())
     (parts.scratch / "learning-curve.png").write_bytes(picture)
     parts.tracking.log_file(parts.scratch / "learning-curve.png")
+    scores = sorted(key for key in after.metrics if key in ("em", "f1") or key.startswith("em/"))
+    columns = {name: [evaluation.metrics[key] for key in scores] for name, evaluation in (("before", before), ("after", after))}
+    parts.tracking.log_table("held-out", {"score": scores, **columns})
     return summary

@@ -79,16 +79,6 @@ def test_traces(home: Home) -> None:
     ]
 
 
-def test_figures(home: Home) -> None:
-    from matplotlib.figure import Figure
-
-    tracking = Tracking(TrackingSettings(), home)
-    run_id = tracking.start_run("figures", {}, {})
-    tracking.log_figure(Figure(), "curve.png")
-    tracking.end()
-    assert [file.path for file in client(tracking).list_artifacts(run_id)] == ["curve.png"]
-
-
 def test_other_database_and_experiment(home: Home, tmp_path: Path) -> None:
     settings = TrackingSettings(uri=f"sqlite:///{home.mlflow}/mlflow.db", artifacts=tmp_path.as_uri(), experiment="other")
     tracking = Tracking(settings, home)
