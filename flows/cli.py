@@ -32,6 +32,11 @@ def _fail(error: BaseException) -> typer.Exit:
     return typer.Exit(1)
 
 
+def _root_flag(config: Any) -> str:
+    """What `nbrl show` must be told to find this run's storage."""
+    return "" if config.storage.root == ".nbrl/storage" else f" --root {config.storage.root}"
+
+
 def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
     from infra import prefect_server, tracking
@@ -115,9 +120,10 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
         except BaseException:
             drop_if_empty(run, storage)
             raise
-    from flows.report import report
+    from flows.report import closing, report
 
     out.print(report(summary))
+    out.print(closing(summary, _root_flag(config)), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -157,8 +163,8 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
 
     result = _run(config.home, work)
     for key, value in sorted(result.metrics.items()):
-        out.print(f"{key:20} {value:.4g}", highlight=False)
-    out.print(f"nbrl show {result.path.removeprefix('evaluations/')}", highlight=False)
+        out.print(f"{key:20} {value:.6g}", highlight=False)
+    out.print(f"nbrl show {name}{_root_flag(config)}", highlight=False, soft_wrap=True)
 
 
 @app.command()

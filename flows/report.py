@@ -2,7 +2,6 @@
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from tasks.outcome import Summary
 
@@ -25,16 +24,15 @@ def report(summary: Summary) -> RenderableType:
         seconds = summary.seconds.get(node, 0.0)
         times.add_row(node, f"{seconds:.1f}", f"{seconds / max(1, summary.iterations):.2f}")
     times.add_row("all", f"{summary.seconds.get('iteration', 0.0):.1f}", f"overhead {summary.overhead_share:.0%}")
-    facts = Text(
+    return Group(scores, times)
+
+
+def closing(summary: Summary, root: str) -> str:
+    """The figures in a sentence, and what to type next, with `root` after what reads the storage; not to be wrapped."""
+    return (
         f"{summary.iterations} iterations, {summary.trajectories} trajectories, {summary.sampled_tokens} sampled tokens; "
-        f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats"
+        f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats\n"
+        f"learning curve  {sparkline(summary.curve)}  {summary.curve_path}\n"
+        f"a trajectory    nbrl show {summary.example}{root}\n"
+        "the pages       nbrl ui    (MLflow and Prefect)"
     )
-    more = Text.assemble(
-        ("learning curve  ", "bold"),
-        f"{sparkline(summary.curve)}  {summary.curve_path}\n",
-        ("a trajectory    ", "bold"),
-        f"nbrl show {summary.example}\n",
-        ("the pages       ", "bold"),
-        "nbrl ui    (MLflow and Prefect)",
-    )
-    return Group(scores, times, facts, more)

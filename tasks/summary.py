@@ -13,18 +13,18 @@ from tasks.scope import Artifact
 
 
 def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
-    """PNG: exact match of every iteration's rollouts between the two held-out evaluations."""
+    """PNG: exact match of every iteration's rollouts, at the updates before them, between the two held-out evaluations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.plot(range(1, len(curve) + 1), curve, color="#4477aa", label="training rollouts")
+    axes.plot(range(len(curve)), curve, color="#4477aa", label="training rollouts")
     axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
     axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
-    axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-24, 8))
-    axes.set(xlabel="iteration", ylabel="exact match", ylim=(0, 1.02))
+    axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-28, -14))
+    axes.set(xlabel="updates", ylabel="exact match", ylim=(0, 1.05))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     buffer = io.BytesIO()
