@@ -17,7 +17,7 @@ from infra.processes import Child, free_port, port_in_use
 POLL_S = 0.1
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 SHARED_MEMORY = Path("/dev/shm")
-NOISE = re.compile(r"^\s|Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
+NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
 
 Progress = Callable[[str, float], None]  # what the engine is doing, seconds since its start
 
@@ -56,7 +56,7 @@ class EngineServer:
     def last_words(self) -> str:
         """The line of the log that says most about why the engine ended."""
         lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
-        errors = [line for line in lines if re.search(r"\w*(Error|Exception)\b.*:", line)]
+        errors = [line for line in lines if re.search(r"(Error|Exception|\berror)\b.*:", line)]
         return (errors or lines or ["it wrote nothing"])[-1][:500]
 
 
