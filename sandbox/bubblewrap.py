@@ -1,6 +1,5 @@
 """Start one program inside bubblewrap, under a launcher that lets nothing outlive this process."""
 
-import array
 import asyncio
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 from sandbox.errors import SandboxError
 from sandbox.inside import seccomp
 from sandbox.inside.channel import frame
-from sandbox.process import Address, KernelProcess, listen, readable, unbound
+from sandbox.process import Address, Handles, KernelProcess, listen, readable, unbound
 from sandbox.root import WORKSPACE, bubblewrap_arguments, find_bubblewrap, python_root
 from sandbox.settings import SandboxSettings
 
@@ -112,18 +111,15 @@ def _filter_file() -> int:
     return descriptor
 
 
-async def receive_pidfd(channel: socket.socket) -> int:
-    """The pidfd that a new process sends as the first message on its channel; -1 when it ended instead."""
+async def receive_handles(channel: socket.socket) -> Handles | None:
+    """What a new process sends as the first message on its channel; None when it ended instead."""
     channel.setblocking(False)
     await readable(channel.fileno())
     try:
-        data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(4))
+        _, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
     except ConnectionError:
-        return -1
-    for level, kind, payload in ancillary:
-        if data and level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            return array.array("i", payload)[0]
-    return -1
+        return None
+    return Handles(*descriptors) if descriptors else None
 
 
 async def start_kernel(settings: SandboxSettings) -> KernelProcess:
@@ -148,10 +144,10 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
     try:
         ours.sendall(frame(birth_message(address, settings)))
         async with asyncio.timeout(settings.start_timeout_s):
-            pidfd = await receive_pidfd(ours)
-        if pidfd < 0:
+            handles = await receive_handles(ours)
+        if handles is None:
             raise SandboxError(f"no kernel came up in bubblewrap: {confined.complaints() or 'it left no message'}")
-        return KernelProcess(address, pidfd, ours, confined.end)
+        return KernelProcess(address, handles, ours, confined.end)
     except BaseException as error:
         ours.close()
         await asyncio.shield(confined.end())

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from jupyter_client.connect import KernelConnectionInfo
 
@@ -68,18 +68,28 @@ async def readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-class KernelProcess:
-    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
+class Handles(NamedTuple):
+    """Descriptors that a kernel gave of itself before any cell ran, so that they cannot name anything else."""
 
-    The pidfd came from the kernel itself before any cell ran, so it cannot name another process.
-    """
+    pidfd: int
+    workspace: int
+
+    def close(self) -> None:
+        for descriptor in self:
+            os.close(descriptor)
+
+
+class KernelProcess:
+    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice."""
 
     def __init__(
-        self, address: Address, pidfd: int, channel: socket.socket, finish: Callable[[], Awaitable[None]] | None = None
+        self, address: Address, handles: Handles, channel: socket.socket, finish: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self.address = address
         self.channel = channel
-        self._pidfd = pidfd
+        self.workspace = handles.workspace
+        self._handles = handles
+        self._pidfd = handles.pidfd
         self._finish = finish
         self._ended = False
         self.gone = asyncio.Event()
@@ -108,6 +118,6 @@ class KernelProcess:
         finally:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             self.gone.set()
-            os.close(self._pidfd)
+            self._handles.close()
             self.channel.close()
             self.address.remove()

@@ -6,7 +6,7 @@ import json
 import secrets
 import socket
 
-from sandbox.bubblewrap import Confined, birth_message, receive_pidfd
+from sandbox.bubblewrap import Confined, birth_message, receive_handles
 from sandbox.errors import SandboxError
 from sandbox.process import Address, KernelProcess, listen, readable, unbound
 from sandbox.settings import SandboxSettings
@@ -66,8 +66,8 @@ class Zygote:
                 await self._send(json.dumps(birth_message(address, settings)).encode(), descriptors)
                 for sock in (theirs, *sockets):
                     sock.close()
-                pidfd = await receive_pidfd(ours)
-            if pidfd < 0:
+                handles = await receive_handles(ours)
+            if handles is None:
                 said = self._confined.complaints() or "it left no message"
                 raise SandboxError(f"the zygote could not fork a kernel: {said}")
         except BaseException as error:
@@ -79,7 +79,7 @@ class Zygote:
         finally:
             for sock in (theirs, *sockets):
                 sock.close()
-        return KernelProcess(address, pidfd, ours)
+        return KernelProcess(address, handles, ours)
 
     async def _send(self, message: bytes, descriptors: list[int]) -> None:
         while True:

@@ -19,7 +19,7 @@ def main() -> None:
     birth = channel.receive()
     channel.limit = birth["call_bytes"]
     limits.apply(birth["limits"])
-    announce(sock)
+    announce(sock, birth["workspace"])
     CapturedStream.limit = birth["message_chars"]
     restore_in_children()
     install_host_call(channel)

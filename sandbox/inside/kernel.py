@@ -53,11 +53,12 @@ def install_host_call(channel: Channel) -> None:
     builtins.host_call = host_call  # type: ignore[attr-defined]
 
 
-def announce(sock: socket.socket) -> None:
-    """Send the host a pidfd of this process, then stop writing to the host's stderr."""
-    pidfd = os.pidfd_open(os.getpid())
-    socket.send_fds(sock, [b"\1"], [pidfd])
-    os.close(pidfd)
+def announce(sock: socket.socket, workspace: str) -> None:
+    """Send the host a pidfd of this process and its workspace folder, then stop writing to the host's stderr."""
+    handles = [os.pidfd_open(os.getpid()), os.open(workspace, os.O_PATH | os.O_DIRECTORY)]
+    socket.send_fds(sock, [b"\1"], handles)
+    for handle in handles:
+        os.close(handle)
     silence = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(silence, descriptor)

@@ -30,7 +30,7 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
     """The newborn's life, in a process of its own."""
     own, *adopted = descriptors
     sock = socket.socket(fileno=own)
-    announce(sock)
+    announce(sock, birth["workspace"])
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
