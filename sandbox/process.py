@@ -93,7 +93,7 @@ class KernelProcess:
         self._finish = finish
         self._ended = False
         self.gone = asyncio.Event()
-        asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
