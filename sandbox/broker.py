@@ -4,24 +4,47 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sandbox.inside.channel import LENGTH, frame
+from sandbox.output import plain
 from sandbox.settings import SandboxSettings
 
-CallHandler = Callable[[str, dict[str, Any]], Awaitable[Any]]
+CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+_RECORDED_CHARS = 1000
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Call:
+    """One request of a kernel and what became of it; `arguments` and `answer` are JSON, shortened for the record."""
+
+    name: str
+    arguments: str
+    answer: str
+    ok: bool
+    began: float
+    seconds: float
+
+
 class Broker:
-    """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed."""
+    """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
+
+    `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` records every
+    request but those beyond `calls_per_kernel`, which are refused and only counted, in `refused`.
+    """
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
-        self._left = settings.calls_per_kernel
-        self.handler: CallHandler | None = None
+        self._due = 0.0
+        self.tools: Mapping[str, CallHandler] = {}
+        self.calls: list[Call] = []
+        self.refused = 0
 
     async def serve(self, channel: socket.socket) -> None:
         """Answer until the kernel closes its end. A new request means that the cell gave up on the one before."""
@@ -29,6 +52,7 @@ class Broker:
         running: asyncio.Task[None] | None = None
         try:
             while True:
+                await self._pace()
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 if size > self._settings.call_bytes:
                     return
@@ -41,36 +65,68 @@ class Broker:
             writer.close()
             await _stop(running)
 
+    async def _pace(self) -> None:
+        """Read no faster than `calls_per_s` allows, after a burst of one second's worth; the rest waits in the socket."""
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + 1.0 / self._settings.calls_per_s
+        if self._due > now:
+            await asyncio.sleep(self._due - now)
+
     async def _respond(self, request: bytes, writer: asyncio.StreamWriter) -> None:
         number, name, arguments = _parse(request)
-        answer = await self._answer(name, arguments)
+        began, clock = time.time(), time.monotonic()
+        answer: dict[str, Any] = {"error": "the cell gave up on it"}
+        try:
+            answer = await self._answer(name, arguments)
+            data = self._encode(number, name, answer)
+            # First, so that a kernel that asks and never reads holds one answer here and not one for each request.
+            await writer.drain()
+            writer.write(data)
+        finally:
+            self._record(name, arguments, answer, began, time.monotonic() - clock)
+
+    def _encode(self, number: int, name: str, answer: dict[str, Any]) -> bytes:
         try:
             data = frame({"id": number, **answer})
         except (TypeError, ValueError, RecursionError) as error:
-            data = frame({"id": number, "error": f"{name}: the answer is not JSON: {error}"})
+            return frame({"id": number, "error": f"{name}: the answer is not JSON: {error}"})
         if len(data) > self._settings.call_bytes:
             size, limit = len(data), self._settings.call_bytes
-            data = frame({"id": number, "error": f"{name}: the answer takes {size} bytes, {limit} are allowed"})
-        writer.write(data)
-        await writer.drain()
+            return frame({"id": number, "error": f"{name}: the answer takes {size} bytes, {limit} are allowed"})
+        return data
 
     async def _answer(self, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
         if arguments is None:
             return {"error": "host_call: the request is not {id, name, arguments}"}
-        if self.handler is None:
-            return {"error": f"{name}: this kernel has no tools"}
-        if self._left <= 0:
+        if len(self.calls) >= self._settings.calls_per_kernel:
             return {"error": f"{name}: no host calls left, {self._settings.calls_per_kernel} were allowed"}
-        self._left -= 1
+        handler = self.tools.get(name)
+        if handler is None:
+            return {"error": f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}"}
         try:
             async with asyncio.timeout(self._settings.call_timeout_s):
-                return {"result": await self.handler(name, arguments)}
+                return {"result": await handler(arguments)}
         except TimeoutError:
             return {"error": f"{name}: no answer within {self._settings.call_timeout_s:g} s"}
         except Exception as error:
             # The cell is told the type and the message, never the host's traceback.
             _log.debug("host call %s failed", name, exc_info=True)
             return {"error": f"{name}: {type(error).__name__}: {error}"[:2000]}
+
+    def _record(self, name: str, arguments: dict[str, Any] | None, answer: dict[str, Any], began: float, seconds: float) -> None:
+        if len(self.calls) >= self._settings.calls_per_kernel:
+            self.refused += 1
+            return
+        ok = "result" in answer
+        said = answer["result"] if ok else answer["error"]
+        self.calls.append(Call(plain(name), _short(arguments), _short(said), ok, began, seconds))
+
+
+def _short(value: object) -> str:
+    try:
+        return json.dumps(value, default=str)[:_RECORDED_CHARS]
+    except (ValueError, RecursionError):
+        return "not JSON"
 
 
 def _parse(data: bytes) -> tuple[int, str, dict[str, Any] | None]:

@@ -1,12 +1,16 @@
 """Every limit of a sandboxed kernel, in one typed place."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Protection = Literal["namespaces", "no_network", "no_capabilities", "seccomp", "cgroups"]
 
 
 class SandboxSettings(BaseModel):
     """Limits of one kernel and of the pool that hands kernels out; each field acts, none is a hint."""
+
+    INDISPENSABLE: ClassVar[frozenset[Protection]] = frozenset({"namespaces", "no_network", "no_capabilities"})
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,7 +26,9 @@ class SandboxSettings(BaseModel):
     cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
     interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
 
-    memory_mb: int = Field(512, ge=64, description="private memory of a kernel")
+    memory_mb: int = Field(
+        512, ge=64, description="private memory of one process; its control group bounds the kernel: this, its tmpfs and 64"
+    )
     max_processes: int = Field(64, ge=16, description="processes and threads of a kernel, its own included")
     max_open_files: int = Field(256, ge=64, description="open descriptors of one process")
     workspace_mb: int = Field(64, ge=1, description="size of the in-memory workspace, and again of /tmp")
@@ -37,12 +43,27 @@ class SandboxSettings(BaseModel):
 
     call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
     call_bytes: int = Field(1024 * 1024, ge=1024, description="largest request or answer of a host call")
-    calls_per_kernel: int = Field(10_000, ge=1, description="host calls one kernel may make in its life")
+    calls_per_kernel: int = Field(1000, ge=1, description="host calls one kernel may make in its life; each is recorded")
+    calls_per_s: float = Field(50.0, gt=0, description="host calls a second, after a burst of as many; more of them wait")
 
+    collect_files: int = Field(64, ge=0, description="files taken out of one workspace")
+    collect_file_bytes: int = Field(8 * 1024 * 1024, ge=1, description="largest file taken out of a workspace")
+    collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes taken out of one workspace")
+
+    require: tuple[Protection, ...] = Field(
+        ("namespaces", "no_network", "no_capabilities", "seccomp"),
+        description="protections without which no kernel runs, looked for on each; the first three always, cgroups may be added",
+    )
     unprivileged_uid: int = Field(65534, ge=1, description="the uid (and gid) that runs kernels when the host is root")
 
     @model_validator(mode="after")
     def _warm_kernels_live(self) -> Self:
         if self.warm > self.max_live:
             raise ValueError(f"warm ({self.warm}) is more than max_live ({self.max_live}): warm kernels are alive too")
+        return self
+
+    @model_validator(mode="after")
+    def _walls_stand(self) -> Self:
+        if missing := sorted(self.INDISPENSABLE - {*self.require}):
+            raise ValueError(f"require leaves out {', '.join(missing)}: no kernel runs without; add it (seccomp may be left out)")
         return self

@@ -26,7 +26,7 @@ from sandbox.errors import SandboxError
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.rollout.settings import RolloutSettings
-from tasks.rollout.wiring import SandboxedKernel
+from tasks.rollout.wiring import SandboxedKernel, handlers
 
 KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
 
@@ -133,7 +133,7 @@ class SandboxHost:
         toolbox = Toolbox(live.tools)
         policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling, batch.engine.seeded_sampling)
         try:
-            async with live.pool.kernel(calls=toolbox.call) as kernel:
+            async with live.pool.kernel(handlers(toolbox)) as kernel:
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))

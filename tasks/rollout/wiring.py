@@ -1,10 +1,19 @@
 """Joins the agent's protocols to the sandbox's kernel."""
 
+from functools import partial
+
 from agent.kernel import CellResult
 from agent.prelude import STATE_EXPRESSION
+from agent.tools.base import Toolbox
 from agent.trajectory import Output
+from sandbox.broker import CallHandler
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Output as SandboxOutput
+
+
+def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
+    """The toolbox as a kernel's allow-list."""
+    return {name: partial(toolbox.call, name) for name in toolbox.tools}
 
 
 class SandboxedKernel:

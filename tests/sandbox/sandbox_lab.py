@@ -1,7 +1,7 @@
 """How the tests of the sandbox get at kernels."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from sandbox.kernel import SandboxKernel
@@ -23,14 +23,14 @@ class Lab:
         self,
         body: Callable[[SandboxKernel], Awaitable[Any]],
         *,
-        calls: CallHandler | None = None,
+        tools: Mapping[str, CallHandler] | None = None,
         prelude: str = "",
         **fields: Any,
     ) -> Any:
         """What `body` returns for a clean kernel."""
 
         async def run() -> Any:
-            async with KernelPool(self.settings(**fields), prelude=prelude) as pool, pool.kernel(calls) as kernel:
+            async with KernelPool(self.settings(**fields), prelude=prelude) as pool, pool.kernel(tools) as kernel:
                 return await body(kernel)
 
         return asyncio.run(run())

@@ -1,39 +1,53 @@
 """The tool channel: calls out of a cell, answers into it, and all that can go wrong on either side."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from sandbox_lab import Lab
 
+from sandbox.broker import Call
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Execution
 
 
-async def handler(name: str, arguments: dict[str, Any]) -> Any:
-    match name:
-        case "add":
-            return arguments["a"] + arguments["b"]
-        case "echo":
-            return arguments
-        case "slow":
-            await asyncio.sleep(60)
-        case "odd":
-            return object()
-        case "big":
-            return "x" * 5_000_000
-    raise LookupError(f"no tool called {name}")
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+async def add(arguments: dict[str, Any]) -> Any:
+    return arguments["a"] + arguments["b"]
+
+
+async def echo(arguments: dict[str, Any]) -> Any:
+    return arguments
+
+
+async def slow(arguments: dict[str, Any]) -> Any:
+    await asyncio.sleep(60)
+
+
+async def odd(arguments: dict[str, Any]) -> Any:
+    return object()
+
+
+async def big(arguments: dict[str, Any]) -> Any:
+    return "x" * 5_000_000
+
+
+TOOLS = {"add": add, "echo": echo, "slow": slow, "odd": odd, "big": big}
 
 
 def test_a_call_brings_its_answer(lab: Lab) -> None:
     code = "print(host_call('add', {'a': 1, 'b': 2}), host_call('echo', {'é': [1, None, 'ü' * 70000]})['é'][2] == 'ü' * 70000)"
-    assert lab.value(code, calls=handler) == "3 True\n"
+    assert lab.value(code, tools=TOOLS) == "3 True\n"
 
 
 def test_what_fails_on_the_host_is_a_runtime_error_in_the_cell(lab: Lab) -> None:
     cells = ("host_call('nope', {})", "host_call('odd', {})", "host_call('big', {})", "host_call('echo', {'a': object()})")
     cells += ("host_call('slow', {})", "host_call('echo', {'a': 'x' * 5_000_000})", "host_call('add', {'a': 1, 'b': 2})")
-    *failed, fine = lab.cells(*cells, calls=handler, call_timeout_s=0.5)
-    said = ("LookupError: no tool called nope", "not JSON", "bytes", "not JSON", "no answer within 0.5 s", "bytes")
+    *failed, fine = lab.cells(*cells, tools=TOOLS, call_timeout_s=0.5)
+    said = ("there is no tool 'nope'", "not JSON", "bytes", "not JSON", "no answer within 0.5 s", "bytes")
     for done, part in zip(failed, said, strict=True):
         assert (done.status, done.outputs[-1].ename) == ("error", "RuntimeError"), done
         assert part in done.outputs[-1].evalue
@@ -41,21 +55,82 @@ def test_what_fails_on_the_host_is_a_runtime_error_in_the_cell(lab: Lab) -> None
     assert fine.outputs[0].text == "3"
 
 
-def test_without_a_handler_a_kernel_has_no_tools(lab: Lab) -> None:
-    (done,) = lab.cells("host_call('add', {})")
-    assert "no tools" in done.outputs[-1].evalue
+def test_a_kernel_reaches_only_the_tools_it_was_given(lab: Lab) -> None:
+    (none,) = lab.cells("host_call('add', {})")
+    assert "there is no tool 'add'; there are: none" in none.outputs[-1].evalue
+    (other,) = lab.cells("host_call('add', {})", tools={"echo": echo})
+    assert "there is no tool 'add'; there are: echo" in other.outputs[-1].evalue
 
 
 def test_an_interrupted_call_leaves_the_channel_whole(lab: Lab) -> None:
-    slow, after = lab.cells("host_call('slow', {})", "host_call('add', {'a': 1, 'b': 2})", calls=handler, cell_timeout_s=0.7)
+    slow, after = lab.cells("host_call('slow', {})", "host_call('add', {'a': 1, 'b': 2})", tools=TOOLS, cell_timeout_s=0.7)
     assert slow.status == "timeout"
     assert after.outputs[0].text == "3"
 
 
 def test_calls_are_counted(lab: Lab) -> None:
     code = "for _ in range(4): host_call('echo', {})"
-    (done,) = lab.cells(code, calls=handler, calls_per_kernel=3)
+    (done,) = lab.cells(code, tools=TOOLS, calls_per_kernel=3)
     assert "no host calls left" in done.outputs[-1].evalue
+
+
+def test_every_call_is_recorded_and_those_beyond_the_limit_are_counted(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> tuple[list[Call], int]:
+        for cell in (
+            "host_call('echo', {'text': 'x' * 5000})",
+            "host_call('nope', {})",
+            "host_call('add', {})",
+            "host_call('add', {})",
+        ):
+            await kernel.execute(cell)
+        return kernel.broker.calls, kernel.broker.refused
+
+    calls, refused = lab.with_kernel(body, tools=TOOLS, calls_per_kernel=3)
+    assert [(call.name, call.ok) for call in calls] == [("echo", True), ("nope", False), ("add", False)]
+    assert refused == 1
+    assert len(calls[0].arguments) == len(calls[0].answer) == 1000
+    assert "KeyError" in calls[2].answer
+    assert all(call.seconds >= 0 and call.began > 0 for call in calls)
+
+
+def test_calls_come_no_faster_than_allowed(lab: Lab) -> None:
+    """Counted by what the host saw: 3 at once (one second's worth and the one that is due), then one each third of a second."""
+
+    async def body(kernel: SandboxKernel) -> list[Call]:
+        await kernel.execute("for _ in range(7): host_call('echo', {})")
+        return kernel.broker.calls
+
+    calls = lab.with_kernel(body, tools=TOOLS, calls_per_s=3)
+    assert len(calls) == 7
+    assert calls[-1].began - calls[0].began > 0.9
+
+
+def test_a_cell_that_asks_and_never_reads_grows_nothing_on_the_host(lab: Lab) -> None:
+    flood = """
+import json, socket, struct
+own = host_call.__closure__[0].cell_contents._socket
+own.settimeout(0.5)
+request = json.dumps({"id": 1, "name": "large", "arguments": {}}).encode()
+sent = 0
+try:
+    for sent in range(2000):
+        own.sendall(struct.pack("!I", len(request)) + request)
+except TimeoutError:
+    pass
+print(sent)
+"""
+
+    async def large(arguments: dict[str, Any]) -> Any:
+        return "x" * 900_000
+
+    async def body(kernel: SandboxKernel) -> tuple[Execution, int]:
+        before = resident_pages()
+        done = await kernel.execute(flood)
+        return done, (resident_pages() - before) * 4096
+
+    done, grown = lab.with_kernel(body, tools={"large": large}, calls_per_s=100_000)
+    assert done.status == "ok"
+    assert grown < 64 * 1024 * 1024
 
 
 def test_garbage_on_the_channel_breaks_nothing_on_the_host(lab: Lab) -> None:
@@ -75,7 +150,7 @@ own = host_call.__closure__[0].cell_contents._socket
         await kernel.execute(find)
         return [await kernel.execute(cell) for cell in (*garbage, "6 * 7")]
 
-    for done in lab.with_kernel(body, calls=handler)[-1:]:
+    for done in lab.with_kernel(body, tools=TOOLS)[-1:]:
         assert done.outputs[0].text == "42"
 
 
@@ -92,10 +167,10 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 host_call('add', {'a': 1, 'b': 2})
 """
-    (done,) = lab.cells(code, calls=handler)
+    (done,) = lab.cells(code, tools=TOOLS)
     assert [output.text for output in done.outputs] == ["7\n", "3"]
 
 
 def test_the_prelude_defines_what_cells_use(lab: Lab) -> None:
     prelude = "def add(a, b):\n    return host_call('add', {'a': a, 'b': b})"
-    assert lab.value("print(add(20, 22))", calls=handler, prelude=prelude) == "42\n"
+    assert lab.value("print(add(20, 22))", tools=TOOLS, prelude=prelude) == "42\n"

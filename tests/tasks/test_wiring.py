@@ -11,7 +11,7 @@ from agent.tools.base import Tool, Toolbox
 from agent.tools.search import SearchTool
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
-from tasks.rollout.wiring import SandboxedKernel
+from tasks.rollout.wiring import SandboxedKernel, handlers
 
 TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
 
@@ -19,7 +19,7 @@ TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
 def run(*cells: str) -> tuple[list[CellResult], Toolbox]:
     async def work() -> tuple[list[CellResult], Toolbox]:
         toolbox = Toolbox(TOOLS)
-        async with KernelPool(SandboxSettings(warm=0), prelude=prelude(TOOLS)) as pool, pool.kernel(toolbox.call) as kernel:
+        async with KernelPool(SandboxSettings(warm=0), prelude=prelude(TOOLS)) as pool, pool.kernel(handlers(toolbox)) as kernel:
             wired = SandboxedKernel(kernel)
             return [await wired.execute(cell, 20.0) for cell in cells], toolbox
 
