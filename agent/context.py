@@ -1,5 +1,6 @@
 """The context as a growing tree of message nodes."""
 
+from agent.messages import Message, Prompt
 from agent.notepad import State
 from agent.policy import Generation
 from agent.settings import AgentSettings
@@ -36,6 +37,8 @@ class Context:
         self._task = self._trunk = self._add(top, "task", 0, tokenizer.message("user", task))
         self._tail = ROOT
         self._last: tuple[list[int], list[int]] | None = None
+        self._opening = [Message("system", system), Message("user", task)]
+        self._turns: list[Message] = []
 
     def _add(self, parent: int, kind: NodeKind, step: int, ids: list[int]) -> int:
         self.nodes.append(Node(parent=parent, kind=kind, step=step, token_ids=ids))
@@ -48,8 +51,8 @@ class Context:
             index = self.nodes[index].parent
         return [token for run in reversed(runs) for token in run]
 
-    def prompt(self, step: int, state: State) -> tuple[list[int], int] | None:
-        """Token ids of this step's prompt and the room for its action, or None when the token limit is reached."""
+    def prompt(self, step: int, state: State) -> tuple[Prompt, int] | None:
+        """This step's prompt and the room for its action, or None when the token limit is reached."""
         steps_left = self._settings.max_steps - step
         for trim in (None, self._keep_last_step, self._keep_nothing):
             if trim is not None:
@@ -58,16 +61,18 @@ class Context:
                 trim(step)
             trunk = self._path(self._trunk)
             tokens_left = max(0, self._settings.context_tokens - len(trunk))
-            tail = self._tokenizer.message("user", render_tail(state, steps_left, tokens_left))
-            tail += self._tokenizer.generation_prompt()
+            shown = render_tail(state, steps_left, tokens_left)
+            tail = self._tokenizer.message("user", shown) + self._tokenizer.generation_prompt()
             room = self._settings.context_tokens - len(trunk) - len(tail)
             if room >= self._settings.action_tokens:
                 self._tail = self._add(self._trunk, "tail", step, tail)
-                return trunk + tail, self._settings.action_tokens
+                messages = [*self._opening, *self._turns, Message("user", shown)]
+                return Prompt(trunk + tail, messages), self._settings.action_tokens
         return None
 
     def _keep_last_step(self, step: int) -> None:
         self._trunk = self._task
+        del self._turns[:-2]
         if self._last is not None:
             action, observation = self._last
             self._trunk = self._add(self._trunk, "action", step - 1, action)
@@ -75,6 +80,7 @@ class Context:
 
     def _keep_nothing(self, step: int) -> None:
         self._trunk = self._task
+        self._turns.clear()
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Hang the action off this step's tail, ids as the engine returned them."""
@@ -96,3 +102,5 @@ class Context:
         self._trunk = self._add(self._trunk, "action", step, action)
         self._trunk = self._add(self._trunk, "observation", step, seen)
         self._last = (action, seen)
+        said = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
+        self._turns += [Message("assistant", said), Message("user", f"<output>{text}</output>")]

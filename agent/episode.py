@@ -89,13 +89,13 @@ class Episode:
         prompt = self._context.prompt(index, self._state)
         if prompt is None:
             return Status.TOKEN_LIMIT
-        ids, room = prompt
+        shown, room = prompt
         clock = time.monotonic()
         if clock >= deadline:
             return Status.TIMEOUT
         try:
             async with asyncio.timeout(deadline - clock):
-                generation = await self._policy.generate(ids, room, self._task.seed + index)
+                generation = await self._policy.generate(shown, room, self._task.seed + index)
         except TimeoutError:
             return Status.TIMEOUT
         self._context.sampled(index, generation)
@@ -117,7 +117,7 @@ class Episode:
     def _read(self, generation: Generation) -> Step:
         if generation.finish == "length":
             return Step(think="", malformed=f"it is longer than {self._settings.action_tokens} tokens")
-        text = self._tokenizer.decode(generation.token_ids)
+        text = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
         action = parse_action(text, self._settings.think_tag, self._settings.code_tag)
         if isinstance(action, Malformed):
             return Step(think=text, malformed=action.reason)

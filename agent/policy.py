@@ -1,6 +1,6 @@
 """What the agent asks of a policy, and two policies: SGLang's native API and a script."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -8,6 +8,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.errors import PolicyError
+from agent.messages import Prompt
 from agent.tokens import ChatTokenizer
 
 
@@ -22,18 +23,22 @@ class Sampling(BaseModel):
 
 @dataclass(frozen=True)
 class Generation:
-    """A sampled action: ids exactly as the engine returned them, one log-prob per id."""
+    """A sampled action: ids exactly as the engine returned them, one log-prob per id.
+
+    `text` is set by policies that know no ids; each id is then `agent.tokens.UNKNOWN`.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
     weights_version: str
     finish: Literal["stop", "length"]
+    text: str | None = None
 
 
 class Policy(Protocol):
-    """Samples one action after a prompt given as token ids. Raises PolicyError for infrastructure faults only."""
+    """Samples one action after a prompt. Raises PolicyError for infrastructure faults only."""
 
-    async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation: ...
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation: ...
 
 
 class SglangPolicy:
@@ -46,9 +51,9 @@ class SglangPolicy:
         self._client, self._url = client, url.rstrip("/") + "/generate"
         self._stop_id, self._sampling, self._seeded = stop_id, sampling, seeded
 
-    async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         body: dict[str, Any] = {
-            "input_ids": list(token_ids),
+            "input_ids": prompt.token_ids,
             "return_logprob": True,
             "sampling_params": {
                 "temperature": self._sampling.temperature,
@@ -82,7 +87,7 @@ class ScriptedPolicy:
     def __init__(self, script: Callable[[int], str], tokenizer: ChatTokenizer) -> None:
         self._script, self._tokenizer, self._step = script, tokenizer, 0
 
-    async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         ids = self._tokenizer.encode_action(self._script(self._step))
         self._step += 1
         finish: Literal["stop", "length"] = "stop" if len(ids) <= max_tokens else "length"

@@ -6,13 +6,15 @@ contains `<|im_end|>` cannot end a turn.
 
 import json
 from pathlib import Path
-from typing import Literal
 
 from tokenizers import Tokenizer
 
 from agent.errors import TokenizerError
+from agent.messages import Role
 
-Role = Literal["system", "user", "assistant"]
+UNKNOWN = -1
+"""Stands for a token of a model whose tokenizer is not here; such trajectories can be scored and shown, not trained on."""
+
 START, END = "<|im_start|>", "<|im_end|>"
 
 

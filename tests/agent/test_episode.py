@@ -8,6 +8,7 @@ from agent.episode import Episode, Task
 from agent.errors import PolicyError
 from agent.inline import InlineKernel
 from agent.kernel import CellResult
+from agent.messages import Prompt
 from agent.notepad import State, read_state
 from agent.policy import Generation, Policy, ScriptedPolicy
 from agent.prelude import prelude
@@ -107,7 +108,7 @@ def test_sampled_ids_are_stored_as_they_came() -> None:
     odd = [*TOKENIZER.encode_action(act("submit_final_answer(1)"))]
 
     class Odd:
-        async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
+        async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
             return Generation(odd, [-0.5] * len(odd), "7", "stop")
 
     trajectory = play([], policy=Odd())
@@ -122,7 +123,7 @@ def test_an_action_cut_by_its_limit_is_malformed() -> None:
 
 def test_a_dead_engine_is_a_failed_trajectory_not_an_exception() -> None:
     class Dead:
-        async def generate(self, token_ids: Sequence[int], max_tokens: int, seed: int) -> Generation:
+        async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
             raise PolicyError("the engine is gone")
 
     trajectory = play([], policy=Dead())
