@@ -1,8 +1,8 @@
 """The reaper between the host process and bubblewrap; run as a script with `python -I -S`, it imports nothing of ours.
 
 It starts bubblewrap and watches two things: the host process (by pidfd) and a lifeline (a pipe whose other end only the host
-has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and leaves. It is a child
-subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to init.
+has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and the control groups and
+leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to init.
 
 As root it also gives the kernel an unprivileged uid: in the kernel's own eyes uid 0 of the host would still be uid 0 (rlimits do
 not bind it, /proc/sys is its own). That uid may not be able to reach the interpreter (for example below /root), so the
@@ -17,10 +17,12 @@ import select
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Iterable
 
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STAGES = ("/mnt", "/media", "/srv")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,6 +60,7 @@ def _stage(binds: list[list[str]]) -> list[list[str]]:
 
 
 def _spawn(argv: list[str], keep: list[int], uid: int | None) -> int:
+    ours = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
@@ -67,6 +70,10 @@ def _spawn(argv: list[str], keep: list[int], uid: int | None) -> int:
                 os.setgroups([])
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
+            # Bubblewrap asks for the same, but later: until then it would outlive us.
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != ours:
+                os._exit(127)
             os.execv(argv[0], argv)
         except OSError as error:
             os.write(2, f"cannot run {argv[0]}: {error}\n".encode())
@@ -84,6 +91,24 @@ def _reap_all() -> None:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
+
+
+def remove_groups(parents: Iterable[str | os.PathLike[str]], patience: float = 10.0) -> None:
+    """Remove control groups with their children, none of which may be there; `patience` seconds for processes to leave them."""
+    deadline = time.monotonic() + patience
+    for parent in map(os.fspath, parents):
+        while os.path.isdir(parent):
+            try:
+                with os.scandir(parent) as entries:
+                    children = [entry.path for entry in entries if entry.is_dir()]
+                for child in [*children, parent]:
+                    os.rmdir(child)
+            except FileNotFoundError:
+                continue  # somebody else is at it too
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                    break
+                time.sleep(0.005)
 
 
 def main() -> int:
@@ -105,8 +130,10 @@ def main() -> int:
         child = _spawn([*argv, *spec["after"]], spec["keep"], spec["uid"])
         for descriptor in spec["keep"]:
             os.close(descriptor)
-        watched = os.pidfd_open(child)
-        select.select([parent, spec["lifeline"], watched], [], [])
+        ends = select.poll()  # descriptors keep the numbers they had in the host, which may be too large for select
+        for descriptor in (parent, spec["lifeline"], os.pidfd_open(child)):
+            ends.register(descriptor, select.POLLIN)
+        ends.poll()
         done, code = os.waitpid(child, os.WNOHANG)
         status = os.waitstatus_to_exitcode(code) if done else 0
     except OSError as error:
@@ -116,6 +143,7 @@ def main() -> int:
     finally:
         _reap_all()
         shutil.rmtree(name, ignore_errors=True, dir_fd=place)
+        remove_groups(spec["groups"])
     return status & 0xFF
 
 

@@ -5,12 +5,14 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from jupyter_client.connect import KernelConnectionInfo
+
+from sandbox.settings import Protection
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
@@ -80,13 +82,22 @@ class Handles(NamedTuple):
 
 
 class KernelProcess:
-    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice."""
+    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
+
+    `lacking` names the protections it was found without, each with what was found instead; `finish` ends what is its own.
+    """
 
     def __init__(
-        self, address: Address, handles: Handles, channel: socket.socket, finish: Callable[[], Awaitable[None]] | None = None
+        self,
+        address: Address,
+        handles: Handles,
+        channel: socket.socket,
+        lacking: Mapping[Protection, str],
+        finish: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self.address = address
         self.channel = channel
+        self.lacking = lacking
         self.workspace = handles.workspace
         self._handles = handles
         self._pidfd = handles.pidfd

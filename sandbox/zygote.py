@@ -1,12 +1,14 @@
 """The zygote as the host holds it: asked for a kernel it forks one in milliseconds."""
 
 import asyncio
+import errno
 import itertools
 import json
 import secrets
 import socket
 
-from sandbox.bubblewrap import Confined, birth_message, receive_handles
+from sandbox.bubblewrap import birth_message
+from sandbox.confined import Confined, receive_handles
 from sandbox.errors import SandboxError
 from sandbox.process import Address, KernelProcess, listen, readable, unbound
 from sandbox.settings import SandboxSettings
@@ -56,7 +58,8 @@ class Zygote:
     async def fork(self) -> KernelProcess:
         """A clean kernel: a fork of the zygote in namespaces of its own."""
         settings = self._settings
-        address = Address(self._confined.folder / str(next(self._numbers)), secrets.token_hex(16).encode())
+        name = str(next(self._numbers))
+        address = Address(self._confined.folder / name, secrets.token_hex(16).encode())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sockets = unbound()
         try:
@@ -70,6 +73,11 @@ class Zygote:
             if handles is None:
                 said = self._confined.complaints() or "it left no message"
                 raise SandboxError(f"the zygote could not fork a kernel: {said}")
+            try:
+                admission = await self._confined.admit(name, handles.pidfd, settings)
+            except BaseException:
+                handles.close()
+                raise
         except BaseException as error:
             ours.close()
             address.remove()
@@ -79,17 +87,19 @@ class Zygote:
         finally:
             for sock in (theirs, *sockets):
                 sock.close()
-        return KernelProcess(address, handles, ours)
+        finish = None if admission.group is None else admission.group.remove
+        return KernelProcess(address, handles, ours, admission.lacking, finish)
 
     async def _send(self, message: bytes, descriptors: list[int]) -> None:
         while True:
             try:
                 socket.send_fds(self._control, [message], descriptors)
                 return
-            except BlockingIOError:
-                # Its queue is full of requests: they are served one by one, a few milliseconds each.
-                await asyncio.sleep(0.005)
             except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                    # Its queue is full of requests, or of descriptors: they are served one by one, a few milliseconds each.
+                    await asyncio.sleep(0.005)
+                    continue
                 said = self._confined.complaints() or error
                 raise SandboxError(f"the zygote is gone: {said}") from error
 

@@ -27,7 +27,7 @@ _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL = 56, 435, 41, 53, 16
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6 and netlink, without which libzmq aborts
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
-_ARCHITECTURE = 0xC000003E
+_ARCHITECTURE, _SECCOMP = 0xC000003E, 317
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -36,9 +36,12 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
 
 def program() -> bytes:
-    """The filter as `struct sock_filter`s, ready for bwrap's --seccomp or for `install`."""
+    """The filter as `struct sock_filter`s, ready for bwrap's --seccomp or for `install`. Raises OSError where there is none."""
     if platform.machine() != "x86_64":
-        raise OSError(errno.ENOSYS, f"no system call filter for {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"no system call filter is known for {platform.machine()}")
+    get_action_available, refuse = 2, ctypes.c_uint32(_ERRNO)
+    if ctypes.CDLL(None).syscall(_SECCOMP, get_action_available, 0, ctypes.byref(refuse)):
+        raise OSError(errno.ENOSYS, "this kernel has no system call filters")
     code: list[tuple[int, int | str, str, str]] = [
         (_LOAD, _ARCH, "", ""),
         (_EQUAL, _ARCHITECTURE, "", "kill"),

@@ -1,4 +1,4 @@
-"""Program of the zygote: `zygote CONTROL MODULE…`. One thread, libraries imported, shell built; forks a kernel for each request.
+"""Program of the zygote: `zygote FILTER CONTROL MODULE…`. One thread, libraries imported, shell built; forks kernels on request.
 
 It speaks on one SEQPACKET socket: it sends "ready" when warm; each request is the kernel's birth message with six
 descriptors (tool channel, five listening sockets). It answers nothing: the newborn announces itself on its tool channel.
@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any
 
-from sandbox.inside import confine, seccomp
+from sandbox.inside import confine
 from sandbox.inside.channel import Channel
 from sandbox.inside.kernel import announce, install_host_call
 from sandbox.inside.prepared import PreparedKernel
@@ -69,9 +69,11 @@ def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
 
 
 def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
+    with open(int(sys.argv[1]), "rb") as file:
+        code = file.read()
+    control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
-    for name in sys.argv[2:]:
+    for name in sys.argv[3:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     kernel = PreparedKernel.prepare()
@@ -83,7 +85,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     control.send(b"ready")
-    _serve(control, kernel, seccomp.program())
+    _serve(control, kernel, code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,182 @@
+"""A limit on the memory and the processes of each kernel as a whole, by control groups of its own, where they can be made.
+
+Rlimits bind one process; a kernel that forks has as many times `memory_mb`. A group binds all of it, pages of its tmpfs
+included. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for each kernel. The
+launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
+
+Version 1: below our own group, in the `memory` and the `pids` hierarchy. Version 2: below our own group when that is the
+root, else beside it (a group with processes may not have children with limits), which an ordinary user may do where the
+parent is delegated, as it is below systemd's user manager.
+"""
+
+import asyncio
+import errno
+import os
+import posixpath
+from pathlib import Path
+from typing import NamedTuple
+
+from sandbox.launcher import remove_groups
+from sandbox.settings import SandboxSettings
+
+_CONTROLLERS = ("memory", "pids")
+_MIB = 1024 * 1024
+# Page tables, kernel stacks, socket buffers, and the zygote's pages that a kernel writes to: RLIMIT_DATA has to bite first.
+_HEADROOM_MB = 64
+_PATIENCE_S = 2.0
+
+
+class Hierarchy(NamedTuple):
+    """A mounted hierarchy: its version, its controllers, where it is mounted, and our own group in it."""
+
+    version: int
+    controllers: frozenset[str]
+    top: Path
+    own: Path
+
+
+def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
+    """What /proc/self/mountinfo and /proc/self/cgroup say; hierarchies in which we cannot see our own group are left out."""
+    groups: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, names, path = line.split(":", 2)
+        groups.update(dict.fromkeys(names.split(","), path))
+    found = []
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(" - ")
+        kind, *_, options = source.split(" ")
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        controllers = groups.keys() & ({""} if kind == "cgroup2" else {*options.split(",")})
+        root, top = mount.split(" ")[3:5]
+        if not controllers:
+            continue
+        below = posixpath.relpath(groups[min(controllers)], root)
+        if not below.startswith(".."):
+            found.append(Hierarchy(1 if kind == "cgroup" else 2, frozenset(controllers), Path(top), Path(top, below)))
+    return found
+
+
+class Plan(NamedTuple):
+    """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2)."""
+
+    version: int
+    parents: tuple[Path, ...]
+
+
+def plan(name: str) -> Plan:
+    """Look, make nothing. A plan without parents is that of a machine without control groups."""
+    found = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    first = {controller: place.own for place in found if place.version == 1 for controller in place.controllers}
+    if all(controller in first for controller in _CONTROLLERS):
+        return Plan(1, tuple(dict.fromkeys(first[controller] / name for controller in _CONTROLLERS)))
+    second = next((place for place in found if place.version == 2), None)
+    if second is None:
+        return Plan(2, ())
+    beside = [second.own.parent / name] if second.own != second.top else []
+    return Plan(2, (second.own / name, *beside))
+
+
+def _write(file: Path, value: object) -> None:
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
+
+
+def _enable(group: Path) -> None:
+    """Give the children of `group` the controllers."""
+    if not {*_CONTROLLERS} <= {*(group / "cgroup.subtree_control").read_text().split()}:
+        _write(group / "cgroup.subtree_control", " ".join(f"+{controller}" for controller in _CONTROLLERS))
+
+
+class Group:
+    """The group of one kernel: a folder in each hierarchy."""
+
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self._folders = folders
+
+    def holds(self, pid: int) -> bool:
+        """Whether the process is a member in every hierarchy."""
+        return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._folders)
+
+    async def remove(self) -> None:
+        """Remove it once its processes are gone; if one stays too long the launcher removes it with its parent."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        for folder in self._folders:
+            while True:
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    if error.errno == errno.EBUSY and asyncio.get_running_loop().time() < deadline:
+                        await asyncio.sleep(0.005)
+                        continue
+                break
+
+
+class Groups:
+    """The parent groups of one launcher, made; `admit` makes a child for each kernel and moves the kernel there."""
+
+    def __init__(self, version: int, parents: tuple[Path, ...], settings: SandboxSettings) -> None:
+        self._parents = parents
+        memory = memory_limit(settings)
+        self._memory = ("memory.limit_in_bytes" if version == 1 else "memory.max", memory)
+        self._swap = ("memory.memsw.limit_in_bytes", memory) if version == 1 else ("memory.swap.max", 0)
+        self._pids = ("pids.max", settings.max_processes)
+
+    @classmethod
+    def make(cls, plan: Plan, settings: SandboxSettings) -> "Groups":
+        """Make the parents where the plan says. Raises OSError, with nothing left, where none can be made."""
+        if plan.version == 1:
+            try:
+                for parent in plan.parents:
+                    parent.mkdir()
+            except OSError:
+                remove_groups(plan.parents)
+                raise
+            return cls(1, plan.parents, settings)
+        failure = OSError(errno.ENOENT, "no hierarchy of control groups with memory and pids controllers is mounted")
+        for parent in plan.parents:
+            try:
+                if not os.access(parent.parent / "cgroup.procs", os.W_OK):
+                    raise OSError(errno.EACCES, f"processes may not be moved within {parent.parent}")
+                _enable(parent.parent)
+                parent.mkdir()
+                _enable(parent)
+            except OSError as error:
+                failure = error
+                remove_groups([parent])
+                continue
+            return cls(2, (parent,), settings)
+        raise failure
+
+    def admit(self, pid: int, name: str) -> Group:
+        """Move a process, with what it will fork, into a new group. May wait some milliseconds for the kernel's RCU: call
+        it in a thread. Raises OSError, with nothing left behind, when the process is gone."""
+        folders = tuple(parent / name for parent in self._parents)
+        try:
+            for folder in folders:
+                folder.mkdir()
+            memory, pids = folders[0], folders[-1]
+            _write(memory / self._memory[0], self._memory[1])
+            if (memory / self._swap[0]).exists():  # not without swap accounting
+                _write(memory / self._swap[0], self._swap[1])
+            _write(pids / self._pids[0], self._pids[1])
+            for folder in folders:
+                _write(folder / "cgroup.procs", pid)
+        except OSError:
+            remove_groups(folders, patience=0)
+            raise
+        return Group(folders)
+
+    def remove(self) -> None:
+        """Remove all of it, where the launcher has not. Waits for the last processes to end: call it in a thread."""
+        remove_groups(self._parents)
+
+
+def memory_limit(settings: SandboxSettings) -> int:
+    """Bytes a whole kernel may hold: what one process may, every tmpfs full (workspace, /tmp, /dev/shm), and some headroom."""
+    return (settings.memory_mb + 3 * settings.workspace_mb + _HEADROOM_MB) * _MIB
