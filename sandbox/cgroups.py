@@ -135,7 +135,7 @@ class Groups:
                 for parent in plan.parents:
                     parent.mkdir()
             except OSError:
-                remove_groups(plan.parents)
+                remove_groups(map(str, plan.parents))
                 raise
             return cls(1, plan.parents, settings)
         failure = OSError(errno.ENOENT, "no hierarchy of control groups with memory and pids controllers is mounted")
@@ -148,7 +148,7 @@ class Groups:
                 _enable(parent)
             except OSError as error:
                 failure = error
-                remove_groups([parent])
+                remove_groups([str(parent)])
                 continue
             return cls(2, (parent,), settings)
         raise failure
@@ -168,13 +168,13 @@ class Groups:
             for folder in folders:
                 _write(folder / "cgroup.procs", pid)
         except OSError:
-            remove_groups(folders, patience=0)
+            remove_groups(map(str, folders), patience=0)
             raise
         return Group(folders)
 
     def remove(self) -> None:
         """Remove all of it, where the launcher has not. Waits for the last processes to end: call it in a thread."""
-        remove_groups(self._parents)
+        remove_groups(map(str, self._parents))
 
 
 def memory_limit(settings: SandboxSettings) -> int:

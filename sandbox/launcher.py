@@ -93,10 +93,10 @@ def _reap_all() -> None:
             return
 
 
-def remove_groups(parents: Iterable[str | os.PathLike[str]], patience: float = 10.0) -> None:
+def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
     """Remove control groups with their children, none of which may be there; `patience` seconds for processes to leave them."""
     deadline = time.monotonic() + patience
-    for parent in map(os.fspath, parents):
+    for parent in parents:
         while os.path.isdir(parent):
             try:
                 with os.scandir(parent) as entries:
