@@ -94,8 +94,8 @@ class Context:
         )
         self.nodes.append(node)
 
-    def observe(self, step: int, generation: Generation, observation: str) -> None:
-        """Grow the trunk by the action as history and its observation."""
+    def observe(self, step: int, generation: Generation, observation: str, images: tuple[bytes, ...] = ()) -> None:
+        """Grow the trunk by the action as history and its observation, whose PNG `images` only policies that can see get."""
         text = cut_middle(observation, self._settings.observation_chars)
         action = self._tokenizer.history(generation.token_ids)
         seen = self._tokenizer.message("user", f"<output>{text}</output>")
@@ -103,4 +103,4 @@ class Context:
         self._trunk = self._add(self._trunk, "observation", step, seen)
         self._last = (action, seen)
         said = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
-        self._turns += [Message("assistant", said), Message("user", f"<output>{text}</output>")]
+        self._turns += [Message("assistant", said), Message("user", f"<output>{text}</output>", images)]

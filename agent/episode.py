@@ -13,7 +13,8 @@ from agent.protocol import Malformed, parse_action
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
 from agent.tools.base import Toolbox, describe
-from agent.trajectory import Status, Step, Trajectory
+from agent.trajectory import Output, Status, Step, Trajectory
+from agent.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,15 @@ class Task:
 
 def observe(cell: CellResult) -> str:
     """What the policy reads of a cell."""
-    text = "".join(output.text if output.text.endswith("\n") else output.text + "\n" for output in cell.outputs).rstrip("\n")
+    text = "".join(_seen(output) for output in cell.outputs).rstrip("\n")
     notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
     return "\n".join(part for part in (text, notice) if part)
+
+
+def _seen(output: Output) -> str:
+    """An output's text, ended by a line end. An image is its size; policies that can see get it besides."""
+    text = output.text if output.text.endswith("\n") else output.text + "\n"
+    return f"{text}[image {output.size[0]}x{output.size[1]}]\n" if output.image else text
 
 
 class Episode:
@@ -49,6 +56,7 @@ class Episode:
         toolbox: Toolbox,
         tokenizer: ChatTokenizer,
         settings: AgentSettings,
+        watcher: Watcher | None = None,
     ) -> None:
         self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
         self._tokenizer, self._settings = tokenizer, settings
@@ -56,10 +64,12 @@ class Episode:
         self._context = Context(tokenizer, settings, system, task.question)
         self._state = State()
         self._steps: list[Step] = []
+        self._watcher = watcher
+        self._started_at, self._clock = time.time(), time.monotonic()
 
     async def run(self) -> Trajectory:
-        started, clock = time.time(), time.monotonic()
-        deadline = clock + self._settings.deadline_s
+        self._started_at, self._clock = time.time(), time.monotonic()
+        deadline = self._clock + self._settings.deadline_s
         status, failure = Status.STEP_LIMIT, ""
         try:
             for index in range(self._settings.max_steps):
@@ -69,6 +79,10 @@ class Episode:
                     break
         except AgentError as error:
             status, failure = Status.FAILED, str(error)
+        return self.trajectory(status, failure)
+
+    def trajectory(self, status: Status, failure: str = "") -> Trajectory:
+        """All that has happened so far; what is left of a run that was cancelled."""
         return Trajectory(
             id=self._task.id,
             group=self._task.group,
@@ -80,8 +94,8 @@ class Episode:
             failure=failure,
             nodes=self._context.nodes,
             steps=self._steps,
-            started_at=started,
-            seconds=time.monotonic() - clock,
+            started_at=self._started_at,
+            seconds=time.monotonic() - self._clock,
         )
 
     async def _step(self, index: int, deadline: float) -> Status | None:
@@ -93,6 +107,8 @@ class Episode:
         clock = time.monotonic()
         if clock >= deadline:
             return Status.TIMEOUT
+        if self._watcher is not None:
+            self._watcher.asked(index, len(shown.token_ids))
         try:
             async with asyncio.timeout(deadline - clock):
                 generation = await self._policy.generate(shown, room, self._task.seed + index)
@@ -102,16 +118,21 @@ class Episode:
         step = self._read(generation)
         step.policy_seconds = time.monotonic() - clock
         self._steps.append(step)
+        if self._watcher is not None:
+            self._watcher.acted(index, step)
         if step.malformed:
             step.observation = f"Malformed action: {step.malformed}. Nothing was run."
         else:
             await self._run_cell(step, deadline)
         step.notepad = self._state.notepad.model_dump_json()
+        if self._watcher is not None:
+            self._watcher.observed(index, step)
         if self._state.answer is not None:
             return Status.ANSWERED
         if step.cell_status == "dead":
             return Status.NO_ANSWER
-        self._context.observe(index, generation, step.observation)
+        images = tuple(output.image for output in step.outputs if output.image)
+        self._context.observe(index, generation, step.observation, images)
         return None
 
     def _read(self, generation: Generation) -> Step:

@@ -29,7 +29,7 @@ class Status(StrEnum):
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class Node(_Record):
@@ -44,10 +44,16 @@ class Node(_Record):
 
 
 class Output(_Record):
-    """One output of a cell, as text."""
+    """One output of a cell, as text; `image` is the PNG file that was shown with it, or empty."""
 
     kind: Literal["stream", "result", "error", "display"]
     text: str
+    image: bytes = b""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the image in pixels, as its header says."""
+        return int.from_bytes(self.image[16:20], "big"), int.from_bytes(self.image[20:24], "big")
 
 
 class ToolCall(_Record):
@@ -129,7 +135,7 @@ _STEP = pa.struct(
         ("code", pa.string()),
         ("malformed", pa.string()),
         ("cell_status", pa.string()),
-        ("outputs", pa.list_(pa.struct([("kind", pa.string()), ("text", pa.string())]))),
+        ("outputs", pa.list_(pa.struct([("kind", pa.string()), ("text", pa.string()), ("image", pa.binary())]))),
         ("observation", pa.string()),
         ("notepad", pa.string()),
         ("tool_calls", pa.list_(_CALL)),
@@ -156,7 +162,7 @@ SCHEMA = pa.schema(
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
-    return pa.Table.from_pylist([t.model_dump(mode="json") for t in trajectories], schema=SCHEMA)
+    return pa.Table.from_pylist([t.model_dump() for t in trajectories], schema=SCHEMA)
 
 
 def from_table(table: pa.Table) -> list[Trajectory]:

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sandbox.image import read_png
+
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -13,7 +15,7 @@ Status = Literal["ok", "error", "timeout", "dead"]
 
 @dataclass(frozen=True)
 class Output:
-    """One output of a cell. `name` is the stream's; `ename` and `evalue` are the error's; `data` holds other mimes."""
+    """One output of a cell. `name` is the stream's; `ename` and `evalue` are the error's; `image` is a PNG file or empty."""
 
     kind: Literal["stream", "result", "error", "display"]
     text: str
@@ -21,6 +23,7 @@ class Output:
     name: str = ""
     ename: str = ""
     evalue: str = ""
+    image: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class _Piece:
     name: str = ""
     ename: str = ""
     evalue: str = ""
+    image: bytes = b""
     head: str = ""
     tail: str = ""
     cut: int = 0
@@ -84,13 +88,16 @@ class Outputs:
     """Collects a cell's outputs within `limit` bytes, whatever the kernel sends; memory stays within a few limits.
 
     Consecutive pieces of one stream are merged. When there is too much, whole outputs in the middle give way first to a
-    note, so that the first and the last ones survive.
+    note, so that the first and the last ones survive. Of the first `images` pictures those within `image_bytes` are kept.
     """
 
     limit: int
+    images: int = 0
+    image_bytes: int = 0
     _pieces: list[_Piece] = field(default_factory=list)
     _held: int = 0
     _lost: int = 0
+    _pictures: int = 0
     _clear: bool = False
 
     def add(
@@ -101,10 +108,11 @@ class Outputs:
         name: str = "",
         ename: str = "",
         evalue: str = "",
+        png: object = None,
     ) -> None:
+        """`png` is what claims to be a PNG file in base64; of one that is none, too large or too many only the text is kept."""
         if self._clear:
-            self._pieces.clear()
-            self._held, self._lost, self._clear = 0, 0, False
+            self._forget()
         last = self._pieces[-1] if self._pieces else None
         if kind == "stream" and last is not None and last.kind == "stream" and last.name == name:
             self._held -= len(last.head) + len(last.tail)
@@ -112,6 +120,9 @@ class Outputs:
         else:
             piece = _Piece(kind, name=name, ename=shorten(plain(ename), 200)[0], evalue=shorten(plain(evalue), 2000)[0])
             self._pieces.append(piece)
+        if png is not None and self._pictures < self.images:
+            piece.image = read_png(png, self.image_bytes)
+            self._pictures += 1
         piece.add(plain(text), self.limit)
         self._held += len(piece.head) + len(piece.tail)
         # Each output costs something even when empty, so that a million empty ones are bounded too.
@@ -125,8 +136,11 @@ class Outputs:
         if wait:
             self._clear = True
         else:
-            self._pieces.clear()
-            self._held, self._lost = 0, 0
+            self._forget()
+
+    def _forget(self) -> None:
+        self._pieces.clear()
+        self._held, self._lost, self._pictures, self._clear = 0, 0, 0, False
 
     def finish(self) -> list[Output]:
         """The outputs within the limit. An output may keep its share, or more when others leave theirs unused."""
@@ -135,7 +149,8 @@ class Outputs:
         done = []
         for piece, (text, cut), share in zip(self._pieces, texts, allowed, strict=True):
             short, shortened = shorten(text, share)
-            done.append(Output(piece.kind, short, cut or shortened, name=piece.name, ename=piece.ename, evalue=piece.evalue))
+            named = {"name": piece.name, "ename": piece.ename, "evalue": piece.evalue}
+            done.append(Output(piece.kind, short, cut or shortened, **named, image=piece.image))
         if self._lost:
             note = Output("stream", f"… {self._lost} outputs cut …\n", True, name="stderr")
             done.insert((len(done) + 1) // 2, note)

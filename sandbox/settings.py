@@ -36,6 +36,8 @@ class SandboxSettings(BaseModel):
     file_mb: int = Field(64, ge=1, description="largest single file")
 
     output_bytes: int = Field(65536, ge=1024, description="UTF-8 bytes kept of a cell's outputs; the middle is cut")
+    image_bytes: int = Field(1024 * 1024, ge=0, description="largest PNG picture kept of a cell's outputs; a larger one is text")
+    images: int = Field(4, ge=0, description="pictures kept of one cell; the others are text")
     expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression asked with a cell")
     message_bytes: int = Field(
         16 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"

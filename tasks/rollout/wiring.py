@@ -31,7 +31,7 @@ class SandboxedKernel:
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
             reported = (await self._kernel.execute("", timeout=timeout, expressions=state, silent=True)).expressions
-        outputs = [Output(kind=output.kind, text=_text(output)) for output in execution.outputs]
+        outputs = [Output(kind=output.kind, text=_text(output), image=output.image) for output in execution.outputs]
         return CellResult(execution.status, outputs, _state(reported.get("state")))
 
 

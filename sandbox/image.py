@@ -1,0 +1,47 @@
+"""Pictures that a cell shows: PNG files, checked before anything else of the host gets to see them."""
+
+import base64
+import binascii
+import zlib
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHUNKS = 1024  # an encoder writes pieces of 8 KiB and more
+_SIDE = 8192  # pixels: a few bytes can claim to unfold into a picture that no viewer has the memory for
+
+
+def read_png(encoded: object, limit: int) -> bytes:
+    """The PNG file in the base64 text `encoded`, or b"" when it is anything else or larger than `limit` bytes.
+
+    At most 1024 whole chunks with right checksums from IHDR to IEND, sides of 1 to 8192 pixels, nothing after the end.
+    What the pixels unfold to is not looked at.
+    """
+    if not isinstance(encoded, str) or len(encoded) > limit * 3 // 2 + 4:
+        return b""
+    try:
+        data = base64.b64decode("".join(encoded.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    return data if len(data) <= limit and _is_png(data) else b""
+
+
+def _is_png(data: bytes) -> bool:
+    if not data.startswith(_SIGNATURE):
+        return False
+    at = len(_SIGNATURE)
+    for number in range(_CHUNKS):
+        if len(data) - at < 12:
+            return False
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        body, end = data[at + 8 : at + 8 + length], at + 12 + length
+        if len(data) < end or zlib.crc32(body, zlib.crc32(kind)) != int.from_bytes(data[end - 4 : end], "big"):
+            return False
+        if number == 0 and not (kind == b"IHDR" and length == 13 and _fits(body)):
+            return False
+        if kind == b"IEND":
+            return end == len(data)
+        at = end
+    return False
+
+
+def _fits(header: bytes) -> bool:
+    return all(0 < int.from_bytes(side, "big") <= _SIDE for side in (header[:4], header[4:8]))
