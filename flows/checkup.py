@@ -16,6 +16,6 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
         yield "recipe", True, f"{config.name} can work"
     except ConfigError as error:
         yield "recipe", False, str(error)
-    yield from sandbox_checks()
+    yield from sandbox_checks(config.sandbox)
     for found in infra_checks(Home(config.home), config.engine, config.storage):
         yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.mend}"

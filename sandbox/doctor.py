@@ -1,12 +1,16 @@
-"""Can this machine confine a kernel? Each check really does what it names."""
+"""Can this machine confine a kernel, and how well? Each check really does what it names."""
 
 import asyncio
 import subprocess
+from collections.abc import Mapping
 
+from sandbox import bubblewrap
 from sandbox.errors import SandboxError
 from sandbox.pool import one_kernel
+from sandbox.protections import MEANINGS
 from sandbox.root import find_bubblewrap
-from sandbox.settings import SandboxSettings
+from sandbox.settings import Protection, SandboxSettings
+from sandbox.zygote import Zygote
 
 Check = tuple[str, bool, str]
 
@@ -43,16 +47,51 @@ def _kernel(settings: SandboxSettings) -> Check:
     return name, True, "a confined kernel starts, answers and ends"
 
 
+async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
+    """What a real kernel lacks where everything that can be given up is."""
+    lenient = settings.model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
+    if settings.provisioner == "bubblewrap":
+        process = await bubblewrap.start_kernel(lenient)
+        await process.end()
+        return process.lacking
+    zygote = await Zygote.start(lenient)
+    try:
+        process = await zygote.fork()
+        await process.end()
+    finally:
+        await zygote.end()
+    return process.lacking
+
+
+def _protections(settings: SandboxSettings) -> list[Check]:
+    """Each protection: there, weaker but allowed (which works), or required and missing."""
+    try:
+        missing = asyncio.run(_lacking(settings))
+    except (SandboxError, OSError) as error:
+        return [("protections", False, str(error))]
+    found: list[Check] = []
+    for name, meaning in MEANINGS.items():
+        if name not in missing:
+            found.append((name, True, meaning.present))
+        elif name in settings.require:
+            found.append(
+                (name, False, f"required and missing ({missing[name]}): {meaning.mend}, or do without: {meaning.absent}")
+            )
+        else:
+            found.append((name, True, f"weaker here, and allowed: {meaning.absent} ({missing[name]}); to mend it {meaning.mend}"))
+    return found
+
+
 def boundary() -> list[Check]:
     """The quick checks: is there a boundary at all? Starts no kernel."""
     return [_bubblewrap(), _namespaces()]
 
 
-def checks() -> list[Check]:
+def checks(settings: SandboxSettings) -> list[Check]:
     """(name, works, what was found or how to mend it), in the order in which to mend them."""
-    found = [_bubblewrap(), _namespaces()]
-    zygote = _kernel(SandboxSettings(provisioner="zygote"))
+    found = boundary()
+    zygote = _kernel(settings.model_copy(update={"provisioner": "zygote"}))
     if all(works for _, works, _ in found) and not zygote[1]:
         # Namespaces within namespaces may be forbidden where the outer ones are allowed.
         zygote = (*zygote[:2], f"{zygote[2]}; set sandbox.provisioner to bubblewrap, which is slower")
-    return [*found, zygote, _kernel(SandboxSettings(provisioner="bubblewrap"))]
+    return [*found, zygote, _kernel(settings.model_copy(update={"provisioner": "bubblewrap"})), *_protections(settings)]

@@ -128,9 +128,9 @@ def test_settings_refuse_typos_and_contradictions() -> None:
 
 
 def test_the_doctor_finds_this_machine_well_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [name for name, works, _ in doctor.checks() if not works] == []
+    assert [name for name, works, _ in doctor.checks(SandboxSettings()) if not works] == []
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = doctor.checks()
+    found = doctor.checks(SandboxSettings())
     assert not any(works for _, works, _ in found)
     assert all("install the package" in said for _, _, said in found)
 
