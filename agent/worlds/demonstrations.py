@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agent.episode import Episode, Task
 from agent.inline import InlineKernel
-from agent.policy import ScriptedPolicy
+from agent.policies.scripted import ScriptedPolicy
 from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer

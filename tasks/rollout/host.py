@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from agent.episode import Episode, Task
 from agent.errors import AgentError
-from agent.policy import Sampling, SglangPolicy
+from agent.policies.sglang import SglangPolicy
+from agent.policy import Sampling
 from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer

@@ -10,7 +10,8 @@ from agent.inline import InlineKernel
 from agent.kernel import CellResult
 from agent.messages import Prompt
 from agent.notepad import State, read_state
-from agent.policy import Generation, Policy, ScriptedPolicy
+from agent.policies.scripted import ScriptedPolicy
+from agent.policy import Generation, Policy
 from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tools.base import Tool, Toolbox
