@@ -51,8 +51,9 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
         root, top = mount.split(" ")[3:5]
         if not controllers:
             continue
-        below = posixpath.relpath(groups[min(controllers)], root)
-        if not below.startswith(".."):
+        path = groups[min(controllers)]
+        below = posixpath.relpath(path, root)
+        if ".." not in (*path.split("/"), *below.split("/")):
             found.append(Hierarchy(1 if kind == "cgroup" else 2, frozenset(controllers), Path(top), Path(top, below)))
     return found
 

@@ -1,0 +1,174 @@
+"""Control groups: a kernel as a whole is bounded, and its groups go with it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import run_in
+from sandbox_lab import Lab
+
+from sandbox import cgroups
+from sandbox.errors import SandboxUnavailable
+from sandbox.kernel import SandboxKernel
+from sandbox.output import Execution
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+
+REQUIRED = (*SandboxSettings().require, "cgroups")
+
+
+def groups_work() -> bool:
+    plan = cgroups.plan("nbrl-probe")
+    try:
+        cgroups.Groups.make(plan, SandboxSettings()).remove()
+    except OSError:
+        return False
+    return True
+
+
+needs_groups = pytest.mark.skipif(not groups_work(), reason="no control group can be made here")
+
+
+def folders(name: str) -> list[Path]:
+    """The groups of the launcher `name` that exist."""
+    return [parent for parent in cgroups.plan(name).parents if parent.exists()]
+
+
+@needs_groups
+def test_memory_is_bounded_over_all_processes_of_a_kernel(lab: Lab) -> None:
+    # Each process stays below its own limit; together they would take a gigabyte.
+    bomb = """
+import os
+children = []
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        held = bytearray(100 << 20)
+        for page in range(0, len(held), 4096):
+            held[page] = 1
+        os.kill(os.getpid(), 19)
+        os._exit(0)
+    children.append(child)
+killed = 0
+for child in children:
+    _, status = os.waitpid(child, os.WUNTRACED)
+    killed += os.WIFSIGNALED(status)
+print(killed > 0)
+"""
+    (done,) = lab.cells(bomb, memory_mb=256, workspace_mb=4, require=REQUIRED)
+    # The kernel kills the largest process when the group is full; that may be the kernel itself.
+    assert done.status == "dead" or done.outputs[0].text == "True\n"
+
+
+@needs_groups
+def test_one_process_meets_its_own_limit_first_and_the_kernel_lives(lab: Lab) -> None:
+    code = "held = bytearray(400 << 20)"
+    fill = """
+for folder in ("/workspace", "/tmp", "/dev/shm"):
+    with open(f"{folder}/full", "wb") as file:
+        file.write(bytes(15 << 20))
+"""
+    filled, first, second = lab.cells(fill, code, "2 + 2", memory_mb=256, workspace_mb=16, require=REQUIRED)
+    assert filled.status == "ok"
+    assert (first.status, first.outputs[0].ename) == ("error", "MemoryError")
+    assert second.outputs[0].text == "4"
+
+
+@needs_groups
+def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
+    settings = SandboxSettings(warm=0, max_processes=48, memory_mb=200, workspace_mb=10, require=REQUIRED)
+
+    async def run() -> None:
+        async with KernelPool(settings) as pool:
+            async with pool.kernel() as first, pool.kernel() as second:
+                assert (await first.execute("1")).status == (await second.execute("1")).status == "ok"
+                assert pool._zygote is not None
+                name = pool._zygote._confined.folder.name
+                for parent in folders(name):
+                    kernels = [child for child in parent.iterdir() if child.is_dir()]
+                    members = [(kernel / "cgroup.procs").read_text().split() for kernel in kernels]
+                    assert [len(pids) for pids in members] == [1, 1]
+                    for kernel in kernels:
+                        limits = {file.name: file.read_text().strip() for file in kernel.iterdir() if file.name in LIMITS}
+                        assert limits
+                        assert {LIMITS[file](settings) for file in limits} == {int(value) for value in limits.values()}
+            await pool.settle()
+            assert [child for parent in folders(name) for child in parent.iterdir() if child.is_dir()] == []
+        assert folders(name) == []
+
+    asyncio.run(run())
+
+
+LIMITS = {
+    "pids.max": lambda settings: settings.max_processes,
+    "memory.limit_in_bytes": cgroups.memory_limit,
+    "memory.memsw.limit_in_bytes": cgroups.memory_limit,
+    "memory.max": cgroups.memory_limit,
+    "memory.swap.max": lambda _: 0,
+}
+
+
+def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.cgroups.plan", lambda name: cgroups.Plan(2, ()))
+
+    async def body(kernel: SandboxKernel) -> tuple[Execution, list[str]]:
+        return await kernel.execute("2 + 2"), list(kernel._process.lacking)
+
+    done, lacking = lab.with_kernel(body)
+    assert done.outputs[0].text == "4"
+    assert lacking == ["cgroups"]
+    with pytest.raises(SandboxUnavailable, match=r"cgroups.*delegated.*or take cgroups out of sandbox\.require"):
+        lab.cells("1", require=REQUIRED)
+
+
+@pytest.mark.parametrize("way", ["hidden", "user"])
+def test_a_machine_without_groups(way: str, lab: Lab) -> None:
+    script = f"""
+import asyncio
+from sandbox import doctor
+from sandbox.errors import SandboxUnavailable
+from sandbox.pool import one_kernel
+from sandbox.settings import SandboxSettings
+settings = SandboxSettings(provisioner={lab.provisioner!r}, warm=0)
+strict = settings.model_copy(update={{"require": (*settings.require, "cgroups")}})
+asyncio.run(one_kernel(settings))
+try:
+    asyncio.run(one_kernel(strict))
+except SandboxUnavailable as error:
+    print("refused:", error)
+for found in (settings, strict):
+    print([check for check in doctor._protections(found) if check[0] == "cgroups"])
+"""
+    refused, weaker, missing = run_in(way, script).splitlines()
+    assert refused.startswith("refused: a kernel would run without cgroups")
+    assert "True" in weaker
+    assert "weaker here, and allowed: memory is bounded for each process only" in weaker
+    assert "False" in missing
+    assert "required and missing" in missing
+
+
+MOUNTS = """\
+25 30 0:23 / /sys rw,nosuid - sysfs sysfs rw
+31 25 0:26 {root} /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory
+32 25 0:27 / /sys/fs/cgroup/cpu,pids rw,nosuid - cgroup cgroup rw,cpu,pids
+33 25 0:28 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw,nsdelegate
+"""
+segments = st.text("abc.-@:", min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
+
+
+@given(st.lists(segments, max_size=3), st.lists(segments, max_size=3))
+def test_our_own_group_is_found_below_what_is_mounted(root: list[str], below: list[str]) -> None:
+    path = "/" + "/".join([*root, *below])
+    membership = f"4:memory:{path}\n3:cpu,pids:/\n1:name=systemd:/\n0::{path}\n"
+    first, second, third = cgroups.hierarchies(MOUNTS.format(root="/" + "/".join(root)), membership)
+    assert (first.version, first.controllers) == (1, {"memory"})
+    assert first.own == Path("/sys/fs/cgroup/memory", *below)
+    assert (second.controllers, second.own) == ({"cpu", "pids"}, second.top)
+    assert (third.version, third.own) == (2, Path("/sys/fs/cgroup/unified", *root, *below))
+
+
+def test_a_hierarchy_that_hides_our_own_group_is_not_used() -> None:
+    found = cgroups.hierarchies(MOUNTS.format(root="/elsewhere"), "4:memory:/here\n3:cpu,pids:/\n0::/../beside\n")
+    assert [sorted(hierarchy.controllers) for hierarchy in found] == [["cpu", "pids"]]
