@@ -151,5 +151,5 @@ class Episode:
         step.kernel_seconds = time.monotonic() - clock
         step.cell_status, step.outputs = cell.status, cell.outputs
         step.observation = observe(cell)
-        step.tool_calls = self._toolbox.take_calls()
+        step.tool_calls, step.unrecorded_calls = self._toolbox.take_calls(), self._toolbox.take_unrecorded()
         self._state = read_state(cell.state, self._state)

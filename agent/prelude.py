@@ -1,18 +1,57 @@
 """The source that makes a clean kernel a notebook for the agent: its notepad, its final answer and its tools."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.tools.base import Tool
+from agent.tools.base import Parameter, Tool
+from agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
+
+# Kinds made of these words alone mean the same to the kernel's Python; any other is written as a string.
+_EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])+")
 
 
 def prelude(tools: Iterable[Tool]) -> str:
     """Kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools."""
-    source = [Path(__file__).with_name("inside.py").read_text(encoding="utf-8")]
-    for tool in tools:
-        names = ", ".join(tool.parameters)
-        arguments = ", ".join(f"{name!r}: {name}" for name in tool.parameters)
-        source.append(f"def {tool.name}({names}):\n    {tool.summary!r}\n    return host_call({tool.name!r}, {{{arguments}}})\n")
-    return "\n\n".join(source)
+    return "\n\n".join([Path(__file__).with_name("inside.py").read_text(encoding="utf-8"), functions(tools)])
+
+
+def functions(tools: Iterable[Tool]) -> str:
+    """Kernel source of the tools alone: a function each, with signature, defaults and docstring.
+
+    Names are checked and all else is written by `repr`, so nothing a tool says of itself can run. Raises ToolError for a name.
+    """
+    return "\n\n".join(map(_function, tools))
+
+
+def _function(tool: Tool) -> str:
+    check_tool_name(tool.name)
+    for parameter in tool.parameters:
+        check_parameter_name(tool.name, parameter.name)
+    named = ", ".join(map(_parameter, tool.parameters))
+    returns = f" -> {_kind(tool.returns)}" if tool.returns else ""
+    arguments = ", ".join(f"{parameter.key!r}: {parameter.name}" for parameter in tool.parameters)
+    given = f"{{{arguments}}}"
+    if any(not parameter.required and parameter.default is ... for parameter in tool.parameters):
+        given = f"{{key: value for key, value in {given}.items() if value is not ...}}"
+    return f"def {tool.name}({named}){returns}:\n    {documentation(tool)!r}\n    return host_call({tool.name!r}, {given})\n"
+
+
+def documentation(tool: Tool) -> str:
+    """What `help(tool)` shows: summary, details and the arguments."""
+    parts = [tool.summary, tool.details]
+    helps = [f"    {parameter.name}: {parameter.help}" for parameter in tool.parameters if parameter.help]
+    if helps:
+        parts.append("\n".join(["Args:", *helps]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _kind(kind: str) -> str:
+    return kind if _EVALUATES.fullmatch(kind) else repr(kind)
+
+
+def _parameter(parameter: Parameter) -> str:
+    default = "" if parameter.required else f" = {'...' if parameter.default is ... else repr(parameter.default)}"
+    return f"{parameter.name}: {_kind(parameter.kind)}{default}"

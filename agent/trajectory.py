@@ -57,17 +57,24 @@ class Output(_Record):
 
 
 class ToolCall(_Record):
-    """One call of a host tool; `arguments` and `result` are JSON."""
+    """One call of a host tool; `arguments` and `result` are JSON, cut short when not `complete`.
+
+    The result of a call that is not `ok` is the error's type and message.
+    """
 
     name: str
     arguments: str
     result: str
     ok: bool
+    complete: bool = True
     seconds: float
 
 
 class Step(_Record):
-    """One think-code-observe. `malformed` holds the reason when the action was outside the grammar, and then no cell ran."""
+    """One think-code-observe. `malformed` holds the reason when the action was outside the grammar, and then no cell ran.
+
+    `tool_calls` are the first calls of the cell, `unrecorded_calls` counts those after them.
+    """
 
     think: str = ""
     code: str = ""
@@ -77,6 +84,7 @@ class Step(_Record):
     observation: str = ""
     notepad: str = "{}"
     tool_calls: list[ToolCall] = Field(default_factory=list)
+    unrecorded_calls: int = 0
     policy_seconds: float = 0.0
     kernel_seconds: float = 0.0
 
@@ -126,6 +134,7 @@ _CALL = pa.struct(
         ("arguments", pa.string()),
         ("result", pa.string()),
         ("ok", pa.bool_()),
+        ("complete", pa.bool_()),
         ("seconds", pa.float64()),
     ]
 )
@@ -139,6 +148,7 @@ _STEP = pa.struct(
         ("observation", pa.string()),
         ("notepad", pa.string()),
         ("tool_calls", pa.list_(_CALL)),
+        ("unrecorded_calls", pa.int32()),
         ("policy_seconds", pa.float64()),
         ("kernel_seconds", pa.float64()),
     ]

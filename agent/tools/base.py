@@ -4,27 +4,69 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.trajectory import ToolCall
 
-RECORDED_CHARS = 4_000
 RECORDED_CALLS = 64
+"""Calls recorded of one step."""
+RECORDED_CHARS = 1 << 20
+"""Longest recorded answer or arguments, as JSON."""
+RECORDED_TOTAL = 8 << 20
+"""JSON recorded of one trajectory; what comes after is cut to `SHORT_CHARS`."""
+SHORT_CHARS = 4_000
+GIVEN_UP = "CancelledError: the cell gave up on it"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a tool: `name` in Python, `key` in the call. A default of `...` means that the key is left out."""
+
+    name: str
+    key: str
+    kind: str = "object"
+    help: str = ""
+    required: bool = True
+    default: Any = ...
+
+    def __str__(self) -> str:
+        default = "" if self.required else f" = {'...' if self.default is ... else repr(self.default)}"
+        return f"{self.name}: {self.kind}{default}"
 
 
 class Tool(Protocol):
-    """A host function. `call` gets the cell's arguments, unchecked, and returns something JSON can carry."""
+    """A host function. `call` gets the cell's arguments, unchecked, and returns something JSON can carry.
 
-    name: str
-    parameters: tuple[str, ...]
-    summary: str
+    Parameters without a default stand first. What it raises is told to the cell by type and message, so no message holds a key.
+    `schema` is the JSON schema of the arguments; `returns` is the kind of the answer, empty when it is not known.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def details(self) -> str: ...
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+    @property
+    def schema(self) -> dict[str, Any]: ...
+    @property
+    def returns(self) -> str: ...
 
     async def call(self, arguments: dict[str, Any]) -> Any: ...
 
 
+def signature(tool: Tool) -> str:
+    """As it would stand after `def`."""
+    returns = f" -> {tool.returns}" if tool.returns else ""
+    return f"{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
+
+
 def describe(tools: Iterable[Tool]) -> str:
     """One line a tool, for the system prompt."""
-    return "\n".join(f"{tool.name}({', '.join(tool.parameters)}): {tool.summary}" for tool in tools)
+    return "\n".join(f"{signature(tool)}: {' '.join(tool.summary.split())}" for tool in tools)
 
 
 class Toolbox:
@@ -34,37 +76,47 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in tools}
         self._timeout_s = timeout_s
         self._calls: list[ToolCall] = []
+        self._unrecorded = 0
+        self._room = RECORDED_TOTAL
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Raises LookupError for a tool this trajectory may not call, and whatever the tool raises."""
         started = time.perf_counter()
-        ok, result = False, None
+        ok, said = False, ""
         try:
             if name not in self.tools:
                 raise LookupError(f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}")
             async with asyncio.timeout(self._timeout_s):
                 result = await self.tools[name].call(arguments)
+            said = json.dumps(result)
             ok = True
             return result
+        except asyncio.CancelledError:
+            said = json.dumps(GIVEN_UP)
+            raise
         except Exception as error:
-            result = f"{type(error).__name__}: {error}"
+            said = json.dumps(f"{type(error).__name__}: {error}")
             raise
         finally:
-            if len(self._calls) < RECORDED_CALLS:
-                self._record(name, arguments, result, ok, time.perf_counter() - started)
+            self._record(name, arguments, said, ok, time.perf_counter() - started)
 
-    def _record(self, name: str, arguments: dict[str, Any], result: object, ok: bool, seconds: float) -> None:
-        self._calls.append(
-            ToolCall(
-                name=name[:100],
-                arguments=json.dumps(arguments, default=str)[:RECORDED_CHARS],
-                result=json.dumps(result, default=str)[:RECORDED_CHARS],
-                ok=ok,
-                seconds=seconds,
-            )
-        )
+    def _record(self, name: str, arguments: dict[str, Any], said: str, ok: bool, seconds: float) -> None:
+        if len(self._calls) >= RECORDED_CALLS:
+            self._unrecorded += 1
+            return
+        asked = json.dumps(arguments, default=str)
+        whole = max(len(asked), len(said)) <= RECORDED_CHARS and len(asked) + len(said) <= self._room
+        if not whole:
+            asked, said = asked[:SHORT_CHARS], said[:SHORT_CHARS]
+        self._room -= len(asked) + len(said)
+        self._calls.append(ToolCall(name=name[:100], arguments=asked, result=said, ok=ok, complete=whole, seconds=seconds))
 
     def take_calls(self) -> list[ToolCall]:
         """The calls since this was last asked."""
         calls, self._calls = self._calls, []
         return calls
+
+    def take_unrecorded(self) -> int:
+        """How many calls since this was last asked were answered and not recorded."""
+        count, self._unrecorded = self._unrecorded, 0
+        return count

@@ -1,0 +1,53 @@
+"""Which names tools and their parameters may bear: they become Python source in a kernel."""
+
+import ast
+import builtins
+import keyword
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from agent.errors import ToolError
+
+_INSIDE = Path(__file__).parents[1] / "inside.py"
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_KERNEL = {"host_call", "get_ipython", "display", "exit", "quit", "In", "Out"}
+
+
+@lru_cache(maxsize=1)
+def reserved() -> frozenset[str]:
+    """Names a tool must not take: Python's own, the notebook's and those of agent.inside."""
+    taken = set(dir(builtins)) | _KERNEL
+    for node in ast.parse(_INSIDE.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                taken.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                taken.add(name)
+    return frozenset(taken)
+
+
+def is_plain(name: str) -> bool:
+    """Whether it is an ASCII identifier that says nothing to Python and is not private."""
+    return _PLAIN.fullmatch(name) is not None and not keyword.iskeyword(name)
+
+
+def check_tool_name(name: str) -> None:
+    """Raises ToolError unless `name` can be a function of a kernel."""
+    if not is_plain(name) or name in reserved():
+        raise ToolError(
+            f"{name[:80]!r} cannot be a tool's name: take a plain Python name that Python and the notebook do not use"
+        )
+
+
+def check_parameter_name(tool: str, name: str) -> None:
+    """Raises ToolError unless `name` can be a parameter of `tool` in a kernel."""
+    if not is_plain(name) or name == "host_call":
+        raise ToolError(f"{tool}: {name[:80]!r} cannot be a parameter's name; take a plain Python name")
+
+
+def plain(text: str) -> str:
+    """`text` as a plain name, alike as far as it goes."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:60] or "unnamed"
+    name = name if name[0].isalpha() else f"n_{name}"
+    return f"{name}_" if keyword.iskeyword(name) or name == "host_call" else name
