@@ -15,11 +15,16 @@ from typing import Any
 from sandbox.inside import limits, seccomp
 
 _NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, network
-_NOSUID, _NODEV, _NOEXEC, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x4000, 0x80000
+_NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x80000
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, _PR_SET_DUMPABLE = 24, 47, 4, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer architectures agree on
+
+# Of what /proc tells of the machine, what belongs to its owner; `root.py` hides the same from cold kernels.
+HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
+# Terminals are counted for the whole machine: one kernel may not take them all.
+_TERMINALS = 32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Calls through this one keep the interpreter's lock, as a fork must.
@@ -40,15 +45,18 @@ def _write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def _mount(kind: str, target: str, flags: int, data: str = "") -> None:
-    _check(_libc.mount(b"none", target.encode(), kind.encode(), flags, data.encode()), f"mount {kind} on {target}")
+def _mount(kind: str, target: str, flags: int, data: str = "", source: str = "none") -> None:
+    _check(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode()), f"mount {kind} on {target}")
 
 
 def _mounts(workspace: str, size: int, inodes: int) -> None:
     """Own /proc, terminals and writable folders; what the zygote has there is covered."""
     _mount("none", "/", _REC | _SLAVE)
     _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC)
-    _mount("devpts", "/dev/pts", _NOSUID | _NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    for name in HIDDEN:
+        if os.path.exists(f"/proc/{name}"):
+            _mount("none", f"/proc/{name}", _BIND, source="/dev/null")
+    _mount("devpts", "/dev/pts", _NOSUID | _NOEXEC, f"newinstance,ptmxmode=0666,mode=620,max={_TERMINALS}")
     for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (workspace, "0700")):
         _mount("tmpfs", folder, _NOSUID | _NODEV, f"size={size},nr_inodes={inodes},mode={mode}")
 

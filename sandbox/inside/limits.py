@@ -2,6 +2,8 @@
 
 import resource
 
+_SIGNALS = 1024
+
 
 def apply(limits: dict[str, int]) -> None:
     """Bind this process and its children. Call it inside the sandbox's own user namespace: processes are counted there.
@@ -10,13 +12,18 @@ def apply(limits: dict[str, int]) -> None:
     better than a killed kernel.
     """
     for kind, value in (
-        (resource.RLIMIT_CORE, 0),
+        # 1 and not 0: the host's handler of crashes, which a 0 does not keep from running, is not called.
+        (resource.RLIMIT_CORE, 1),
         (resource.RLIMIT_DATA, limits["memory"]),
         (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["files"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        # Signals and timers in flight are counted for the host's user too, and would be missing there.
+        (resource.RLIMIT_SIGPENDING, _SIGNALS),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
     ):
         hard = resource.getrlimit(kind)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)

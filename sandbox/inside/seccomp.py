@@ -1,8 +1,9 @@
 """The system calls a kernel may not make, as a BPF program for x86-64; used by both ways to start a kernel.
 
-Everything not named is allowed: the namespaces and the absent capabilities are the wall, this takes away the tools that have
-broken such walls before. `clone3` answers ENOSYS because its flags lie in memory that a filter cannot read; the C
-library then falls back to `clone`, whose flags are checked.
+Everything not named is allowed, up to the newest call that was looked at: the namespaces and the absent capabilities are the
+wall, this takes away the tools that have broken such walls before, what no namespace divides (System V memory without a limit,
+the watches of a user, the disk's flush), and protocols that would load kernel modules. `clone3` answers ENOSYS because its flags
+lie in memory that a filter cannot read; the C library then falls back to `clone`, whose flags are checked.
 """
 
 import ctypes
@@ -21,16 +22,24 @@ _DENIED = {
     "kexec_file_load": 320, "reboot": 169, "swapon": 167, "swapoff": 168, "acct": 163, "syslog": 103, "iopl": 172,
     "ioperm": 173, "modify_ldt": 154, "settimeofday": 164, "clock_settime": 227, "adjtimex": 159,
     "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "vhangup": 153, "uselib": 134, "nfsservctl": 180,
-    "migrate_pages": 256, "move_pages": 279, "lookup_dcookie": 212, "personality": 135,
+    "migrate_pages": 256, "move_pages": 279, "lookup_dcookie": 212, "personality": 135, "statmount": 457,
+    "listmount": 458, "cachestat": 451, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "inotify_init": 253,
+    "inotify_init1": 294, "sync": 162, "syncfs": 306,
 }  # fmt: skip
-_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL = 56, 435, 41, 53, 16
+_NEWEST = 462  # mseal; numbers beyond are of later systems, or of the x32 interface
+_CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL, _FCNTL = 56, 435, 41, 53, 16, 72
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_FAMILIES = (1, 2, 10, 16)  # unix, inet, inet6 and netlink, without which libzmq aborts
-_TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16  # without netlink libzmq aborts
+_KINDS = (1, 2)  # stream, datagram
+_PROTOCOLS = (0, 6, 17)  # the default, TCP, UDP
+_ROUTE = 0  # the netlink of interfaces and addresses
+_TERMINALS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+# Interfaces, addresses and namespaces of a socket: kernels hold sockets that were made on the host, in its network.
+_INTERFACES, _BEYOND_INTERFACES = 0x890B, 0x8A00
+_LEASES = (1024, 1026)  # F_SETLEASE, F_NOTIFY: both reach files that are the host's
 _ARCHITECTURE, _SECCOMP = 0xC000003E, 317
-_X32 = 0x40000000
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
@@ -46,12 +55,13 @@ def program() -> bytes:
         (_LOAD, _ARCH, "", ""),
         (_EQUAL, _ARCHITECTURE, "", "kill"),
         (_LOAD, _NUMBER, "", ""),
-        (_AT_LEAST, _X32, "unknown", ""),
+        (_AT_LEAST, _NEWEST + 1, "unknown", ""),
         (_EQUAL, _CLONE3, "unknown", ""),
         (_EQUAL, _CLONE, "clone", ""),
         (_EQUAL, _SOCKET, "socket", ""),
         (_EQUAL, _SOCKETPAIR, "socket", ""),
         (_EQUAL, _IOCTL, "ioctl", ""),
+        (_EQUAL, _FCNTL, "fcntl", ""),
         *((_EQUAL, number, "refuse", "") for number in _DENIED.values()),
         (_RETURN, _ALLOW, "", ""),
         (0, "clone", "", ""),
@@ -59,11 +69,32 @@ def program() -> bytes:
         (_ANY_BIT, _NEW_NAMESPACES, "refuse", "allow"),
         (0, "socket", "", ""),
         (_LOAD, _ARGUMENT, "", ""),
-        *((_EQUAL, family, "allow", "") for family in _FAMILIES),
+        (_EQUAL, _UNIX, "allow", ""),
+        (_EQUAL, _INET, "inet", ""),
+        (_EQUAL, _INET6, "inet", ""),
+        (_EQUAL, _NETLINK, "netlink", ""),
         (_RETURN, _ERRNO | errno.EAFNOSUPPORT, "", ""),
+        (0, "inet", "", ""),
+        (_LOAD, _ARGUMENT + 8, "", ""),
+        (_AND, 0xF, "", ""),
+        *((_EQUAL, kind, "protocol", "") for kind in _KINDS),
+        (_RETURN, _ERRNO | errno.ESOCKTNOSUPPORT, "", ""),
+        (0, "protocol", "", ""),
+        (_LOAD, _ARGUMENT + 16, "", ""),
+        *((_EQUAL, protocol, "allow", "") for protocol in _PROTOCOLS),
+        (_RETURN, _ERRNO | errno.EPROTONOSUPPORT, "", ""),
+        (0, "netlink", "", ""),
+        (_LOAD, _ARGUMENT + 16, "", ""),
+        (_EQUAL, _ROUTE, "allow", ""),
+        (_RETURN, _ERRNO | errno.EPROTONOSUPPORT, "", ""),
         (0, "ioctl", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
-        *((_EQUAL, request, "refuse", "") for request in _TERMINAL_INJECTION),
+        *((_EQUAL, request, "refuse", "") for request in _TERMINALS),
+        (_AT_LEAST, _BEYOND_INTERFACES, "allow", ""),
+        (_AT_LEAST, _INTERFACES, "refuse", "allow"),
+        (0, "fcntl", "", ""),
+        (_LOAD, _ARGUMENT + 8, "", ""),
+        *((_EQUAL, command, "refuse", "") for command in _LEASES),
         (0, "allow", "", ""),
         (_RETURN, _ALLOW, "", ""),
         (0, "refuse", "", ""),

@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import socket
+import struct
 import sys
 import traceback
 from typing import Any
@@ -42,10 +43,13 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
 
 def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
     ids = {"uid": os.geteuid(), "gid": os.getegid()}
+    # One buffer, wiped after each fork: a later kernel must not find an earlier one's key in its own memory.
+    message, space = bytearray(1 << 16), socket.CMSG_SPACE(4 * _DESCRIPTORS)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, _DESCRIPTORS)
-        if not message:
+        size, ancillary, _, _ = control.recvmsg_into([message], space)
+        if not size:
             return
+        descriptors = [number for _, _, data in ancillary for (number,) in struct.iter_unpack("i", data)]
         try:
             newborn = confine.fork() == 0
         except OSError:
@@ -57,13 +61,14 @@ def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
             try:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 control.close()
-                birth = json.loads(message)
+                birth = json.loads(message[:size])
                 confine.enter({**birth, **ids}, code)
                 _live(kernel, birth, descriptors)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(0)
+        message[:size] = bytes(size)
         for descriptor in descriptors:
             os.close(descriptor)
 

@@ -1,0 +1,225 @@
+"""Where hostile cells run: one pool for all of them, a sibling with secrets beside each, and a check of everything after each."""
+
+import ast
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sandbox.output import Execution
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tests.hostile.canaries import Canaries, Process, descendants, host_state, unwell
+
+T = TypeVar("T")
+MIB = 1024 * 1024
+
+# What cells lean on. `attempt` notes what is done although it should have been refused.
+PRELUDE = '''
+import ctypes, fcntl, mmap, os, re, resource, signal, socket, struct, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+did, refusals = [], []
+
+def attempt(name, action, *arguments):
+    try:
+        did.append(f"did {name} {action(*arguments)}"[:200])
+    except Exception as error:
+        refusals.append(error)
+
+def system(number, *arguments):
+    """A system call by its number; an OSError when it fails."""
+    wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    done = libc.syscall(ctypes.c_long(number), *wide)
+    if done == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+
+def secrets_in(data):
+    return sorted({hit.decode() for hit in re.findall(rb"nbrl-canary-[a-z]+-[0-9a-f]{32}", data)})
+'''
+
+_SIBLING = """
+import os, socket
+memory = {memory!r}
+os.environ["NBRL_CANARY"] = {environment!r}
+for path in ("canary", "/tmp/canary", "/dev/shm/canary"):
+    with open(path, "w") as file:
+        file.write({workspace!r})
+listeners = [socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 8765))]
+listeners[0].bind("\\0nbrl-sibling")
+listeners[0].listen()
+
+def check():
+    for sock in listeners:
+        sock.setblocking(False)
+        try:
+            sock.accept()
+            return "somebody connected"
+        except BlockingIOError:
+            pass
+    texts = [open(path).read() for path in ("canary", "/tmp/canary", "/dev/shm/canary")]
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [memory, os.environ["NBRL_CANARY"], *texts, sorted(os.listdir(".")), pids, os.getcwd()]
+"""
+
+
+class Kernel:
+    """A kernel, what it said, and what it asked of the host."""
+
+    def __init__(self, arena: "Arena") -> None:
+        self._arena = arena
+        self._stack = AsyncExitStack()
+        self.closed = False
+        self.said: list[str] = []
+        self.calls: list[str] = []
+
+    async def open(self, pool: KernelPool) -> None:
+        self.kernel = await self._stack.enter_async_context(pool.kernel(self._answer))
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Tools: `echo` gives back its `value`, `big` a megabyte, the host's most generous answer."""
+        if len(self.calls) < 10_000:
+            self.calls.append(name)
+        match name:
+            case "echo":
+                return arguments["value"]
+            case "big":
+                return "x" * (MIB - 100)
+        raise LookupError(f"no tool called {name}")
+
+    def run(self, code: str, *, timeout: float = 60.0, expressions: dict[str, str] | None = None) -> Execution:
+        done = self._arena.wait(self.kernel.execute(code, timeout=timeout, expressions=expressions))
+        self.said.append(repr(done))
+        return done
+
+    def text(self, code: str, *, timeout: float = 60.0) -> str:
+        """All that the cell showed; it must have run to its end."""
+        done = self.run(code, timeout=timeout)
+        assert done.status == "ok", done
+        return "".join(output.text for output in done.outputs)
+
+    def refused(self, code: str) -> int:
+        """How many attempts of the cell were refused; that it made some, and none that succeeded, is asserted."""
+        said = self.text(code + "\nprint(len(refusals), did[:20])")
+        count, done = said.splitlines()[-1].split(maxsplit=1)
+        assert done == "[]"
+        assert int(count) > 0
+        return int(count)
+
+    def close(self) -> None:
+        self.closed = True
+        self._arena.wait(self._stack.aclose())
+
+
+class Arena:
+    """One pool and one sibling for all tests of a provisioner: what a cell breaks for others, the next check finds."""
+
+    def __init__(self, provisioner: Literal["zygote", "bubblewrap"]) -> None:
+        self.provisioner = provisioner
+        self.settings = SandboxSettings(
+            provisioner=provisioner, warm=0, max_live=4, memory_mb=256, max_processes=48, max_open_files=128,
+            workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, interrupt_grace_s=0.5,
+        )  # fmt: skip
+        self.canaries = Canaries(self.settings.unprivileged_uid)
+        # Names of sockets must fit in 108 bytes.
+        self.temporary = Path(tempfile.mkdtemp(prefix="nbrl-arena-"))
+        self._outer, tempfile.tempdir = tempfile.tempdir, str(self.temporary)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._pool = KernelPool(self.settings, prelude=PRELUDE)
+        self.wait(self._pool.__aenter__())
+        self.sibling = self._born()
+        names = ("memory", "environment", "workspace")
+        hidden = {name: f"nbrl-canary-sibling{name}-{secrets.token_hex(16)}" for name in names}
+        assert self.sibling.run(_SIBLING.format(**hidden)).status == "ok"
+        self._expected = [*hidden.values(), hidden["workspace"], hidden["workspace"], ["canary"], [1], "/workspace"]
+        key = self.sibling.kernel._process.address.key.decode()
+        self.secrets = [*hidden.values(), *self.canaries.secrets.values(), key]
+        self.processes: dict[int, Process] = descendants()
+        self._host, self._files = host_state(), self._listing()
+        self._victim = self._born()
+        self._descriptors = 0
+        self._memory = 0
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+
+    def _born(self) -> Kernel:
+        kernel = Kernel(self)
+        self.wait(kernel.open(self._pool))
+        return kernel
+
+    def _listing(self) -> list[str]:
+        return sorted(str(path) for path in self.temporary.rglob("*"))
+
+    def victim(self) -> Kernel:
+        """A clean kernel; from now on this process's memory is watched."""
+        if self._victim.closed:
+            # The last check failed half-way.
+            self._victim = self._born()
+        self._descriptors = len(os.listdir("/proc/self/fd"))
+        Path("/proc/self/clear_refs").write_text("5")
+        self._memory = _status("VmRSS")
+        return self._victim
+
+    def victims_processes(self) -> list[int]:
+        """The host's numbers of the processes that the victim has now, its launchers included."""
+        return [pid for pid in descendants() if pid not in self.processes]
+
+    def peak(self) -> int:
+        """Bytes by which this process outgrew what it had before the test, at the worst moment."""
+        return _status("VmHWM") - self._memory
+
+    def check(self) -> None:
+        """End the victim; nothing may be left of it, and nobody else may have noticed anything but load."""
+        self._victim.close()
+        self.wait(self._pool.settle())
+        heard = "".join(self._victim.said)
+        assert not [secret for secret in self.secrets if secret in heard]
+        deadline = time.monotonic() + 20
+        while descendants() != self.processes and time.monotonic() < deadline:
+            time.sleep(0.02)
+        # Who lived, the zygote and the sibling too, lives with the same rights and limits; no other process is left.
+        assert descendants() == self.processes
+        assert unwell(list(self.processes)) == []
+        assert self.peak() < 96 * MIB
+        self.canaries.check()
+        assert host_state() == self._host
+        assert self._listing() == self._files
+        done = self.sibling.run("", expressions={"state": "check()"})
+        assert done.status == "ok", done
+        answer = done.expressions["state"]["data"]["text/plain"]
+        assert ast.literal_eval(answer) == self._expected
+        assert self.sibling.calls == []
+        self._victim = self._born()
+        first = self._victim.run("import os; print(os.listdir(), {*os.listdir('/tmp')} - {'.ipython'}, 6 * 7)")
+        assert [output.text for output in first.outputs] == ["[] set() 42\n"], first
+        assert len(os.listdir("/proc/self/fd")) <= self._descriptors
+
+    def close(self) -> None:
+        self._victim.close()
+        self.sibling.close()
+        self.wait(self._pool.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        tempfile.tempdir = self._outer
+        self.canaries.close()
+        left = self._listing()
+        shutil.rmtree(self.temporary)
+        assert left == []
+        assert descendants() == {}
+
+
+def _status(name: str) -> int:
+    """A memory figure of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

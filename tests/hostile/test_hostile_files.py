@@ -1,0 +1,257 @@
+"""Files: read what is not the kernel's own, write where it may not"""
+
+import ast
+import os
+import site
+import sys
+from pathlib import Path
+
+import pytest
+
+import sandbox
+from tests.hostile.arena import Arena, Kernel
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.attack(
+    tried="Read the host's files: by path, by every process's root, working folder and descriptors",
+    wall="root built from nothing: Python and /usr, read-only; own pid namespace",
+    effect="no byte of a world-readable file of the host comes back",
+)
+def test_the_hosts_files_cannot_be_read(arena: Arena, victim: Kernel) -> None:
+    code = """
+import glob
+roots = ["", "/proc/1/root", "/proc/self/root", "/proc/self/cwd/../../..", *glob.glob("/proc/[0-9]*/fd/*/../../..")]
+for root in roots:
+    for path in ({canary!r}, "/etc/shadow", "/etc/hostname", "/etc/machine-id", "/root/.ssh", {here!r}):
+        attempt(root + path, open, root + path)
+"""
+    assert victim.refused(code.format(canary=str(arena.canaries.file), here=__file__)) >= 24
+    listing = victim.text("print(*sorted(os.listdir('/')), *sorted(os.listdir('/proc/1/root/etc')))").split()
+    allowed = "bin dev etc lib lib32 lib64 opt proc sbin tmp usr workspace group passwd ld.so.cache localtime"
+    assert set(listing) <= set(allowed.split())
+
+
+@pytest.mark.attack(
+    tried="Search every readable file of the sandbox for a secret",
+    wall="nothing but Python, /usr and the kernel's own folders is mounted",
+    effect="none of the host's and the sibling's secrets is found",
+)
+def test_no_secret_lies_in_any_file(victim: Kernel) -> None:
+    code = """
+found, count = [], 0
+for top in ("/etc", "/opt/nbrl", "/tmp", "/dev/shm", "/workspace", "/proc/self", "/proc/1", "/proc/sys/kernel", "/proc/net"):
+    for folder, _, names in os.walk(top):
+        if "/task" in folder or "/map_files" in folder:
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                data = os.read(descriptor, 1 << 20)
+                os.close(descriptor)
+            except OSError:
+                continue
+            count += 1
+            found += secrets_in(data)
+print(count > 50, found)
+"""
+    assert victim.text(code) == "True []\n"
+
+
+@pytest.mark.attack(
+    tried="Write outside the workspace: the host's canary, system folders, the code that other kernels run",
+    wall="every mount read-only but three tmpfs of the kernel's own",
+    effect="the host's files are unchanged and no new one appears where kernels' mounts come from",
+)
+def test_nothing_outside_the_workspace_can_be_written(arena: Arena, victim: Kernel) -> None:
+    code = """
+def write(path, flags=os.O_WRONLY | os.O_CREAT):
+    descriptor = os.open(path, flags)
+    os.write(descriptor, b"nbrl-was-here")
+attempt("canary", write, {canary!r})
+for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/opt", "/opt/nbrl/sandbox/inside", "/proc", *filter(None, sys.path)):
+    attempt(folder, write, folder + "/nbrl-was-here")
+import IPython
+for path in (IPython.__file__, "/opt/nbrl/sandbox/inside/kernel.py", "/etc/passwd", os.path.realpath(sys.executable)):
+    attempt(path, write, path, os.O_WRONLY)
+    attempt(path, os.unlink, path)
+    attempt(path, os.chmod, path, 0o777)
+    attempt(path, os.rename, path, path + "2")
+    attempt(path, os.link, path, "/workspace/link")
+"""
+    before = {path: path.stat().st_mtime_ns for path in (Path(sandbox.__file__).parent / "inside").iterdir() if path.is_file()}
+    victim.refused(code.format(canary=str(arena.canaries.file)))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    for folder in ("/", "/usr", "/etc", "/dev", "/opt", *site.getsitepackages(), *filter(None, sys.path)):
+        assert not Path(folder, "nbrl-was-here").exists()
+
+
+@pytest.mark.attack(
+    tried="Leave by an inherited descriptor: openat, openat2 and /proc/self/fd of each",
+    wall="kernels inherit sockets and pipes, never a folder or file of the host",
+    effect="every descriptor is a socket, a pipe, an event or /dev/null; none opens a path",
+)
+def test_inherited_descriptors_lead_nowhere(arena: Arena, victim: Kernel) -> None:
+    code = """
+kinds = set()
+for name in os.listdir("/proc/self/fd"):
+    try:
+        kinds.add(re.sub(r"[0-9]+", "N", os.readlink("/proc/self/fd/" + name)))
+    except FileNotFoundError:
+        continue
+    how = struct.pack("QQQ", os.O_RDONLY, 0, 0)
+    for path in (".", "..", "../../../.." + {canary!r}, "etc/shadow"):
+        attempt("openat", lambda: os.open(path, os.O_RDONLY, dir_fd=int(name)))
+        attempt("openat2", system, 437, int(name), path.encode(), how, 24)
+        attempt("fchdir", os.fchdir, int(name))
+"""
+    victim.refused(code.format(canary=str(arena.canaries.file)))
+    kinds = ast.literal_eval(victim.text("print(kinds)"))
+    allowed = {"/dev/null", "socket:[N]", "pipe:[N]", "anon_inode:[eventfd]", "anon_inode:[eventpoll]"}
+    assert kinds <= allowed
+
+
+@pytest.mark.attack(
+    tried="Write to /proc/sys, core_pattern, sysrq-trigger and everything else below /proc that is not the kernel's own",
+    wall="no capabilities, uid that is not root of any namespace",
+    effect="the host's settings are unchanged; at most those of the kernel's own IPC and pid namespaces",
+)
+def test_kernel_settings_cannot_be_written(victim: Kernel) -> None:
+    code = """
+written = []
+def rewrite(path):
+    try:
+        with open(path, "rb+", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            value = file.read(65536).strip()
+            file.write(b"%d" % (int(value) - 1) if value.isdigit() else value or b"0")
+        written.append(path)
+    except OSError:
+        pass
+for top in ("/proc/sys", "/proc/irq", "/proc/fs", "/proc/bus", "/proc/driver", "/proc/tty", "/proc/acpi", "/proc/scsi"):
+    for folder, _, names in os.walk(top):
+        for name in names:
+            rewrite(os.path.join(folder, name))
+for name in os.listdir("/proc"):
+    if os.path.isfile("/proc/" + name):
+        rewrite("/proc/" + name)
+attempt("sysrq", lambda: os.write(os.open("/proc/sysrq-trigger", os.O_WRONLY), b"h"))
+"""
+    names = [
+        f"/proc/sys/kernel/{name}" for name in ("shmmax", "shmall", "shmmni", "shm_rmid_forced", "msgmax", "msgmnb", "msgmni")
+    ]
+    names += ["/proc/sys/kernel/sem", "/proc/sys/kernel/auto_msgmni", "/proc/sys/kernel/pid_max"]
+    names += [str(path) for path in Path("/proc/sys/fs/mqueue").glob("*")]
+    before = {name: Path(name).read_text() for name in names}
+    victim.refused(code)
+    written = victim.text("print(*written)")
+    # Newer systems let a namespace set its own queues and numbers, which end with it.
+    assert set(written.split()) <= set(names)
+    assert {name: Path(name).read_text() for name in names} == before
+
+
+@pytest.mark.attack(
+    tried="Make and open device nodes; open terminals that are not the kernel's own",
+    wall="no capabilities, nodev mounts, own devpts, a /dev of harmless nodes",
+    effect="no disk, memory or console device opens",
+)
+def test_devices_are_out_of_reach(victim: Kernel) -> None:
+    code = """
+import stat
+for kind, major, minor in ((stat.S_IFBLK, 8, 0), (stat.S_IFBLK, 254, 0), (stat.S_IFCHR, 1, 1), (stat.S_IFCHR, 5, 1)):
+    attempt("mknod", os.mknod, f"/tmp/node{major}-{minor}", 0o666 | kind, os.makedev(major, minor))
+names = ("mem", "kmem", "port", "kmsg", "sda", "vda", "nvme0n1", "console", "tty0", "tty1", "ttyS0", "fuse", "kvm", "net/tun")
+for name in (*names, "vhost-vsock", "snapshot", "loop-control", "uinput", "dri/card0", "nvidia0", "nvidiactl", "tty"):
+    attempt(name, os.open, "/dev/" + name, os.O_RDWR)
+"""
+    victim.refused(code)
+    listing = set(victim.text("print(*os.listdir('/dev'), *os.listdir('/dev/pts'))").split())
+    allowed = {
+        "core",
+        "fd",
+        "full",
+        "null",
+        "ptmx",
+        "pts",
+        "random",
+        "shm",
+        "stderr",
+        "stdin",
+        "stdout",
+        "tty",
+        "urandom",
+        "zero",
+    }
+    assert listing <= allowed
+
+
+@pytest.mark.attack(
+    tried="Become another user by setuid programs, uid maps, setuid and setgroups",
+    wall="nosuid mounts, no_new_privs, a user namespace with one uid",
+    effect="every program stays uid 1000 without capabilities, on the host the unprivileged uid",
+)
+def test_no_program_gives_another_uid(arena: Arena, victim: Kernel) -> None:
+    code = """
+import shutil
+for path, text in (("uid_map", "0 0 1"), ("gid_map", "0 0 1"), ("setgroups", "allow"), ("projid_map", "0 0 1")):
+    attempt(path, lambda: open("/proc/self/" + path, "w").write(text) and open("/proc/self/" + path).read().index("0 0"))
+for name, action in (("setuid", os.setuid), ("setgid", os.setgid), ("setreuid", lambda uid: os.setreuid(uid, uid))):
+    attempt(name, action, 0)
+attempt("setgroups", os.setgroups, [0])
+attempt("setresuid", os.setresuid, 65534, 65534, 65534)
+attempt("chown", os.chown, ".", 0, 0)
+programs = [os.path.join(folder, name) for folder in ("/usr/bin", "/usr/sbin", "/usr/lib/openssh") if os.path.isdir(folder)
+            for name in os.listdir(folder)]
+programs = [path for path in programs if os.path.exists(path) and os.stat(path).st_mode & 0o6000]
+shutil.copy("/bin/cat", "/workspace/mine")
+os.chmod("/workspace/mine", 0o6755)
+identities = set()
+for path in [*programs, "/workspace/mine"]:
+    child = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with open(f"/proc/{child.pid}/status") as status:
+        identities.add(tuple(line.strip() for line in status if line.startswith(("Uid", "Gid", "CapEff", "CapPrm"))))
+    child.kill()
+    child.communicate()
+"""
+    victim.refused(code)
+    ids = "\\t1000\\t1000\\t1000\\t1000"
+    zero = "\\t0000000000000000"
+    assert victim.text("print(identities)") == f"{{('Uid:{ids}', 'Gid:{ids}', 'CapPrm:{zero}', 'CapEff:{zero}')}}\n"
+    uid = arena.settings.unprivileged_uid if os.geteuid() == 0 else os.getuid()
+    owners = {Path(f"/proc/{pid}").stat().st_uid for pid in arena.victims_processes()}
+    assert owners - {0} <= {uid}
+
+
+@pytest.mark.attack(
+    tried="Run a program from memory (memfd, fexecve) and from the workspace",
+    wall="it is allowed, and runs behind the same walls",
+    effect="it reads no more than a cell does",
+)
+def test_a_program_from_memory_has_no_more_rights(arena: Arena, victim: Kernel) -> None:
+    code = """
+descriptor = os.memfd_create("cat")
+os.write(descriptor, open("/bin/cat", "rb").read())
+command = [f"/proc/self/fd/{{descriptor}}", {canary!r}, "/proc/self/status"]
+done = subprocess.run(command, pass_fds=[descriptor], capture_output=True)
+print(done.returncode, *(line in done.stdout for line in (b"Seccomp:\\t2", b"NoNewPrivs:\\t1", b"CapEff:\\t0000000000000000")))
+"""
+    assert victim.text(code.format(canary=str(arena.canaries.file))) == "1 True True True\n"
+
+
+@pytest.mark.attack(
+    tried="Read what /proc tells of the machine's users: keys, kernel log, kernel memory, symbols",
+    wall="own /proc with those files hidden; no capabilities",
+    effect="no key of the host's user, no boot parameter, no address of the kernel, no log is shown",
+)
+def test_proc_tells_nothing_of_the_hosts_users(victim: Kernel) -> None:
+    code = """
+attempt("kcore", lambda: os.read(os.open("/proc/kcore", os.O_RDONLY), 16))
+attempt("kmsg", lambda: os.read(os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK), 16))
+attempt("dmesg", lambda: 1 / (subprocess.run(["dmesg"], capture_output=True).returncode == 0))
+attempt("syslog", system, 103, 3, ctypes.create_string_buffer(4096), 4096)
+for name in ("keys", "key-users", "cmdline", "timer_list"):
+    attempt(name, lambda: 1 / len(open("/proc/" + name).read()))
+attempt("symbols", lambda: 1 / any(int(line.split()[0], 16) for line in open("/proc/kallsyms")))
+"""
+    victim.refused(code)
