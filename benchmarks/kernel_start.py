@@ -1,6 +1,6 @@
-"""From the request for a clean kernel to its first cell's result: a fork of the zygote against a fresh bubblewrap + ipykernel.
+"""From the request for a clean kernel to its first cell's result: a fork of the zygote against a stock kernel in a bubblewrap.
 
-Pairs are measured alternately in one run, nothing is warm, so that load falls on both alike. CPU is everything a kernel
+The ways are measured alternately in one run, nothing is warm, so that load falls on all alike. CPU is everything a kernel
 costs: the client's part, birth, one cell, end; it is read from a cpuacct cgroup (as root) and is null where there is none.
 """
 
@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stock_kernel import stock_start
+
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 
+_CODE, _SAID = "print(1+1)", "2\n"
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 
 
@@ -51,43 +54,43 @@ async def one(pool: KernelPool) -> float:
     """Milliseconds from the request to the first cell's result."""
     began = time.perf_counter()
     async with pool.kernel() as kernel:
-        done = await kernel.execute("print(1+1)")
+        done = await kernel.execute(_CODE)
         taken = (time.perf_counter() - began) * 1000
-    if [output.text for output in done.outputs] != ["2\n"]:
+    if [output.text for output in done.outputs] != [_SAID]:
         raise RuntimeError(f"the kernel answered {done}")
     return taken
 
 
 async def measure(pairs: int, concurrency: int, seconds: float) -> dict[str, float | None]:
-    ways = ("zygote", "bubblewrap")
-    wall: dict[str, list[float]] = {way: [] for way in ways}
-    cpu: dict[str, list[float]] = {way: [] for way in ways}
+    wall: dict[str, list[float]] = {"zygote": [], "stock": [], "bubblewrap": []}
+    cpu: list[float] = []
     settings = SandboxSettings(warm=0, max_live=concurrency)
     with account() as bill:
         async with (
             KernelPool(settings.model_copy(update={"provisioner": "zygote"})) as zygote,
             KernelPool(settings.model_copy(update={"provisioner": "bubblewrap"})) as cold,
         ):
-            pools = {"zygote": zygote, "bubblewrap": cold}
-            for pool in pools.values():
-                await one(pool)
-                await pool.settle()
-            for _ in range(pairs):
-                for way, pool in pools.items():
-                    before = bill.read_ms() if bill else 0.0
-                    wall[way].append(await one(pool))
-                    await pool.settle()
-                    cpu[way].append((bill.read_ms() if bill else 0.0) - before)
+            for number in range(1 + pairs):
+                before = bill.read_ms() if bill else 0.0
+                taken = await one(zygote)
+                await zygote.settle()
+                spent = (bill.read_ms() if bill else 0.0) - before
+                stock = await stock_start(_CODE, _SAID)
+                own = await one(cold)
+                await cold.settle()
+                if number:  # the first are a warm-up
+                    cpu.append(spent)
+                    for way, value in zip(wall, (taken, stock, own), strict=True):
+                        wall[way].append(value)
             rate = await throughput(zygote, concurrency, seconds)
-    zygote_ms, cold_ms = (statistics.median(wall[way]) for way in ways)
-    zygote_cpu, cold_cpu = (statistics.median(cpu[way]) if bill else None for way in ways)
+    zygote_ms, cold_ms, own_ms = (statistics.median(values) for values in wall.values())
     return {
         "pairs": pairs,
         "zygote_ms": round(zygote_ms, 1),
         "cold_ms": round(cold_ms, 1),
         "ratio": round(cold_ms / zygote_ms, 1),
-        "zygote_cpu_ms": zygote_cpu and round(zygote_cpu, 1),
-        "cold_cpu_ms": cold_cpu and round(cold_cpu, 1),
+        "own_cold_ms": round(own_ms, 1),
+        "zygote_cpu_ms": round(statistics.median(cpu), 1) if bill else None,
         "kernels_per_s": round(rate, 1),
         "concurrency": concurrency,
         "load": round(os.getloadavg()[0], 1),

@@ -1,6 +1,7 @@
-"""One kernel for one trajectory: a raw Jupyter client (DEALER + SUB) around a `KernelProcess`."""
+"""One kernel for one trajectory: a Jupyter client of our own around a `KernelProcess`."""
 
 import asyncio
+import contextlib
 import json
 import math
 import signal
@@ -8,14 +9,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import zmq
-
+from sandbox.broker import Broker
 from sandbox.errors import SandboxError
 from sandbox.link import Link
 from sandbox.output import Execution, Output, Outputs, Status
 from sandbox.process import KernelProcess
 from sandbox.settings import SandboxSettings
 from sandbox.wire import Message
+from sandbox.workspace import Workspace
 
 __all__ = ["Execution", "Output", "SandboxKernel"]
 
@@ -27,9 +28,9 @@ _RESEND_INTERRUPT_S = 0.2
 class _Cell:
     """What is known of the request in flight."""
 
-    def __init__(self, identity: str, limit: int) -> None:
+    def __init__(self, identity: str, outputs: Outputs) -> None:
         self.identity = identity
-        self.outputs = Outputs(limit)
+        self.outputs = outputs
         self.reply: dict[str, Any] | None = None
         self.replied = asyncio.Event()
         self.idle = asyncio.Event()
@@ -38,13 +39,16 @@ class _Cell:
 class SandboxKernel:
     """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`."""
 
-    def __init__(self, process: KernelProcess, settings: SandboxSettings, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(self, process: KernelProcess, broker: Broker, settings: SandboxSettings) -> None:
+        self.broker = broker
+        self.files = Workspace(process.workspace, settings)
         self._process = process
         self._settings = settings
         self._lock = asyncio.Lock()
         self._cell: _Cell | None = None
         self._welcome = asyncio.Event()
-        self._link = Link(context, process.address, settings.message_bytes, self._receive)
+        self._link = Link(process.address, settings.message_bytes, self._receive, self._on_break)
+        self._watch = asyncio.create_task(self._watch_end())
 
     @property
     def alive(self) -> bool:
@@ -86,12 +90,7 @@ class SandboxKernel:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        try:
-            cell = self._request("execute_request", content)
-        except zmq.Again:
-            # Its connection was cut, for a message that is not allowed.
-            await self._process.end()
-            return Execution("dead", [], {}, time.monotonic() - began)
+        cell = self._request("execute_request", content)
         status: Status = "ok"
         try:
             if not await self._until(cell.replied, timeout):
@@ -127,23 +126,33 @@ class SandboxKernel:
     async def close(self) -> None:
         """Kill the kernel and give back everything it held on the host."""
         self._link.close()
+        self.files.close()
         await self._process.end()
 
     def _request(self, kind: str, content: dict[str, Any]) -> _Cell:
-        self._cell = _Cell(self._link.send(kind, content), self._settings.output_bytes)
+        outputs = Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
+        self._cell = _Cell(self._link.send(kind, content), outputs)
         return self._cell
 
     async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
         """Wait for `event` or the kernel's end; False when neither came in time."""
-        if event.is_set():
-            return True
-        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._process.gone.wait())]
-        try:
-            done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return bool(done)
+        if self.alive:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await event.wait()
+        return event.is_set() or not self.alive
+
+    async def _watch_end(self) -> None:
+        """Once the kernel is gone nobody waits for it any more."""
+        await self._process.gone.wait()
+        self._welcome.set()
+        if self._cell is not None:
+            self._cell.replied.set()
+            self._cell.idle.set()
+
+    def _on_break(self) -> None:
+        """Its connection ended, for a message that is not allowed or because it is gone: no kernel without a connection."""
+        self._process.send_signal(signal.SIGKILL)
 
     def _receive(self, message: Message) -> None:
         if message.kind == "iopub_welcome":
@@ -164,7 +173,9 @@ class SandboxKernel:
                 cell.outputs.add("stream", str(content.get("text", "")), name=name)
             case "execute_result" | "display_data":
                 kind = "result" if message.kind == "execute_result" else "display"
-                cell.outputs.add(kind, _text(content.get("data")))  # type: ignore[arg-type]
+                data = content.get("data")
+                png = data.get("image/png") if isinstance(data, dict) else None
+                cell.outputs.add(kind, _text(data), png=png)  # type: ignore[arg-type]
             case "error":
                 lines = content.get("traceback")
                 text = "\n".join(map(str, lines)) if isinstance(lines, list) else ""

@@ -1,14 +1,12 @@
 """Clean kernels on demand: a few are kept warm, each is handed out once and killed after use."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-import zmq
-
-from sandbox import bubblewrap
+from sandbox import bubblewrap, descriptors
 from sandbox.broker import Broker, CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
@@ -23,9 +21,8 @@ __all__ = ["CallHandler", "KernelPool"]
 class _Clean:
     """A kernel that has run the prelude and nothing else, with its tool channel already served."""
 
-    def __init__(self, kernel: SandboxKernel, broker: Broker, serving: asyncio.Task[None]) -> None:
+    def __init__(self, kernel: SandboxKernel, serving: asyncio.Task[None]) -> None:
         self.kernel = kernel
-        self.broker = broker
         self._serving = serving
 
     async def close(self) -> None:
@@ -52,8 +49,8 @@ class KernelPool:
         self._zygote_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        descriptors.allow(self._settings.max_live)
         await asyncio.to_thread(compile_once)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._refill()
         return self
 
@@ -69,13 +66,12 @@ class KernelPool:
         await asyncio.gather(*self._closing, return_exceptions=True)
         if self._zygote is not None:
             await self._zygote.end()
-        self._context.destroy(linger=0)
 
     @asynccontextmanager
-    async def kernel(self, calls: CallHandler | None = None) -> AsyncIterator[SandboxKernel]:
-        """A clean kernel for one trajectory, whose host calls `calls` answers; it is killed at the end."""
+    async def kernel(self, tools: Mapping[str, CallHandler] | None = None) -> AsyncIterator[SandboxKernel]:
+        """A clean kernel for one trajectory, which may call `tools` and nothing else; it is killed at the end."""
         clean = await self._take()
-        clean.broker.handler = calls
+        clean.kernel.broker.tools = tools or {}
         self._out.add(clean)
         try:
             yield clean.kernel
@@ -119,8 +115,8 @@ class KernelPool:
     async def _start(self) -> _Clean:
         process = await self._birth()
         broker = Broker(self._settings)
-        kernel = SandboxKernel(process, self._settings, self._context)
-        clean = _Clean(kernel, broker, asyncio.create_task(broker.serve(process.channel)))
+        kernel = SandboxKernel(process, broker, self._settings)
+        clean = _Clean(kernel, asyncio.create_task(broker.serve(process.channel)))
         try:
             await kernel.ready(ask=not self._prelude)
             if self._prelude:

@@ -4,7 +4,6 @@ jupyter_client's `Session` does the same with dates, extraction of headers and a
 a client of an untrusted kernel needs. Whatever the kernel sends, `parse` returns a message or None and never raises.
 """
 
-import hashlib
 import hmac
 import json
 import uuid
@@ -33,10 +32,7 @@ class Wire:
         self._count = 0
 
     def _sign(self, parts: list[bytes]) -> bytes:
-        mac = hmac.new(self._key, digestmod=hashlib.sha256)
-        for part in parts:
-            mac.update(part)
-        return mac.hexdigest().encode()
+        return hmac.digest(self._key, b"".join(parts), "sha256").hex().encode()
 
     def request(self, kind: str, content: dict[str, Any]) -> tuple[str, list[bytes]]:
         """The id and the frames of a request of `kind`."""

@@ -24,7 +24,7 @@ def frame(value: object) -> bytes:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Put an interrupt off until the block is done, so that no half frame is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -64,7 +64,7 @@ class Channel:
                 del self._buffer[:end]
                 return value
             poll.poll()
-            with _uninterrupted():
+            with uninterrupted():
                 data = self._socket.recv(1 << 16)
                 self._buffer += data
             if not data:
@@ -84,7 +84,7 @@ class Channel:
             if len(request) > self.limit:
                 raise RuntimeError(f"{name}: the arguments take {len(request)} bytes, {self.limit} are allowed")
             try:
-                with _uninterrupted():
+                with uninterrupted():
                     self._socket.sendall(request)
                 answer = self.receive()
                 while answer.get("id") != number:

@@ -16,15 +16,16 @@ from typing import Any
 import IPython.core.logger  # noqa: F401  (both are else imported in every kernel)
 import tornado.platform.asyncio  # noqa: F401
 import zmq
-from ipykernel.iostream import IOPubThread
 from ipykernel.ipkernel import IPythonKernel
+from ipykernel.thread import make_selector_io_loop
 from ipykernel.utils import _async_in_context
 from jupyter_client.session import Session
 from tornado import ioloop
 from zmq.eventloop.zmqstream import ZMQStream
 
 from sandbox.inside.kernel import adopt, configuration, no_debugger, wake_on_signals
-from sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
+from sandbox.inside.publisher import DirectReplies, DirectStream, Publisher
+from sandbox.inside.streams import bound_displays, restore_in_children
 
 
 class _NoShellThread:
@@ -41,6 +42,21 @@ class _Nowhere:
 
     def send_multipart(self, *_: object, **__: object) -> None:
         """Forget it."""
+
+
+def _rehearse_messages() -> None:
+    """Send a message to ourselves: what libzmq and the loops resolve and allocate the first time need not be in every kernel.
+
+    No thread is left when the context has ended.
+    """
+    make_selector_io_loop().close()
+    with zmq.Context() as context, context.socket(zmq.XPUB) as server, context.socket(zmq.SUB) as client:
+        server.bind("ipc://*")
+        client.connect(server.getsockopt_string(zmq.LAST_ENDPOINT))
+        client.subscribe(b"")
+        server.recv()
+        server.send_multipart([b"message"] * 6)
+        client.recv_multipart()
 
 
 class PreparedKernel(IPythonKernel):
@@ -72,6 +88,7 @@ class PreparedKernel(IPythonKernel):
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel._rehearse()
+        _rehearse_messages()
         return kernel
 
     def _rehearse(self) -> None:
@@ -105,8 +122,7 @@ class PreparedKernel(IPythonKernel):
             return sock
 
         shell, iopub, stdin, control, heartbeat = adopted
-        # No pipe from forked children: they write to the captured descriptors.
-        self.iopub_thread = thread = IOPubThread(serve(zmq.XPUB, iopub), pipe=False, session=session)
+        self.iopub_thread = thread = Publisher(serve(zmq.XPUB, iopub), session)
         self.iopub_socket = thread.background_socket
         self.shell.displayhook.pub_socket = self.iopub_socket
         self.shell.display_pub.pub_socket = self.iopub_socket
@@ -114,11 +130,11 @@ class PreparedKernel(IPythonKernel):
         self.control_stream = ZMQStream(serve(zmq.ROUTER, control), thread.io_loop)
         echo = ZMQStream(serve(zmq.ROUTER, heartbeat), thread.io_loop)
         echo.on_recv(echo.send_multipart)
-        self.shell_stream = ZMQStream(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
-        sys.stdout = self._stdout = CapturedStream(session, thread, "stdout")
-        sys.stderr = self._stderr = CapturedStream(session, thread, "stderr")
+        self.shell_stream = DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
+        sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
+        sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
         restore_in_children()
-        bound_displays(self.shell, CapturedStream.limit)
+        bound_displays(self.shell, DirectStream.limit)
 
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""

@@ -38,9 +38,13 @@ class CapturedStream(OutStream):
         os.set_blocking(self._reading, False)
         os.dup2(writing, self._number)
         os.close(writing)
-        thread.io_loop.add_handler(self._reading, self._take, thread.io_loop.READ)
+        thread.io_loop.add_handler(self._reading, self._arrived, thread.io_loop.READ)
 
-    def _take(self, *_: int) -> None:
+    def _arrived(self, *_: int) -> None:
+        self._take()
+        self._bound()
+
+    def _take(self) -> None:
         """Move what was written to the descriptor into the buffer of the current cell."""
         with self._buffer_lock, contextlib.suppress(BlockingIOError):
             data = os.read(self._reading, 65536)
@@ -48,6 +52,8 @@ class CapturedStream(OutStream):
             self._buffers[frozenset(self._parent_header_global.items())].write(self._decode(data))
             self._schedule_flush()
             self._pending += len(data)
+
+    def _bound(self) -> None:
         if self._pending > self.limit:
             self.flush()
 
@@ -56,8 +62,7 @@ class CapturedStream(OutStream):
         # Anything but a string is left to the stock method's TypeError.
         super().write(cut(string, self.limit) if isinstance(string, str) else string)
         self._pending += len(string)
-        if self._pending > self.limit:
-            self.flush()
+        self._bound()
         return len(string)
 
     def _flush(self) -> None:

@@ -1,0 +1,85 @@
+"""Round trip of the cell `print(1+1)`: a kernel of ours through our client, against nbclient on a stock kernel without a sandbox.
+
+Cells are measured alternately in one process, after a warm-up, so that load falls on both alike.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+from sandbox.kernel import SandboxKernel
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+
+_CODE = "print(1+1)"
+
+
+async def ours(kernel: SandboxKernel) -> float:
+    """Milliseconds of one cell."""
+    began = time.perf_counter()
+    done = await kernel.execute(_CODE)
+    taken = (time.perf_counter() - began) * 1000
+    if "".join(output.text for output in done.outputs) != "2\n":
+        raise RuntimeError(f"our kernel answered {done}")
+    return taken
+
+
+async def theirs(client: NotebookClient) -> float:
+    """Milliseconds of one cell."""
+    cell = nbformat.v4.new_code_cell(_CODE)
+    began = time.perf_counter()
+    await client.async_execute_cell(cell, 0)
+    taken = (time.perf_counter() - began) * 1000
+    if "".join(output["text"] for output in cell.outputs) != "2\n":
+        raise RuntimeError(f"the stock kernel answered {cell.outputs}")
+    return taken
+
+
+async def measure(cells: int, warm_up: int) -> dict[str, float]:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(_CODE)])
+    manager = AsyncKernelManager(kernel_name="")
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    manager._kernel_spec = KernelSpec(argv=command, language="python")
+    client = NotebookClient(notebook, km=manager)
+    pairs: list[tuple[float, float]] = []
+    async with (
+        KernelPool(SandboxSettings(warm=0)) as pool,
+        pool.kernel() as kernel,
+        client.async_setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL),
+    ):
+        try:
+            for _ in range(warm_up + cells):
+                pairs.append((await ours(kernel), await theirs(client)))
+        finally:
+            await manager.shutdown_kernel(now=True)
+    mine, stock = zip(*pairs[warm_up:], strict=True)
+    return {
+        "cells": cells,
+        "ours_ms": round(statistics.median(mine), 2),
+        "nbclient_ms": round(statistics.median(stock), 2),
+        "ratio": round(statistics.median(stock) / statistics.median(mine), 1),
+        "p99_ms": round(statistics.quantiles(mine, n=100)[98], 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=500)
+    parser.add_argument("--warm-up", type=int, default=50)
+    given = parser.parse_args()
+    print(json.dumps(asyncio.run(measure(given.cells, given.warm_up))))
+
+
+if __name__ == "__main__":
+    main()
