@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -20,10 +19,12 @@ from agent.context import cut_middle
 from agent.trajectory import Output, Step, Trajectory
 
 TEXT_CHARS = 200_000
+_NOTICES = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died.", "none": "The cell did not end."}
 _KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 # Control characters but tab and line ends, and halves of surrogate pairs, which no UTF-8 file can hold.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_MEANINGFUL = re.compile(r"[`*_{}\[\]<>&#|~!]")
+# Also the colon of an address, the first point of one without, and the @ of a mail address: bare ones become links.
+_MEANINGFUL = re.compile(r"[`*_{}\[\]<>&#|~!@]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 # In a span of its own a delimiter of mathematics has no partner.
 _MATHS = re.compile(r"[$\\]")
 
@@ -49,10 +50,9 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
     return new_notebook(cells=cells, metadata=metadata)
 
 
-def save(made: NotebookNode, path: Path) -> None:
-    """Write a notebook, its folder included; one of this name is replaced. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(nbformat.writes(made) + "\n", encoding="utf-8")
+def written(made: NotebookNode) -> bytes:
+    """The notebook as the bytes of its file."""
+    return (nbformat.writes(made) + "\n").encode()
 
 
 def literal(text: str) -> str:
@@ -107,9 +107,8 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
         return [_markdown(f"{name}-malformed", f"{head}\n\n**Malformed action:** {literal(step.malformed)}", metadata)]
     code = new_code_cell(_printable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
     code.outputs = [_output(output, count) for output in step.outputs]
-    notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(step.cell_status)
-    if notice is not None:
-        code.outputs.append(new_output("stream", name="stderr", text=notice + "\n"))
+    if step.cell_status in _NOTICES:
+        code.outputs.append(new_output("stream", name="stderr", text=_NOTICES[step.cell_status] + "\n"))
     return [_markdown(f"{name}-think", head, {}), code]
 
 

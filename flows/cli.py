@@ -174,22 +174,35 @@ def show(
     ],
     root: Root = ".nbrl/storage",
     limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
+    notebook: Annotated[
+        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
+    ] = None,
 ) -> None:
     """Read a trajectory: what the agent thought, ran and saw, and what it earned."""
+    _guard(lambda: _show(trajectory, root, limit, notebook))
 
-    def work() -> None:
-        from flows.show import find, listing, render
-        from infra.storage import Storage, StorageSettings
 
-        storage = Storage(StorageSettings(root=root))
-        run, _, identity = trajectory.partition("/")
-        if not identity:
-            out.print(listing(storage, run, limit))
-            return
-        for key, found, reward in find(storage, run, identity):
-            out.print(render(key, found, reward))
+def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
+    from flows.render import render
+    from flows.save import save, writable
+    from flows.show import find, listing
+    from infra.storage import Storage, StorageSettings
+    from tasks.errors import ConfigError
 
-    _guard(work)
+    storage = Storage(StorageSettings(root=root))
+    run, _, identity = trajectory.partition("/")
+    if not identity:
+        if path is not None:
+            raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
+        out.print(listing(storage, run, limit))
+        return
+    for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
+        if path is None:
+            out.print(render(key, found, rewards["total"] if rewards else None))
+            continue
+        target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
+        save(target, found, rewards)
+        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

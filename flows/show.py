@@ -1,17 +1,14 @@
-"""Finds a trajectory and renders it for a terminal: think, code, output, notepad, reward."""
+"""Finds trajectories among the artifacts of runs and evaluations."""
 
 import difflib
-from collections.abc import Iterator
+from typing import Any
 
 import pyarrow.compute as pc
 from rich.box import SIMPLE
-from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.syntax import Syntax
 from rich.table import Table
-from rich.text import Text
 
-from agent.trajectory import Step, Trajectory, from_table
+from agent.trajectory import Trajectory, from_table
+from flows.render import plain
 from infra.errors import StorageError
 from infra.storage import Storage
 from tasks.errors import ConfigError
@@ -32,25 +29,25 @@ def files(storage: Storage, run: str) -> list[str]:
     return found
 
 
-def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, float | None]]:
-    """All trajectories with this id (a question is asked in several evaluations), each with its file and its total reward."""
+def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
+    """All trajectories with this id (a question is asked in several evaluations), each with its file and its row of rewards."""
     found = []
     for key in files(storage, run):
         table = storage.read_table(key)
         for match in from_table(table.filter(pc.equal(table["id"], trajectory))):
-            found.append((key, match, _reward(storage, key, trajectory)))
+            found.append((key, match, _rewards(storage, key, trajectory)))
     if not found:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
     return found
 
 
-def _reward(storage: Storage, key: str, trajectory: str) -> float | None:
+def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | None:
     try:
         rewards = storage.read_table(key.replace("trajectories.parquet", "rewards.parquet"))
     except StorageError:
         return None
-    rows = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
-    return rows[0]["total"] if rows else None
+    rows: list[dict[str, Any]] = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
+    return rows[0] if rows else None
 
 
 def listing(storage: Storage, run: str, limit: int) -> Table:
@@ -68,38 +65,5 @@ def listing(storage: Storage, run: str, limit: int) -> Table:
         needed = min((24, 8, 11, 12, 8)[column], max(len(row[column]) for row in rows[:limit]))
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=needed)
     for row in rows[:limit]:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(plain(cell) for cell in row))
     return table
-
-
-def _plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey."""
-    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
-
-
-def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:
-    """The whole trajectory. Model text is never read as markup."""
-    head = _plain(trajectory.question, "bold")
-    verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
-    if reward is not None:
-        verdict += f", reward {reward:.3f}"
-    parts: list[RenderableType] = [_plain(f"{trajectory.id}   {key}", "dim"), Panel(head, title="task", title_align="left")]
-    for number, step in enumerate(trajectory.steps):
-        parts.extend(_step(number, step))
-    answer = _plain(trajectory.answer if trajectory.answer is not None else "(none)")
-    parts.append(Panel(Group(answer, _plain(verdict, "dim")), title="answer", title_align="left", border_style="green"))
-    if trajectory.failure:
-        parts.append(_plain(trajectory.failure, "red"))
-    return Group(*parts)
-
-
-def _step(number: int, step: Step) -> Iterator[RenderableType]:
-    yield _plain(f"step {number + 1}", "bold blue")
-    yield _plain(step.think, "italic")
-    if step.malformed:
-        yield _plain(f"malformed: {step.malformed}", "red")
-        return
-    yield Syntax(_plain(step.code).plain, "python", background_color="default", word_wrap=True)
-    yield _plain(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
-    for call in step.tool_calls:
-        yield _plain(f"  {call.name}({call.arguments}) → {call.result}", "dim")

@@ -1,9 +1,16 @@
 from io import StringIO
+from pathlib import Path
 
+import nbformat
+import pyarrow as pa
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from agent.trajectory import Status, Step, Trajectory, to_table
-from flows.show import find, listing, render
+from flows.cli import app
+from flows.render import render
+from flows.show import find, listing
 from infra.storage import Storage, StorageSettings
 
 EVIL = "\x1b]0;pwned\x07\x1b[2J[red]markup[/red]\x9b"
@@ -46,3 +53,32 @@ def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
     assert "iter 3" in printed(listing(storage, "r", 10))
     assert "q-0" in printed(listing(storage, "e", 10))
     assert find(storage, "e", "q-0")[0][1].question == EVIL
+
+
+def test_a_trajectory_is_written_as_a_notebook_with_its_rewards(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
+    for number in (1, 2):
+        storage.write_table(f"runs/r/iterations/00000{number}/round-0/trajectories.parquet", to_table([trajectory()]))
+    rewards = {"trajectory": "q-0", "total": 0.5, "em": 1.0, "step_rewards": [0.5]}
+    storage.write_table("runs/r/iterations/000001/round-0/rewards.parquet", pa.Table.from_pylist([rewards]))
+    target = tmp_path / "out.ipynb"
+    command = ["show", "r/q-0", "--root", str(tmp_path / "storage"), "--notebook", str(target)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    scored, unscored = (nbformat.read(path, 4) for path in (target, tmp_path / "out-2.ipynb"))
+    assert scored.metadata.nbrl.rewards == {"total": 0.5, "em": 1.0}
+    assert scored.cells[2].metadata.nbrl.reward == 0.5
+    assert "rewards" not in unscored.metadata.nbrl
+    assert str(target) in done.output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "words"),
+    [("r", "out.ipynb", "writes one trajectory"), ("r/q-0", "no/out.ipynb", "there is no folder"), ("r/q-0", ".", "is a folder")],
+)
+def test_a_notebook_that_cannot_be_written_is_one_error(tmp_path: Path, what: str, where: str, words: str) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_table("runs/r/iterations/000001/round-0/trajectories.parquet", to_table([trajectory()]))
+    done = CliRunner().invoke(app, ["show", what, "--root", str(tmp_path), "--notebook", str(tmp_path / where)])
+    assert done.exit_code == 1
+    assert words in done.stderr

@@ -1,0 +1,40 @@
+"""Shows an episode in a terminal while it runs: each action and observation as it comes, and a spinner for what is awaited."""
+
+from typing import Self
+
+from rich.console import Console
+
+from agent.settings import AgentSettings
+from agent.trajectory import Step
+from flows.render import action, observation, task
+
+
+class Live:
+    """An agent.watcher.Watcher and a context manager, whose spinner ends with it. Without a terminal there is no spinner."""
+
+    def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:
+        self._console, self._question, self._settings = console, question, settings
+        self._spinner = console.status("connecting")
+        self._budget = ""
+
+    def __enter__(self) -> Self:
+        self._console.print(task(self._question))
+        self._spinner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spinner.stop()
+
+    def asked(self, index: int, tokens: int) -> None:
+        left = max(0, self._settings.context_tokens - tokens)
+        self._budget = f"step {index + 1} of {self._settings.max_steps}, {left} tokens left"
+        self._spinner.update(f"{self._budget}: the model thinks")
+
+    def acted(self, index: int, step: Step) -> None:
+        for part in action(index, step):
+            self._console.print(part)
+        self._spinner.update(f"{self._budget}: the cell runs")
+
+    def observed(self, index: int, step: Step) -> None:
+        for part in observation(step):
+            self._console.print(part)

@@ -1,0 +1,52 @@
+"""A trajectory for a terminal: think, code, output, reward. What a model wrote is text, never markup nor terminal control."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.text import Text
+
+from agent.trajectory import Step, Trajectory
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
+
+
+def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:
+    """The whole trajectory."""
+    verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
+    if reward is not None:
+        verdict += f", reward {reward:.3f}"
+    parts: list[RenderableType] = [plain(f"{trajectory.id}   {key}", "dim"), task(trajectory.question)]
+    for index, step in enumerate(trajectory.steps):
+        parts += [*action(index, step), *observation(step)]
+    answer = plain(trajectory.answer if trajectory.answer is not None else "(none)")
+    parts.append(Panel(Group(answer, plain(verdict, "dim")), title="answer", title_align="left", border_style="green"))
+    if trajectory.failure:
+        parts.append(plain(trajectory.failure, "red"))
+    return Group(*parts)
+
+
+def task(question: str) -> RenderableType:
+    return Panel(plain(question, "bold"), title="task", title_align="left")
+
+
+def action(index: int, step: Step) -> Iterator[RenderableType]:
+    """What the policy did: think and code, or what was wrong with it."""
+    yield plain(f"step {index + 1}", "bold blue")
+    yield plain(step.think, "italic")
+    if step.malformed:
+        yield plain(f"malformed: {step.malformed}", "red")
+    else:
+        yield Syntax(plain(step.code).plain, "python", background_color="default", word_wrap=True)
+
+
+def observation(step: Step) -> Iterator[RenderableType]:
+    """What came of it."""
+    if not step.malformed:
+        yield plain(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
+    for call in step.tool_calls:
+        yield plain(f"  {call.name}({call.arguments}) → {call.result}", "dim")

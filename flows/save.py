@@ -1,0 +1,28 @@
+"""A notebook goes to a file that a user named."""
+
+import os
+from pathlib import Path
+
+from agent.notebook import notebook, written
+from agent.trajectory import Trajectory
+from tasks.errors import ConfigError
+
+
+def writable(path: Path) -> Path:
+    """`path`, when a file can be made there; asked before the work whose result it is to hold. Raises ConfigError."""
+    folder = path.parent
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the notebook's file")
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder} for {path.name}; make it or name another")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"{path} may not be written; name a notebook elsewhere")
+    return path
+
+
+def save(path: Path, trajectory: Trajectory, rewards: dict[str, object] | None = None) -> None:
+    """Write the trajectory as a notebook; a file of this name is replaced. Raises ConfigError."""
+    try:
+        path.write_bytes(written(notebook(trajectory, rewards)))
+    except OSError as error:
+        raise ConfigError(f"the notebook {path} could not be written: {error.strerror}") from error
