@@ -114,8 +114,10 @@ class Kernel:
         return int(count)
 
     def close(self) -> None:
+        """End it and wait until it is gone; may be called twice."""
         self.closed = True
         self._arena.wait(self._stack.aclose())
+        self._arena.settle()
 
 
 class Arena:
@@ -152,6 +154,10 @@ class Arena:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
+    def settle(self) -> None:
+        """Wait until every kernel that was given back is gone."""
+        self.wait(self._pool.settle())
+
     def _born(self) -> Kernel:
         kernel = Kernel(self)
         self.wait(kernel.open(self._pool))
@@ -181,7 +187,6 @@ class Arena:
     def check(self) -> None:
         """End the victim; nothing may be left of it, and nobody else may have noticed anything but load."""
         self._victim.close()
-        self.wait(self._pool.settle())
         heard = "".join(self._victim.said)
         assert not [secret for secret in self.secrets if secret in heard]
         deadline = time.monotonic() + 20
