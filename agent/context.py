@@ -1,16 +1,29 @@
-"""The context as a growing tree of message nodes."""
+"""The context: what the policy sees at each step, within its token limit, as a growing tree of message nodes."""
 
-from agent.messages import Message, Prompt
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from agent.messages import Message, Prompt, Role
 from agent.notepad import State
 from agent.policy import Generation
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
-from agent.trajectory import ROOT, Node, NodeKind
+from agent.trajectory import ROOT, Node, NodeKind, Step
+from agent.tree import Tree, shared
+from agent.view import Editor, Part, Request, Shown, place
+
+FIRST_CHARS = 80
 
 
-def render_tail(state: State, steps_left: int, tokens_left: int) -> str:
+def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None) -> str:
     """Notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter."""
     notes = state.notepad.render()
+    if note_chars is not None:
+        notes = cut_middle(notes, note_chars)
     notepad = f"<notepad>\n{notes}\n</notepad>\n" if notes else ""
     return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}</budget>"
 
@@ -23,84 +36,204 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{text[:head]}\n[{len(text) - limit} characters cut]\n{text[len(text) - (limit - head) :]}"
 
 
-class Context:
-    """The message tree of one episode.
+@dataclass(frozen=True)
+class Ask:
+    """What the policy is asked for next, and the most tokens it may say."""
 
-    The path to `_trunk` is what the policy has in view. `prompt` hangs this step's tail off it; `commit` hangs the sampled action
-    off the tail and grows the trunk. Trimming moves the trunk back to the task and keeps the nodes.
+    kind: Literal["cell", "summary"]
+    prompt: Prompt
+    room: int
+
+
+@lru_cache(maxsize=256)
+def _opening(tokenizer: ChatTokenizer, role: Role, text: str) -> "array[int]":
+    """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
+    return array("i", tokenizer.message(role, text))
+
+
+class Context:
+    """The message tree of one episode and the view of it that the policy has.
+
+    `view` holds the cells and summaries that stand between the task and the tail. `ask` trims it when the prompt would not fit,
+    brings the tree to it and hangs this step's tail off it; `sampled` hangs the action off the tail; `observe` adds the cell to
+    the view. Nodes are never changed: after a trim the path branches off behind the last message that both views share.
+    Invariant: every prompt and the room after it are within `context_tokens`.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, settings: AgentSettings, system: str, task: str) -> None:
-        self._tokenizer, self._settings = tokenizer, settings
-        self.nodes: list[Node] = []
-        top = self._add(ROOT, "system", 0, tokenizer.message("system", system))
-        self._task = self._trunk = self._add(top, "task", 0, tokenizer.message("user", task))
-        self._tail = ROOT
-        self._last: tuple[list[int], list[int]] | None = None
+        self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
         self._opening = [Message("system", system), Message("user", task)]
-        self._turns: list[Message] = []
+        first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
+        top = self._tree.add(ROOT, "system", 0, first)
+        self._task = self._tail = self._tree.add(top, "task", 0, second)
+        self._start = len(first) + len(second)
+        # The ids of the last prompt; what the next one shares with it is copied, the rest added.
+        self._ids = [*shared(first), *shared(second)]
+        # The path below the task: what is shown, the node it ends in, the tokens up to there.
+        self._path: list[tuple[Shown, int, int]] = []
+        self._view: list[Shown] = []
+        self._cells: list[Shown] = []
+        self._leaving: list[Shown] = []
+        self._summarised = False
+        self._untold: list[tuple[int, str, str, str]] = []
 
-    def _add(self, parent: int, kind: NodeKind, step: int, ids: list[int]) -> int:
-        self.nodes.append(Node(parent=parent, kind=kind, step=step, token_ids=ids))
-        return len(self.nodes) - 1
+    @property
+    def nodes(self) -> list[Node]:
+        return self._tree.nodes()
 
-    def _path(self, index: int) -> list[int]:
-        runs = []
-        while index != ROOT:
-            runs.append(self.nodes[index].token_ids)
-            index = self.nodes[index].parent
-        return [token for run in reversed(runs) for token in run]
+    def ask(self, step: int, steps_left: int, state: State) -> Ask | None:
+        """The next prompt: for a cell, or for a summary when soft trimming needs one. None when the token limit is reached."""
+        tail = self._fit(self._view, steps_left, state)
+        if tail is None:
+            if self._settings.trim == "none":
+                return None
+            if self._settings.trim == "soft" and not self._summarised:
+                asked = self._ask_summary(step, steps_left, state)
+                if asked is not None:
+                    return asked
+            tail = self._trim(steps_left, state)
+        return None if tail is None else Ask("cell", self._hang(step, self._view, tail), self._settings.action_tokens)
 
-    def prompt(self, step: int, state: State) -> tuple[Prompt, int] | None:
-        """This step's prompt and the room for its action, or None when the token limit is reached."""
-        steps_left = self._settings.max_steps - step
-        for trim in (None, self._keep_last_step, self._keep_nothing):
-            if trim is not None:
-                if self._settings.trim == "none":
-                    return None
-                trim(step)
-            trunk = self._path(self._trunk)
-            tokens_left = max(0, self._settings.context_tokens - len(trunk))
-            shown = render_tail(state, steps_left, tokens_left)
-            tail = self._tokenizer.message("user", shown) + self._tokenizer.generation_prompt()
-            room = self._settings.context_tokens - len(trunk) - len(tail)
-            if room >= self._settings.action_tokens:
-                self._tail = self._add(self._trunk, "tail", step, tail)
-                messages = [*self._opening, *self._turns, Message("user", shown)]
-                return Prompt(trunk + tail, messages), self._settings.action_tokens
+    def _fit(
+        self, view: Sequence[Shown], steps_left: int, state: State, *, summary: bool = False, note_chars: int | None = None
+    ) -> str | None:
+        """The tail that stands after `view`, or None when there is no room for it and what is to be sampled."""
+        settings = self._settings
+        left = settings.context_tokens - self._start - sum(shown.size for shown in view)
+        room = settings.summary_tokens if summary else settings.action_tokens
+        if left <= room:
+            return None
+        tail = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
+        return tail if len(self._tail_ids(tail)) + room <= left else None
+
+    def _tail_ids(self, tail: str) -> list[int]:
+        return self._tokenizer.message("user", tail) + self._tokenizer.generation_prompt()
+
+    def _hang(self, step: int, view: Sequence[Shown], tail: str) -> Prompt:
+        """Bring the tree to `view`, hang the tail off it and give the whole path."""
+        same = next((i for i, (old, new) in enumerate(zip(self._path, view, strict=False)) if old[0] is not new), None)
+        del self._path[min(len(self._path), len(view)) if same is None else same :]
+        node, length = (self._path[-1][1], self._path[-1][2]) if self._path else (self._task, self._start)
+        ids = self._ids[:length]
+        for shown in view[len(self._path) :]:
+            for part in shown.parts:
+                node = self._tree.add(node, part.kind, shown.step, part.ids)
+                ids.extend(shared(part.ids))
+            self._path.append((shown, node, len(ids)))
+        tail_ids = self._tail_ids(tail)
+        self._tail = self._tree.add(node, "tail", step, array("i", tail_ids))
+        ids.extend(shared(tail_ids))
+        self._ids = ids
+        messages = [*self._opening, *(part.message for shown in view for part in shown.parts), Message("user", tail)]
+        return Prompt(ids, messages)
+
+    def _trim(self, steps_left: int, state: State) -> str | None:
+        """Take out of view what does not fit; a notepad too long for an empty view is shown cut in its middle."""
+        for view in list(self._smaller()):
+            tail = self._fit(view, steps_left, state)
+            if tail is not None:
+                self._view = view
+                return tail
+        note_chars = len(state.notepad.render()) // 2
+        while note_chars:
+            tail = self._fit([], steps_left, state, note_chars=note_chars)
+            if tail is not None:
+                self._view = []
+                return tail
+            note_chars //= 2
         return None
 
-    def _keep_last_step(self, step: int) -> None:
-        self._trunk = self._task
-        del self._turns[:-2]
-        if self._last is not None:
-            action, observation = self._last
-            self._trunk = self._add(self._trunk, "action", step - 1, action)
-            self._trunk = self._add(self._trunk, "observation", step - 1, observation)
+    def _smaller(self) -> Iterator[list[Shown]]:
+        """Views in the order in which they are tried: what is kept and fewer and fewer last steps, then less and less of the
+        former, oldest first."""
+        kept = [shown for shown in self._view if shown.pinned or (shown.summary and self._settings.trim == "soft")]
+        recent = [shown for shown in self._recent() if shown not in kept]
+        for skipped in range(len(recent) + 1):
+            chosen = kept + recent[skipped:]
+            yield [shown for shown in self._view if shown in chosen]
+        for skipped in range(1, len(kept) + 1):
+            yield kept[skipped:]
 
-    def _keep_nothing(self, step: int) -> None:
-        self._trunk = self._task
-        self._turns.clear()
+    def _recent(self) -> list[Shown]:
+        return self._view[max(0, len(self._view) - self._settings.keep_steps) :]
+
+    def _ask_summary(self, step: int, steps_left: int, state: State) -> Ask | None:
+        """Ask for a summary of what leaves, in view of as much as fits: the last steps give way first, then the oldest.
+
+        None when no cell would leave or nothing fits.
+        """
+        recent = self._recent()
+        leaving = [shown for shown in self._view if not shown.pinned and shown not in recent]
+        view = list(self._view)
+        while any(shown in leaving and not shown.summary for shown in view):
+            tail = self._fit(view, steps_left, state, summary=True)
+            if tail is not None:
+                self._leaving = leaving
+                return Ask("summary", self._hang(step, view, tail), self._settings.summary_tokens)
+            view.pop(0 if view[-1] in leaving else -1)
+        return None
+
+    def summarised(self, step: int, text: str) -> str:
+        """Put the policy's summary in the place of what leaves; the text as it stands, empty when there was none.
+
+        It is asked for once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
+        """
+        self._summarised = True
+        seen = [shown for shown, _, _ in self._path if shown in self._leaving]
+        cells = sorted({cell for shown in seen for cell in shown.cells})
+        summary = self._summary(tuple(cells), self._within(text.strip(), self._settings.summary_tokens), step)
+        if summary is None:
+            return ""
+        self._view = [shown for shown in self._view if shown not in self._leaving]
+        place(self._view, summary)
+        return summary.summary
+
+    def _within(self, text: str, tokens: int) -> str:
+        """As much of the text's start as is at most so many tokens."""
+        marks = len(self._tokenizer.message("user", ""))
+        while (count := len(self._tokenizer.message("user", text)) - marks) > tokens:
+            text = text[: len(text) * tokens // count]
+        return text.strip()
+
+    def _summary(self, cells: tuple[int, ...], text: str, step: int) -> Shown | None:
+        text = text.strip()
+        return Shown(cells, step, (self._part("summary", "user", f"<summary>{text}</summary>"),), text) if text else None
+
+    def _part(self, kind: NodeKind, role: Role, text: str, images: tuple[bytes, ...] = ()) -> Part:
+        return Part(kind, array("i", self._tokenizer.message(role, text)), Message(role, text, images))
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Hang the action off this step's tail, ids as the engine returned them."""
-        node = Node(
-            parent=self._tail,
-            kind="sampled",
-            step=step,
-            token_ids=generation.token_ids,
-            logprobs=generation.logprobs,
-            weights_version=generation.weights_version,
-        )
-        self.nodes.append(node)
+        ids = array("i", generation.token_ids)
+        self._tree.add(self._tail, "sampled", step, ids, generation.logprobs, generation.weights_version)
 
-    def observe(self, step: int, generation: Generation, observation: str, images: tuple[bytes, ...] = ()) -> None:
-        """Grow the trunk by the action as history and its observation, whose PNG `images` only policies that can see get."""
-        text = cut_middle(observation, self._settings.observation_chars)
-        action = self._tokenizer.history(generation.token_ids)
-        seen = self._tokenizer.message("user", f"<output>{text}</output>")
-        self._trunk = self._add(self._trunk, "action", step, action)
-        self._trunk = self._add(self._trunk, "observation", step, seen)
-        self._last = (action, seen)
+    def observe(self, index: int, step: Step, generation: Generation, requests: Iterable[Request] = ()) -> None:
+        """Add a cell to the view, change the view as the cell asked, and show in its output what could not be done.
+
+        Images are part of the text as their sizes; policies that can see get them besides.
+        """
         said = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
-        self._turns += [Message("assistant", said), Message("user", f"<output>{text}</output>", images)]
+        action = Part("action", array("i", self._tokenizer.history(generation.token_ids)), Message("assistant", said))
+        cell = Shown((len(self._cells),), index, (action,))
+        self._cells.append(cell)
+        editor = Editor([*self._view, cell], self._cells, lambda cells, text: self._summary(cells, text, index))
+        for request in requests:
+            editor.apply(request)
+        self._view = editor.view
+        text = "\n".join(
+            line for line in (cut_middle(step.observation, self._settings.observation_chars), *editor.ignored) if line
+        )
+        images = tuple(output.image for output in step.outputs if output.image)
+        cell.parts = (action, self._part("observation", "user", f"<output>{text}</output>", images))
+        self._untold.append((cell.cells[0], step.think, step.code, step.observation))
+        self._summarised = False
+
+    def told(self) -> str:
+        """What the kernel hears with the next cell: that cell's number, what is in view, and the cells it has not heard of."""
+        view = [
+            {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
+            for shown in self._view
+        ]
+        told = json.dumps({"now": len(self._cells), "view": view, "history": self._untold})
+        self._untold = []
+        return told

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from agent.context import Context
+from agent.context import Ask, Context
 from agent.errors import AgentError
 from agent.kernel import CellResult, Kernel
 from agent.notepad import State, read_state
@@ -14,6 +14,7 @@ from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
 from agent.tools.base import Toolbox, describe
 from agent.trajectory import Output, Status, Step, Trajectory
+from agent.view import Request, read_requests
 from agent.watcher import Watcher
 
 
@@ -32,6 +33,7 @@ class Task:
 def observe(cell: CellResult) -> str:
     """What the policy reads of a cell."""
     text = "".join(_seen(output) for output in cell.outputs).rstrip("\n")
+    text = text.encode("utf-8", "replace").decode()
     notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
     return "\n".join(part for part in (text, notice) if part)
 
@@ -72,8 +74,8 @@ class Episode:
         deadline = self._clock + self._settings.deadline_s
         status, failure = Status.STEP_LIMIT, ""
         try:
-            for index in range(self._settings.max_steps):
-                ended = await self._step(index, deadline)
+            for cells in range(self._settings.max_steps):
+                ended = await self._step(self._settings.max_steps - cells, deadline)
                 if ended is not None:
                     status = ended
                     break
@@ -98,58 +100,95 @@ class Episode:
             seconds=time.monotonic() - self._clock,
         )
 
-    async def _step(self, index: int, deadline: float) -> Status | None:
-        """One think-code-observe; the status that ends the trajectory, or None to go on."""
-        prompt = self._context.prompt(index, self._state)
-        if prompt is None:
+    async def _step(self, steps_left: int, deadline: float) -> Status | None:
+        """One think-code-observe, with a summary before it where one is due; the status that ends the trajectory, or None."""
+        ask = self._context.ask(len(self._steps), steps_left, self._state)
+        if ask is not None and ask.kind == "summary":
+            ended = await self._summarise(ask, deadline)
+            if ended is not None:
+                return ended
+            ask = self._context.ask(len(self._steps), steps_left, self._state)
+        if ask is None:
             return Status.TOKEN_LIMIT
-        shown, room = prompt
-        clock = time.monotonic()
-        if clock >= deadline:
+        index, clock = len(self._steps), time.monotonic()
+        generation = await self._sample(ask, index, deadline)
+        if generation is None:
             return Status.TIMEOUT
-        if self._watcher is not None:
-            self._watcher.asked(index, len(shown.token_ids))
-        try:
-            async with asyncio.timeout(deadline - clock):
-                generation = await self._policy.generate(shown, room, self._task.seed + index)
-        except TimeoutError:
-            return Status.TIMEOUT
-        self._context.sampled(index, generation)
         step = self._read(generation)
-        step.policy_seconds = time.monotonic() - clock
-        self._steps.append(step)
-        if self._watcher is not None:
-            self._watcher.acted(index, step)
+        self._acted(index, step, clock)
+        requests: list[Request] = []
         if step.malformed:
             step.observation = f"Malformed action: {step.malformed}. Nothing was run."
         else:
-            await self._run_cell(step, deadline)
-        step.notepad = self._state.notepad.model_dump_json()
-        if self._watcher is not None:
-            self._watcher.observed(index, step)
+            requests = await self._run_cell(step, deadline)
+        self._observed(index, step)
         if self._state.answer is not None:
             return Status.ANSWERED
         if step.cell_status == "dead":
             return Status.NO_ANSWER
-        images = tuple(output.image for output in step.outputs if output.image)
-        self._context.observe(index, generation, step.observation, images)
+        self._context.observe(index, step, generation, requests)
         return None
+
+    async def _summarise(self, ask: Ask, deadline: float) -> Status | None:
+        """A step in which the policy sums up what leaves its context. It counts as a step, but not against `max_steps`."""
+        index, clock = len(self._steps), time.monotonic()
+        generation = await self._sample(ask, index, deadline)
+        if generation is None:
+            return Status.TIMEOUT
+        think, _, summary = self._text(generation).rpartition(f"</{self._settings.think_tag}>")
+        step = Step(kind="summary", think=think, observation=self._context.summarised(index, summary))
+        if not step.observation:
+            step.malformed = "the summary is empty"
+        self._acted(index, step, clock)
+        self._observed(index, step)
+        return None
+
+    async def _sample(self, ask: Ask, index: int, deadline: float) -> Generation | None:
+        """What the policy says, or None at the deadline."""
+        clock = time.monotonic()
+        if clock >= deadline:
+            return None
+        if self._watcher is not None:
+            self._watcher.asked(index, len(ask.prompt.token_ids))
+        try:
+            async with asyncio.timeout(deadline - clock):
+                generation = await self._policy.generate(ask.prompt, ask.room, self._task.seed + index)
+        except TimeoutError:
+            return None
+        self._context.sampled(index, generation)
+        return generation
+
+    def _acted(self, index: int, step: Step, asked: float) -> None:
+        step.policy_seconds = time.monotonic() - asked
+        self._steps.append(step)
+        if self._watcher is not None:
+            self._watcher.acted(index, step)
+
+    def _observed(self, index: int, step: Step) -> None:
+        step.notepad = self._state.notepad.model_dump_json()
+        if self._watcher is not None:
+            self._watcher.observed(index, step)
+
+    def _text(self, generation: Generation) -> str:
+        return generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
 
     def _read(self, generation: Generation) -> Step:
         if generation.finish == "length":
             return Step(think="", malformed=f"it is longer than {self._settings.action_tokens} tokens")
-        text = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
+        text = self._text(generation)
         action = parse_action(text, self._settings.think_tag, self._settings.code_tag)
         if isinstance(action, Malformed):
             return Step(think=text, malformed=action.reason)
         return Step(think=action.think, code=action.code)
 
-    async def _run_cell(self, step: Step, deadline: float) -> None:
+    async def _run_cell(self, step: Step, deadline: float) -> list[Request]:
+        """Run the step's cell; what it asks to change of the context."""
         clock = time.monotonic()
         timeout = max(0.1, min(self._settings.cell_timeout_s, deadline - clock))
-        cell = await self._kernel.execute(step.code, timeout)
+        cell = await self._kernel.execute(step.code, timeout, self._context.told())
         step.kernel_seconds = time.monotonic() - clock
         step.cell_status, step.outputs = cell.status, cell.outputs
         step.observation = observe(cell)
         step.tool_calls, step.unrecorded_calls = self._toolbox.take_calls(), self._toolbox.take_unrecorded()
         self._state = read_state(cell.state, self._state)
+        return read_requests(cell.state)

@@ -2,13 +2,22 @@
 
 import ast
 import asyncio
+import builtins
 import io
+import json
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from agent.kernel import CellResult
-from agent.prelude import STATE_EXPRESSION
+from agent.prelude import state_expression
 from agent.trajectory import Output
+
+
+@lru_cache(maxsize=16)
+def _compiled(prelude: str) -> CodeType:
+    return compile(prelude, "<prelude>", "exec")
 
 
 class InlineKernel:
@@ -17,8 +26,13 @@ class InlineKernel:
     def __init__(self, prelude: str, call: Callable[[str, dict[str, Any]], Awaitable[Any]]) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self._namespace: dict[str, Any] = {"__name__": "__main__", "host_call": self._host_call}
-        exec(compile(prelude, "<prelude>", "exec"), self._namespace)
+        self._printed = io.StringIO()
+        known = {**vars(builtins), "print": self._print, "host_call": self._host_call}
+        self._namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": known}
+        exec(_compiled(prelude), self._namespace)
+
+    def _print(self, *values: object, **named: Any) -> None:
+        print(*values, **{"file": self._printed, **named})
 
     def _host_call(self, name: str, arguments: dict[str, Any]) -> Any:
         async def call() -> Any:
@@ -26,12 +40,12 @@ class InlineKernel:
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
-    async def execute(self, code: str, timeout: float) -> CellResult:
-        return await asyncio.to_thread(self._run, code)
+    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+        return await asyncio.to_thread(self._run, code, told)
 
-    def _run(self, code: str) -> CellResult:
-        buffer = io.StringIO()
-        self._namespace["print"] = lambda *values, **kw: print(*values, **{"file": buffer, **kw})
+    def _run(self, code: str, told: str) -> CellResult:
+        self._printed = io.StringIO()
+        self._state(told)
         outputs: list[Output] = []
         try:
             tree = ast.parse(code)
@@ -46,9 +60,15 @@ class InlineKernel:
             error = None
         except Exception as raised:
             error = Output(kind="error", text=f"{type(raised).__name__}: {raised}")
-        if buffer.getvalue():
-            outputs.insert(0, Output(kind="stream", text=buffer.getvalue()))
+        if self._printed.getvalue():
+            outputs.insert(0, Output(kind="stream", text=self._printed.getvalue()))
         if error is not None:
             outputs.append(error)
-        state = self._namespace[STATE_EXPRESSION]._repr_json_()
-        return CellResult("error" if error else "ok", outputs, state)
+        return CellResult("error" if error else "ok", outputs, self._state(told))
+
+    def _state(self, told: str) -> Any:
+        """The state as it would travel, or None where a cell has broken it."""
+        try:
+            return json.loads(json.dumps(eval(state_expression(told), self._namespace)._repr_json_()))
+        except Exception:
+            return None

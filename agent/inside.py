@@ -1,11 +1,37 @@
 """Runs INSIDE the kernel: the names a cell can use. Sent as source text, so it imports nothing of this package.
 
-Whatever this reports can be forged by the cell; the host validates and caps it, and nothing that earns reward trusts it.
+It lives in a namespace of its own, so that a cell may call its variables `str`, `list` or `print`. Whatever this reports can be
+forged by the cell; the host validates and caps it, and nothing that earns reward trusts it.
 """
+
+import json
+
+# The host's own caps; held to here as well, so that one long text does not cost the whole report.
+MAX_ITEMS, MAX_CHARS, REPORT_CHARS = 64, 2_000, 30_000
+MARKS = {"todo": " ", "doing": "~", "done": "x"}
+
+
+def _text(value: object) -> str:
+    """Text that can be sent: lone surrogates cannot."""
+    try:
+        return str(value)[: MAX_CHARS + 1].encode("utf-8", "replace").decode()
+    except Exception:
+        return "?"
+
+
+def _several(items):  # type: ignore[no-untyped-def]
+    try:
+        return [items] if isinstance(items, (str, dict)) else list(items)
+    except TypeError:
+        return [items]
+
+
+def _few(items: object) -> list:
+    return list(items[:MAX_ITEMS]) if isinstance(items, (list, tuple)) else [items]
 
 
 class Notepad:
-    """Plan, facts and a draft that stay in view whatever is trimmed."""
+    """Plan, facts and a draft that stay in view whatever leaves the context. Items are counted from 0."""
 
     def __init__(self) -> None:
         self.plan: list[dict] = []
@@ -14,38 +40,231 @@ class Notepad:
 
     def add_todo(self, items: str | list) -> None:
         """Append one item or several to the plan."""
-        self.plan += [{"text": str(item), "done": False} for item in ([items] if isinstance(items, str) else items)]
+        self.plan += [{"text": str(item), "state": "todo"} for item in _several(items)]
+
+    def mark_todo(self, index: int) -> None:
+        """Item `index` of the plan is open again."""
+        self._item(index)["state"] = "todo"
+
+    def mark_doing(self, index: int) -> None:
+        """Item `index` of the plan is being worked on."""
+        self._item(index)["state"] = "doing"
 
     def mark_done(self, index: int) -> None:
-        """Tick item `index` (counted from 0) of the plan."""
-        self.plan[index]["done"] = True
+        """Tick item `index` of the plan."""
+        self._item(index)["state"] = "done"
+
+    def update_todo(self, index: int, text: str) -> None:
+        """Rewrite item `index` of the plan."""
+        self._item(index)["text"] = str(text)
+
+    def remove_todo(self, index: int) -> None:
+        """Take item `index` out of the plan."""
+        self.plan.remove(self._item(index))
+
+    def clear_todo(self) -> None:
+        """Empty the plan."""
+        self.plan = []
 
     def add_facts(self, facts: str | list) -> None:
         """Append one fact or several."""
-        self.facts += [str(fact) for fact in ([facts] if isinstance(facts, str) else facts)]
+        self.facts += [str(fact) for fact in _several(facts)]
+
+    def update_fact(self, index: int, text: str) -> None:
+        """Rewrite fact `index`."""
+        self.facts[self._place(self.facts, index, "facts")] = str(text)
+
+    def remove_fact(self, index: int) -> None:
+        """Take fact `index` out."""
+        del self.facts[self._place(self.facts, index, "facts")]
+
+    def clear_facts(self) -> None:
+        """Forget all facts."""
+        self.facts = []
 
     def write_draft(self, text: str) -> None:
         """Replace the draft."""
         self.draft = str(text)
 
+    def clear(self) -> None:
+        """Empty plan, facts and draft."""
+        self.plan, self.facts, self.draft = [], [], ""
 
-def _clean(value):  # type: ignore[no-untyped-def]
-    """Text that can be sent: lone surrogates cannot."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+    def _place(self, items: list, index: int, name: str) -> int:
+        if not -len(items) <= index < len(items):
+            raise IndexError(f"there is no item {index} in the {name}: it has {len(items)}")
+        return index
+
+    def _item(self, index: int) -> dict:
+        return self.plan[self._place(self.plan, index, "plan")]
+
+    def __repr__(self) -> str:
+        report = self._report()
+        lines = [f"{i} [{MARKS[item['state']]}] {item['text']}" for i, item in enumerate(report["plan"])]
+        lines += [f"{i} - {fact}" for i, fact in enumerate(report["facts"])]
+        return "\n".join([*lines, report["draft"]]).rstrip() or "the notepad is empty"
+
+    def _report(self) -> dict:
+        """Plain values whatever a cell has put here, no more of them than can be sent."""
+        plan, facts, draft = [], [], _text(self.draft)
+        left = REPORT_CHARS
+        for item in _few(self.plan):
+            known = item if isinstance(item, dict) else {"text": item}
+            state = "done" if known.get("done") is True else known.get("state")
+            text = _text(known.get("text", ""))
+            left -= len(text)
+            if left > 0:
+                plan.append({"text": text, "state": state if state in list(MARKS) else "todo"})
+        for fact in _few(self.facts):
+            text = _text(fact)
+            left -= len(text)
+            if left > 0:
+                facts.append(text)
+        return {"plan": plan, "facts": facts, "draft": draft}
+
+
+class Cell:
+    """An earlier step: what was thought, run and seen. `history[i]`."""
+
+    def __init__(self, number: int, think: str, code: str, output: str) -> None:
+        self.number, self.think, self.code, self.output = number, think, code, output
+
+    def __repr__(self) -> str:
+        return f"cell {self.number}\n{self.code}\noutput:\n{self.output}"
+
+
+class History:
+    """Every earlier cell by its number, also those that have left the context; -1 is the one before this."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, Cell] = {}
+
+    def _all(self) -> list[Cell]:
+        _nbrl_state._listen()
+        return [self._cells[number] for number in sorted(self._cells)]
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]
+        cells = self._all()
+        if isinstance(number, slice):
+            return cells[number]
+        if number in self._cells:
+            return self._cells[number]
+        if -len(cells) <= number < 0:
+            return cells[number]
+        raise IndexError(f"there is no cell {number}: there are {len(cells)} before this one")
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self._all())
+
+    def __repr__(self) -> str:
+        return "\n".join(f"cell {cell.number}: {_first_line(cell.code)}" for cell in self) or "no cells before this one"
+
+
+class Context:
+    """The cells in view. A change asked for here shows from the next step on; cells that leave stay in `history`."""
+
+    def drop(self, *cells: object) -> None:
+        """Take cells out of view: numbers, ranges or lists of numbers."""
+        _nbrl_state._ask("drop", cells)
+
+    def summarise(self, cells: object, text: str) -> None:
+        """Put `text` in the place of a cell or several. The summary answers to their numbers."""
+        if not str(text).strip():
+            raise ValueError("a summary needs text; to take cells out of view use context.drop")
+        _nbrl_state._ask("summarise", (cells,), str(text))
+
+    def pin(self, *cells: object) -> None:
+        """Keep cells in view when older ones leave for want of room."""
+        _nbrl_state._ask("pin", cells)
+
+    def unpin(self, *cells: object) -> None:
+        """Let cells leave again like any other."""
+        _nbrl_state._ask("unpin", cells)
+
+    def recall(self, *cells: object) -> None:
+        """Bring cells back into view as they were."""
+        _nbrl_state._ask("recall", cells)
+
+    @property
+    def cells(self) -> list[int]:
+        """The numbers of the cells in view."""
+        _nbrl_state._listen()
+        return [number for shown in _nbrl_state.view for number in shown["cells"]]
+
+    def __repr__(self) -> str:
+        _nbrl_state._listen()
+        lines = []
+        for shown in _nbrl_state.view:
+            numbers, summary = shown["cells"], shown["summary"]
+            name = f"cell {numbers[0]}" if len(numbers) == 1 else f"cells {', '.join(map(str, numbers))}"
+            head = f"summary: {summary}" if summary else _first_line(history[numbers[0]].code)
+            lines.append(f"{name}{' (pinned)' if shown['pinned'] else ''}, {shown['tokens']} tokens: {head}")
+        lines.append(f"this is cell {_nbrl_state.now}")
+        return "\n".join(lines + [f"asked for: {each['do']} {each['cells']}" for each in _nbrl_state.requests])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0][:80]
+
+
+def _numbers(cells: object) -> list[int]:
+    if isinstance(cells, (list, tuple, set, range)):
+        return [number for cell in cells for number in _numbers(cell)]
+    if isinstance(cells, bool) or not isinstance(cells, int):
+        raise TypeError(f"a cell is named by its number, not by {type(cells).__name__}")
+    return [cells]
 
 
 class _State:
-    """Travels back with each cell's reply as application/json."""
+    """Travels back with each cell's reply as application/json, and hears from the host with each request."""
 
     def __init__(self) -> None:
         self.answer: str | None = None
+        self.requests: list[dict] = []
+        self.view: list[dict] = []
+        self.now, self._heard, self._said = 0, "", ""
+        self._notepad, self._history = notepad, history
+
+    def hear(self, told: str):  # type: ignore[no-untyped-def]
+        """What the host sends with a cell, as JSON: the cell's number, what is in view, cells that have become history."""
+        if told != self._heard:
+            news = json.loads(told)
+            self._heard, self.requests = told, []
+            self.now, self.view = news["now"], news["view"]
+            for number, *record in news["history"]:
+                self._history._cells[number] = Cell(number, *record)
+        return self
+
+    def _listen(self) -> None:
+        """Hear at once: Jupyter evaluates the host's expression after the cell, and the cell wants to know now."""
+        try:
+            said = get_ipython().get_parent()["content"]["user_expressions"]["state"]  # type: ignore[name-defined]  # noqa: F821
+            if said != self._said:
+                eval(said)
+                self._said = said
+        except Exception:
+            return  # no Jupyter here: the host has told already
+
+    def _ask(self, what: str, cells: object, text: str = "") -> None:
+        self._listen()
+        numbers = _numbers(cells)
+        wrong = [number for number in numbers if not 0 <= number <= self.now]
+        if wrong or not numbers:
+            raise IndexError(f"there is no cell {wrong[0]}: this is cell {self.now}" if wrong else "name at least one cell")
+        request = {"do": what, "cells": sorted(set(numbers)), "text": _text(text)}
+        if sum(len(str(each)) for each in [*self.requests, request]) > REPORT_CHARS or len(self.requests) >= MAX_ITEMS:
+            raise ValueError("too many changes of the context in one cell; ask for the rest in the next")
+        self.requests.append(request)
 
     def _repr_json_(self) -> dict:
-        return _clean({"answer": self.answer, "notepad": {"plan": notepad.plan, "facts": notepad.facts, "draft": notepad.draft}})
+        answer = None if self.answer is None else _text(self.answer)
+        return {"answer": answer, "notepad": self._notepad._report(), "requests": self.requests}
+
+    def __repr__(self) -> str:
+        return "state"
 
 
 def submit_final_answer(answer: object) -> None:
@@ -55,4 +274,6 @@ def submit_final_answer(answer: object) -> None:
 
 
 notepad = Notepad()
+history = History()
+context = Context()
 _nbrl_state = _State()

@@ -8,7 +8,7 @@ from agent.trajectory import Output
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a cell did. `state` is what `inside.State` reported with the same reply; hostile until validated."""
+    """What a cell did. `state` is what `inside._State` reported with the same reply; hostile until validated."""
 
     status: Literal["ok", "error", "timeout", "dead"]
     outputs: list[Output] = field(default_factory=list)
@@ -16,6 +16,9 @@ class CellResult:
 
 
 class Kernel(Protocol):
-    """A clean notebook kernel in which the prelude of agent.prelude has run. Never raises for what a cell does."""
+    """A clean notebook kernel in which the prelude of agent.prelude has run. Never raises for what a cell does.
 
-    async def execute(self, code: str, timeout: float) -> CellResult: ...
+    `told` is what `agent.context.Context.told` gives: the cell can ask for it, and the state is reported after it was heard.
+    """
+
+    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult: ...

@@ -8,14 +8,26 @@ from agent.tools.base import Parameter, Tool
 from agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
+NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
 
 # Kinds made of these words alone mean the same to the kernel's Python; any other is written as a string.
 _EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])+")
 
 
 def prelude(tools: Iterable[Tool]) -> str:
-    """Kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools."""
-    return "\n\n".join([Path(__file__).with_name("inside.py").read_text(encoding="utf-8"), functions(tools)])
+    """Kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools.
+
+    The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
+    """
+    source = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
+    boxed = f"_nbrl = {{'__name__': 'nbrl'}}\nexec(compile({source!r}, '<nbrl>', 'exec'), _nbrl)"
+    taken = f"{', '.join(NAMES)} = (_nbrl[name] for name in {NAMES!r})"
+    return "\n\n".join([boxed, taken, functions(tools)])
+
+
+def state_expression(told: str) -> str:
+    """What to evaluate after a cell: the state, once it has heard what `agent.context.Context.told` gave."""
+    return f"{STATE_EXPRESSION}.hear({told!r})" if told else STATE_EXPRESSION
 
 
 def functions(tools: Iterable[Tool]) -> str:

@@ -2,8 +2,9 @@
 
 A trajectory is a tree of message nodes, each a run of token ids with a parent. The trunk holds the system prompt, the task and,
 step by step, the action as history and its observation. At every step a tail (notepad, budget, generation prompt) hangs off the
-trunk, and off the tail the action as it was sampled. Node ids are positions in `nodes`; a parent stands before its children.
-The ids of a sampled node are exactly those the engine returned.
+trunk, and off the tail the action as it was sampled. A trim or a change of the view starts a branch off the last node that both
+views share; in it a summary may stand for cells, and cells may come again. Node ids are positions in `nodes`; a parent stands
+before its children. The ids of a sampled node are exactly those the engine returned.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-NodeKind = Literal["system", "task", "action", "observation", "tail", "sampled"]
+NodeKind = Literal["system", "task", "action", "observation", "summary", "tail", "sampled"]
 ROOT = -1
 
 
@@ -71,11 +72,14 @@ class ToolCall(_Record):
 
 
 class Step(_Record):
-    """One think-code-observe. `malformed` holds the reason when the action was outside the grammar, and then no cell ran.
+    """One sampled action: a think-code-observe or, of kind `summary`, a summary of what leaves the context.
 
+    `malformed` holds the reason when a cell's action was outside the grammar, and then no cell ran, or when a summary is empty. A
+    summary's text, as it then stands in the context, is its `observation`. Step i's sampled node is the one with `step` i.
     `tool_calls` are the first calls of the cell, `unrecorded_calls` counts those after them.
     """
 
+    kind: Literal["cell", "summary"] = "cell"
     think: str = ""
     code: str = ""
     malformed: str = ""
@@ -140,6 +144,7 @@ _CALL = pa.struct(
 )
 _STEP = pa.struct(
     [
+        ("kind", pa.string()),
         ("think", pa.string()),
         ("code", pa.string()),
         ("malformed", pa.string()),

@@ -3,7 +3,7 @@
 from functools import partial
 
 from agent.kernel import CellResult
-from agent.prelude import STATE_EXPRESSION
+from agent.prelude import state_expression
 from agent.tools.base import Toolbox
 from agent.trajectory import Output
 from sandbox.broker import CallHandler
@@ -25,8 +25,8 @@ class SandboxedKernel:
     def __init__(self, kernel: SandboxKernel) -> None:
         self._kernel = kernel
 
-    async def execute(self, code: str, timeout: float) -> CellResult:
-        state = {"state": STATE_EXPRESSION}
+    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+        state = {"state": state_expression(told)}
         execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
