@@ -70,8 +70,9 @@ def test_the_provisioners_are_registered() -> None:
             IPythonKernel,
             ["stdin_socket", "control_stream", "shell_stream", "iopub_socket", "iopub_thread", "shell_channel_thread"],
         ),
-        (IOPubThread, ["background_socket", "_setup_pipe_in", "schedule"]),
-        (OutStream, ["_flush", "_schedule_flush", "fileno", "write"]),
+        (IOPubThread, ["background_socket", "schedule", "_really_send", "_thread_main", "_master_pid"]),
+        (IOPubThread, ["_setup_event_pipe", "_setup_xpub_listener", "_handle_subscription"]),
+        (OutStream, ["_flush", "_schedule_flush", "_flush_pending", "_buffers", "fileno", "write"]),
     ],
 )
 def test_ipykernel_still_has_what_the_prepared_kernel_leans_on(owner: type, names: list[str]) -> None:
