@@ -73,6 +73,20 @@ class Workspace:
         except OSError as error:
             raise SandboxError(f"{path} could not be put into the workspace: {error.strerror}") from error
 
+    def read(self, path: str) -> bytes:
+        """The bytes of the regular file `path`, at most `collect_file_bytes`.
+
+        Raises ValueError for a path that is not plain and relative, SandboxError when there is no such file or it is too large.
+        """
+        parts = _plain_parts(path)
+        try:
+            with self._as_owner():
+                return _read(self._folder, b"/".join(parts), self._settings.collect_file_bytes)
+        except ValueError as error:
+            raise SandboxError(f"{path} could not be read: {error}") from None
+        except OSError as error:
+            raise SandboxError(f"{path} could not be read: {error.strerror}") from error
+
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
         """Use files as the cells' own uid, in this thread: the workspace takes no other, and root has rights in excess."""

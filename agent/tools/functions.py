@@ -45,6 +45,10 @@ class FunctionTool:
         """The function itself, for callers on the host."""
         return self._function(*args, **kwargs)
 
+    def named(self, name: str) -> "FunctionTool":
+        """The same function under another name."""
+        return FunctionTool(self._function, name)
+
     async def call(self, arguments: dict[str, Any]) -> Any:
         """Raises ValueError, in one sentence, for arguments that do not fit."""
         try:

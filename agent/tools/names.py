@@ -4,6 +4,7 @@ import ast
 import builtins
 import keyword
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,3 +52,15 @@ def plain(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:60] or "unnamed"
     name = name if name[0].isalpha() else f"n_{name}"
     return f"{name}_" if keyword.iskeyword(name) or name == "host_call" else name
+
+
+def plain_names(keys: Iterable[str]) -> dict[str, str]:
+    """A plain name for each of different keys, no two the same."""
+    names: dict[str, str] = {}
+    for key in keys:
+        name = wanted = plain(key)
+        number = 2
+        while name in names.values():
+            name, number = f"{wanted}_{number}", number + 1
+        names[key] = name
+    return names

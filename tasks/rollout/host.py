@@ -5,7 +5,7 @@ infrastructure fault costs an attempt, never the batch.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,15 +15,16 @@ from agent.episode import Episode, Task
 from agent.errors import AgentError
 from agent.policies.sglang import SglangPolicy
 from agent.policy import Sampling
-from agent.prelude import prelude
+from agent.prelude import functions, prelude
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
 from agent.tools.base import Toolbox
-from agent.tools.search import SearchTool
+from agent.tools.library import Library
 from agent.trajectory import Status, Trajectory, from_table, to_table
 from infra.engine.settings import EngineSettings
 from infra.storage import Storage
 from sandbox.errors import SandboxError
+from sandbox.kernel import SandboxKernel
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.rollout.settings import RolloutSettings
@@ -59,7 +60,7 @@ class Batch:
 class _Live:
     pool: KernelPool
     tokenizer: ChatTokenizer
-    tools: list[SearchTool] = field(default_factory=list)
+    library: Library
 
 
 class SandboxHost:
@@ -77,16 +78,24 @@ class SandboxHost:
             if self._live is not None:
                 return
             passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
-            tools = [SearchTool(passages, self._plan.rollout.search_top_k)] if passages else []
-            pool = KernelPool(self._plan.sandbox, prelude=prelude(tools))
-            await pool.__aenter__()
-            self._live = _Live(pool, ChatTokenizer.load(self._plan.model_path), tools)
+            tokenizer = ChatTokenizer.load(self._plan.model_path)
+            library = Library(self._plan.rollout.tools, passages)
+            await library.open()
+            try:
+                pool = await KernelPool(self._plan.sandbox, prelude=prelude(library.common())).__aenter__()
+            except BaseException:
+                await library.close()
+                raise
+            self._live = _Live(pool, tokenizer, library)
 
     async def stop(self) -> None:
         async with self._lock:
             if self._live is not None:
-                await self._live.pool.__aexit__(None, None, None)
-                self._live = None
+                live, self._live = self._live, None
+                try:
+                    await live.pool.__aexit__(None, None, None)
+                finally:
+                    await live.library.close()
 
     async def finished(self) -> int:
         """Trajectories finished since the host was made; what a progress display polls."""
@@ -131,15 +140,34 @@ class SandboxHost:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the host was stopped while it ran a batch")
-        toolbox = Toolbox(live.tools)
         policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling, batch.engine.seeded_sampling)
         try:
-            async with live.pool.kernel(handlers(toolbox)) as kernel:
+            async with live.pool.kernel() as kernel:
+                toolbox = await equip(kernel, live.library, task.ability)
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # whatever one trajectory brings up must not end the others
             return failed(task, f"{type(error).__name__}: {error}")
+
+
+async def equip(kernel: SandboxKernel, library: Library, ability: str) -> Toolbox:
+    """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
+
+    Raises SandboxError when the kernel cannot take them.
+    """
+
+    async def read_file(path: str) -> bytes:
+        return await asyncio.to_thread(kernel.files.read, path)
+
+    toolbox = Toolbox(library.tools(ability, read_file))
+    kernel.broker.tools = handlers(toolbox)
+    there = {tool.name for tool in library.common()}
+    if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
+        done = await kernel.execute(functions(more), silent=True)
+        if done.status != "ok":
+            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({done.status})")
+    return toolbox
 
 
 def failed(task: Task, reason: str) -> Trajectory:

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent.tools.settings import ToolSettings
+
 
 class RolloutSettings(BaseModel):
     """`prompts` × `group_size` trajectories a round, over `hosts` sandbox actors with `episodes_per_host` episodes at once."""
@@ -13,4 +15,4 @@ class RolloutSettings(BaseModel):
     hosts: int = Field(1, ge=1, le=1024)
     episodes_per_host: int = Field(16, ge=1, le=4096)
     attempts: int = Field(3, ge=1, le=20, description="tries of a trajectory, each in a fresh kernel, before it counts as failed")
-    search_top_k: int = Field(1, ge=1, le=50)
+    tools: ToolSettings = ToolSettings()

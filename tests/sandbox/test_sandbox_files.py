@@ -49,6 +49,37 @@ print(data, os.stat("table.csv").st_uid == os.getuid())
     assert found.left_out == []
 
 
+def test_one_file_is_read_and_nothing_that_is_not_one(lab: Lab) -> None:
+    code = """
+import os
+open("plain", "wb").write(bytes(range(256)))
+os.makedirs("deep/er"); open("deep/er/é.txt", "w").write("found")
+os.symlink("/etc/passwd", "link"); os.symlink("/etc", "folder"); os.mkfifo("fifo")
+file = open("sparse", "wb"); file.truncate(40 * 1024 * 1024); file.close()
+"""
+    refusals = {
+        "link": "symbolic links",
+        "folder/passwd": "symbolic links",
+        "fifo": "not a regular file",
+        "deep": "Is a directory",
+        "none": "No such file",
+        "sparse": "larger than the 2000 bytes",
+    }
+
+    async def body(kernel: SandboxKernel) -> tuple[bytes, bytes]:
+        done = await kernel.execute(code)
+        assert done.status == "ok", done
+        for path, reason in refusals.items():
+            with pytest.raises(SandboxError, match=f"{path} could not be read: .*{reason}"):
+                kernel.files.read(path)
+        for path in ("/etc/passwd", "../up", ""):
+            with pytest.raises(ValueError, match="is not a path in the workspace"):
+                kernel.files.read(path)
+        return kernel.files.read("plain"), kernel.files.read("deep/er/é.txt")
+
+    assert lab.with_kernel(body, collect_file_bytes=2000) == (bytes(range(256)), b"found")
+
+
 def test_a_path_is_taken_once_and_room_is_bounded(lab: Lab) -> None:
     async def body(kernel: SandboxKernel) -> None:
         kernel.files.put("a", b"")

@@ -1,0 +1,88 @@
+"""Documents to text. Plain text is decoded here; what needs a parser goes through agent.tools.convert, a process of its own."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+_PROGRAM = str(Path(__file__).with_name("convert.py"))
+PARSED = ("html", "pdf", "docx", "xlsx")
+PLAIN = ("txt", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "log", "py", "tex")
+_AT_ONCE = 4
+_SUFFIXES = {"htm": "html", "xhtml": "html"}
+
+
+class DocumentError(Exception):
+    """A document cannot be turned into text; the message is for the cell."""
+
+
+def kind_of(path: str) -> str:
+    """The kind of a file by the end of its name. Raises DocumentError for one that is not supported."""
+    suffix = PurePosixPath(path).suffix.lower().lstrip(".")
+    kind = _SUFFIXES.get(suffix, suffix)
+    if kind not in (*PARSED, *PLAIN):
+        supported = ", ".join((*PARSED, *PLAIN))
+        raise DocumentError(f"{path[:200]!r} is of no kind that can be read; the end of the name says it: {supported}")
+    return kind
+
+
+class Documents:
+    """Converts a few documents at once, each to at most `max_chars` characters within `timeout_s`."""
+
+    def __init__(self, max_chars: int, timeout_s: float) -> None:
+        self._max_chars, self._timeout_s = max_chars, timeout_s
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def to_text(self, kind: str, data: bytes, charset: str = "utf-8-sig") -> str:
+        """Raises DocumentError. A longer text is cut, and says so at its end."""
+        text = await self._parse(kind, data) if kind in PARSED else decode(data, charset)
+        return text if len(text) <= self._max_chars else f"{text[: self._max_chars]}\n[cut here: {self._max_chars} characters]"
+
+    async def _parse(self, kind: str, data: bytes) -> str:
+        async with self._places:
+            program = [sys.executable, "-I", _PROGRAM, kind, str(self._max_chars + 1)]
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/")
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    text, complaint = await _converse(process, data, 4 * self._max_chars + 100)
+                    await process.wait()
+            except TimeoutError:
+                raise DocumentError(f"the {kind} took longer than {self._timeout_s:g} s to read") from None
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            reason = complaint.decode("utf-8", "replace").strip()[-200:] or "the reader ended, it was too much for it"
+            raise DocumentError(f"it is no {kind} that can be read: {reason}")
+        return text.decode("utf-8", "replace").strip()
+
+
+async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int) -> tuple[bytes, bytes]:
+    """Feed `data` and read both outputs, at most `limit` bytes of each; what comes after is left in the pipe."""
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("the reader was started without pipes")
+
+    async def feed(stdin: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            stdin.write(data)
+            await stdin.drain()
+        stdin.close()
+
+    async def read(stream: asyncio.StreamReader) -> bytes:
+        found = bytearray()
+        while len(found) < limit and (chunk := await stream.read(1 << 16)):
+            found += chunk
+        return bytes(found)
+
+    _, text, complaint = await asyncio.gather(feed(process.stdin), read(process.stdout), read(process.stderr))
+    return text, complaint
+
+
+def decode(data: bytes, charset: str) -> str:
+    """Text in any charset; an unknown one is taken for UTF-8."""
+    try:
+        return data.decode(charset, "replace")
+    except (LookupError, ValueError, UnicodeError):
+        return data.decode("utf-8-sig", "replace")

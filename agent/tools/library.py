@@ -1,0 +1,152 @@
+"""The tools that the settings name, opened once for all trajectories of a host."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent.errors import ToolError
+from agent.tools import exa, files, firecrawl, serper
+from agent.tools.base import Tool
+from agent.tools.documents import Documents
+from agent.tools.exa import Exa
+from agent.tools.files import ReadFile
+from agent.tools.firecrawl import Firecrawl
+from agent.tools.functions import FunctionTool
+from agent.tools.mcp_session import McpSession
+from agent.tools.mcp_tools import mcp_tools
+from agent.tools.model import ChatModel
+from agent.tools.names import check_tool_name
+from agent.tools.pages import DirectReader, JinaReader, read_page
+from agent.tools.search import SearchTool
+from agent.tools.serper import Serper
+from agent.tools.service import Service
+from agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
+from agent.tools.web import web_search
+
+_ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl], str]] = {
+    "serper": (Serper, serper.URL),
+    "exa": (Exa, exa.URL),
+    "firecrawl": (Firecrawl, firecrawl.URL),
+}
+
+
+async def no_files(path: str) -> bytes:
+    """Stands where there is no workspace."""
+    raise ToolError(f"{path[:200]!r} cannot be read: there is no workspace here")
+
+
+class Library:
+    """`open` before use, `close` after; `tools` are those of an ability, for one trajectory.
+
+    Which tools there are never changes in between. Raises ToolError when one that is named cannot be set up.
+    """
+
+    def __init__(self, settings: ToolSettings, passages: Sequence[str]) -> None:
+        self._settings, self._passages = settings, passages
+        self._default = settings.default if settings.default is not None else (("search",) if passages else ())
+        self._shared: dict[str, list[Tool]] = {}
+        self._services: list[Service] = []
+        self._sessions: list[McpSession] = []
+        self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s)
+        self._model = self._chat_model(settings.model)
+
+    async def open(self) -> None:
+        """Set up every tool that an ability has."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the sessions and connections."""
+        for session in self._sessions:
+            await session.close()
+        for service in self._services:
+            await service.close()
+        self._sessions, self._services = [], []
+
+    def names(self, ability: str) -> tuple[str, ...]:
+        """What the settings name for an ability: tools and MCP servers."""
+        return self._settings.abilities.get(ability, self._default)
+
+    def tools(self, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
+        """The tools of an ability; those over files read by `read_file`."""
+        return self._resolve(self.names(ability), read_file)
+
+    def common(self) -> list[Tool]:
+        """The tools that every ability has, whichever it is."""
+        lists = [self._default, *self._settings.abilities.values()]
+        return self._resolve(tuple(name for name in self._default if all(name in names for names in lists)), no_files)
+
+    def _resolve(self, names: tuple[str, ...], read_file: ReadFile) -> list[Tool]:
+        tools: list[Tool] = []
+        for name in dict.fromkeys(names):
+            tools += self._shared[name] if name in self._shared else [self._file_tool(name, read_file)]
+        return tools
+
+    def _file_tool(self, name: str, read_file: ReadFile) -> Tool:
+        match name, self._model:
+            case "visual_qa", ChatModel() as model:
+                return files.visual_qa(read_file, model)
+            case "inspect_file", ChatModel() as model:
+                return files.inspect_file(read_file, self._documents, model)
+            case "inspect_file", None:
+                return files.file_text(read_file, self._documents)
+        raise RuntimeError(f"the tool {name} was asked for before it was set up")
+
+    async def _open(self) -> None:
+        named = self._settings.named() | set(self._default)
+        if "search" in named:
+            self._shared["search"] = [self._search()]
+        if "read_page" in named:
+            self._shared["read_page"] = [self._page_reader()]
+        for name, place in self._settings.own.items():
+            self._shared[name] = [own_tool(name, place)]
+        for name, server in self._settings.mcp.items():
+            session = McpSession(name, server)
+            self._sessions.append(session)
+            taken = {*BUILT_IN, *self._settings.own, *(tool.name for tools in self._shared.values() for tool in tools)}
+            self._shared[name] = list(await mcp_tools(session, server.tools, taken))
+
+    def _search(self) -> Tool:
+        match self._settings.search:
+            case CorpusSearch(top_k=top_k):
+                return SearchTool(self._passages, top_k)
+            case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
+                kind, url = _ENGINES[engine]
+                made = kind(base_url or url, top_k, timeout_s)
+                self._services.append(made.service)
+                return web_search(made)
+
+    def _page_reader(self) -> Tool:
+        settings = self._settings.read_page
+        if settings.reader == "jina":
+            jina = JinaReader(settings.base_url, settings.max_chars, settings.timeout_s)
+            self._services.append(jina.service)
+            return read_page(jina)
+        documents = Documents(settings.max_chars, settings.timeout_s)
+        return read_page(DirectReader(documents, settings.max_bytes, settings.timeout_s))
+
+    def _chat_model(self, settings: ModelSettings | None) -> ChatModel | None:
+        if settings is None:
+            return None
+        model = ChatModel(settings.base_url, settings.name, settings.key, settings.max_tokens, settings.timeout_s)
+        self._services.append(model.service)
+        return model
+
+
+def own_tool(name: str, place: str) -> FunctionTool:
+    """The function at `package.module:function` as the tool `name`. Raises ToolError when it is not there or is not typed."""
+    check_tool_name(name)
+    module, _, attribute = place.partition(":")
+    try:
+        found: Any = vars(importlib.import_module(module))[attribute]
+    except (ImportError, KeyError, ValueError) as error:
+        raise ToolError(f"the tool {name} is not at {place!r} (package.module:function): {error}") from error
+    if isinstance(found, FunctionTool):
+        return found.named(name)
+    if not inspect.isfunction(found):
+        raise ToolError(f"the tool {name}: {place!r} is no function")
+    return FunctionTool(found, name)

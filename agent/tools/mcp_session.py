@@ -1,0 +1,158 @@
+"""A session with a Model Context Protocol server, by the protocol's own client."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent.tools.service import ServiceError
+from agent.tools.settings import McpSettings
+
+if TYPE_CHECKING:
+    import mcp
+
+T = TypeVar("T")
+PAGES = 50
+ERROR_CHARS = 2_000
+
+
+class McpSession:
+    """One session for all trajectories of a host, opened when it is first asked and ended by `close`.
+
+    The client lives in a task of its own, as it must be left where it was entered. A session that is lost fails the calls under
+    way and is opened again at the next one. Every method but `close` raises ServiceError.
+    """
+
+    def __init__(self, name: str, settings: McpSettings) -> None:
+        self.name, self._settings = name, settings
+        self._lock = asyncio.Lock()
+        self._client: mcp.Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._end = asyncio.Event()
+
+    async def tools(self) -> "list[mcp.Tool]":
+        """All tools of the server."""
+
+        async def list_all(client: "mcp.Client") -> "list[mcp.Tool]":
+            found: list[mcp.Tool] = []
+            cursor: str | None = None
+            for _ in range(PAGES):
+                page = await client.list_tools(cursor=cursor)
+                found += page.tools
+                cursor = page.next_cursor
+                if not cursor:
+                    break
+            return found
+
+        return await self._ask(list_all)
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """The structured answer of a tool where there is one, else its text."""
+        result = await self._ask(lambda client: client.call_tool(tool, arguments))
+        text = "\n".join(part.text if part.type == "text" else f"<{part.type}>" for part in result.content)
+        if result.is_error:
+            raise ServiceError(self._redacted(text)[:ERROR_CHARS] or f"{tool} failed and did not say why")
+        structured = result.structured_content
+        if structured is None:
+            return text
+        return structured["result"] if isinstance(structured, dict) and list(structured) == ["result"] else structured
+
+    async def close(self) -> None:
+        """End the session, and the server where it was started from here."""
+        async with self._lock:
+            await self._drop()
+
+    async def _ask(self, work: Callable[["mcp.Client"], Awaitable[T]]) -> T:
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await work(client)
+        except TimeoutError:
+            raise ServiceError(f"the MCP server {self.name} did not answer within {self._settings.timeout_s:g} s") from None
+        except Exception as error:
+            if _lost(error):
+                async with self._lock:
+                    if self._client is client:
+                        await self._drop()
+            raise ServiceError(f"the MCP server {self.name} did not answer: {self._reason(error)}") from None
+
+    async def _connected(self) -> "mcp.Client":
+        async with self._lock:
+            if self._client is not None and self._task is not None and not self._task.done():
+                return self._client
+            await self._drop()
+            ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
+            self._end = asyncio.Event()
+            self._task = asyncio.create_task(self._live(ready, self._end))
+            try:
+                either: list[asyncio.Future[Any]] = [ready, self._task]
+                await asyncio.wait(either, timeout=self._settings.timeout_s, return_when="FIRST_COMPLETED")
+            except asyncio.CancelledError:
+                self._task.cancel()
+                raise
+            if ready.done():
+                self._client = ready.result()
+                return self._client
+            self._task.cancel()
+            (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+            silent = f"no answer within {self._settings.timeout_s:g} s"
+            reason = self._reason(ended) if isinstance(ended, Exception) else silent
+            raise ServiceError(f"the MCP server {self.name} cannot be reached: {reason}")
+
+    async def _live(self, ready: "asyncio.Future[mcp.Client]", end: asyncio.Event) -> None:
+        import mcp
+
+        transport, held = self._transport()
+        async with held, mcp.Client(transport, cache=None) as client:
+            ready.set_result(client)
+            await end.wait()
+
+    def _transport(self) -> tuple[Any, AbstractAsyncContextManager[object]]:
+        """What the client connects to, and what must stay open meanwhile."""
+        import httpx2
+        from mcp import StdioServerParameters
+        from mcp.client.streamable_http import streamable_http_client
+
+        if self._settings.command:
+            program, *arguments = self._settings.command
+            environment = {name: self._variable(name) for name in self._settings.environment}
+            return StdioServerParameters(command=program, args=arguments, env=environment), nullcontext()
+        headers = {header: self._variable(name) for header, name in self._settings.headers.items()}
+        http = httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout_s)
+        return streamable_http_client(self._settings.url, http_client=http), http
+
+    def _variable(self, name: str) -> str:
+        value = os.environ.get(name, "")
+        if not value:
+            raise ServiceError(f"set {name} in the environment of the host")
+        return value
+
+    async def _drop(self) -> None:
+        """End what there is; the lock is held."""
+        task, self._task, self._client = self._task, None, None
+        if task is not None:
+            self._end.set()
+            await asyncio.wait([task], timeout=self._settings.timeout_s)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _reason(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return self._redacted(str(error) or type(error).__name__)[:300]
+
+    def _redacted(self, text: str) -> str:
+        """Without the values of the variables that the server was given."""
+        for name in (*self._settings.environment, *self._settings.headers.values()):
+            if value := os.environ.get(name):
+                text = text.replace(value, f"[{name}]")
+        return text
+
+
+def _lost(error: Exception) -> bool:
+    """Whether the session is of no more use; a server that refuses one call still serves the next."""
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
+
+    return not isinstance(error, MCPError) or error.code in (CONNECTION_CLOSED, INVALID_REQUEST)

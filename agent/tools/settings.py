@@ -1,0 +1,132 @@
+"""Which tools an agent has, and their options. Keys are never here: they are read from the environment of the host."""
+
+import difflib
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agent.errors import ToolError
+from agent.tools.names import check_tool_name
+
+BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
+_URL = r"^https?://[^\s@]+$"
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+Variable = Annotated[str, Field(pattern=_VARIABLE)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CorpusSearch(_Settings):
+    """Search over the passages of the run's data, by BM25."""
+
+    engine: Literal["corpus"] = "corpus"
+    top_k: int = Field(1, ge=1, le=50, description="passages returned")
+
+
+class WebSearch(_Settings):
+    """Search of the web. The key is in SERPER_API_KEY, EXA_API_KEY or FIRECRAWL_API_KEY."""
+
+    engine: Literal["serper", "exa", "firecrawl"]
+    top_k: int = Field(5, ge=1, le=50, description="pages returned")
+    base_url: str | None = Field(None, pattern=_URL, description="the service's own when not set")
+    timeout_s: float = Field(20.0, gt=0)
+
+
+class PageSettings(_Settings):
+    """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, key in JINA_API_KEY if any."""
+
+    reader: Literal["direct", "jina"] = "direct"
+    base_url: str = Field("https://r.jina.ai", pattern=_URL, description="of the reader")
+    max_bytes: int = Field(5_000_000, ge=1_000, description="largest page fetched directly")
+    max_chars: int = Field(100_000, ge=100, description="longest text returned; the rest is cut")
+    timeout_s: float = Field(20.0, gt=0)
+
+
+class FileSettings(_Settings):
+    """Reading of files of the workspace by `inspect_file`."""
+
+    max_chars: int = Field(100_000, ge=100, description="longest text returned, or shown to the model; the rest is cut")
+    timeout_s: float = Field(15.0, gt=0)
+
+
+class ModelSettings(_Settings):
+    """The model that `visual_qa` and `inspect_file` ask, behind any OpenAI-compatible endpoint."""
+
+    base_url: str = Field(pattern=_URL, description="the part before /chat/completions")
+    name: str
+    key: Variable | None = Field("OPENAI_API_KEY", description="environment variable of the key; null: none is sent")
+    max_tokens: int = Field(1_000, ge=1, description="longest answer")
+    timeout_s: float = Field(25.0, gt=0)
+
+
+class McpSettings(_Settings):
+    """A Model Context Protocol server: a program started on the host (`command`) or a streamable HTTP endpoint (`url`)."""
+
+    command: tuple[str, ...] = Field((), description="program and arguments; it speaks on its standard input and output")
+    environment: tuple[Variable, ...] = Field((), description="variables of the host's environment that the program gets")
+    url: str = Field("", pattern=rf"^$|{_URL}")
+    headers: dict[str, Variable] = Field(default_factory=dict, description="header: environment variable with its value")
+    tools: tuple[str, ...] | None = Field(None, description="those of its tools that are used; all when not set")
+    timeout_s: float = Field(20.0, gt=0)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "McpSettings":
+        if bool(self.command) == bool(self.url):
+            raise ValueError("an MCP server has either a command or a url")
+        if self.environment and self.url:
+            raise ValueError("environment is for a server with a command; one with a url gets headers")
+        if self.headers and self.command:
+            raise ValueError("headers are for a server with a url; one with a command gets environment")
+        return self
+
+
+class ToolSettings(_Settings):
+    """Tools by ability. A list names tools (search, read_page, visual_qa, inspect_file, one of `own`) and MCP servers whole."""
+
+    default: tuple[str, ...] | None = Field(
+        None, description="tools of abilities that are not named; not set: search, where there is a corpus"
+    )
+    abilities: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="ability: its tools; may be none")
+    search: CorpusSearch | WebSearch = Field(CorpusSearch(), discriminator="engine")
+    read_page: PageSettings = PageSettings()
+    inspect_file: FileSettings = FileSettings()
+    model: ModelSettings | None = None
+    mcp: dict[str, McpSettings] = Field(default_factory=dict, description="servers by name")
+    own: dict[str, str] = Field(default_factory=dict, description="your own tools, name: package.module:function")
+
+    @model_validator(mode="after")
+    def _names(self) -> "ToolSettings":
+        known = [*BUILT_IN, *self.own, *self.mcp]
+        for name in (*self.own, *self.mcp):
+            try:
+                check_tool_name(name)
+            except ToolError as error:
+                raise ValueError(str(error)) from None
+            if known.count(name) > 1:
+                raise ValueError(f"{name!r} is the name of two tools; give one of them another")
+        for name in self.named():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"there is no tool {name!r}, there are {', '.join(known)}{hint}")
+        for name in (*self.own, *self.mcp):
+            if name not in self.named():
+                raise ValueError(f"no ability has the tool {name!r}: name it in default or in abilities, or leave it out")
+        return self._model_is_used()
+
+    def _model_is_used(self) -> "ToolSettings":
+        if self.model is None and "visual_qa" in self.named():
+            raise ValueError("visual_qa asks a model: set model.base_url and model.name")
+        if self.model is not None and not {"visual_qa", "inspect_file"} & self.named():
+            raise ValueError("no ability has a tool that asks the model: name visual_qa or inspect_file, or leave model out")
+        return self
+
+    def named(self) -> set[str]:
+        """Every name in a list."""
+        return {name for names in (self.default or (), *self.abilities.values()) for name in names}
+
+    def needs_corpus(self) -> bool:
+        """Whether a list names the search of the corpus."""
+        return self.search.engine == "corpus" and "search" in self.named()
