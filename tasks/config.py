@@ -21,7 +21,7 @@ from tasks.policy import PolicySettings, local_config
 from tasks.reward.settings import RewardSettings
 from tasks.rollout.settings import RolloutSettings
 from tasks.select.settings import SelectSettings
-from tasks.update.settings import UpdateSettings
+from tasks.update.settings import RatioLoss, UpdateSettings
 
 
 class PublishSettings(BaseModel):
@@ -78,6 +78,11 @@ class RunConfig(BaseModel):
     storage: StorageSettings = StorageSettings()
     tracking: TrackingSettings = TrackingSettings()
 
+    @property
+    def learner_estimates(self) -> bool:
+        """Whether the learner makes the advantages: it alone has a critic's values and the reference's log-probs."""
+        return self.advantage.with_critic or self.update.kl_in_reward
+
     def digest(self) -> str:
         """Digest of all that decides an iteration's results. More iterations continue a run; where it runs does not matter."""
         decisive = self.model_dump_json(exclude={"iterations", "home", "ray", "storage", "tracking", "record"})
@@ -125,4 +130,26 @@ def _check_training(config: RunConfig, questions: int) -> None:
     if config.sampling != Sampling():
         raise ConfigError(
             "the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's"
+        )
+    _check_learning(config)
+
+
+def _check_learning(config: RunConfig) -> None:
+    update, estimator = config.update, config.advantage.estimator
+    if config.advantage.with_critic and update.critic is None:
+        raise ConfigError(f"advantage.estimator {estimator} needs values: set update.critic, for example update.critic.lr=1e-5")
+    if update.critic is not None and not config.advantage.with_critic:
+        raise ConfigError(
+            f"advantage.estimator {estimator} has no use for update.critic; leave it out, or use gae or bilevel_gae"
+        )
+    if isinstance(update.loss, RatioLoss) and update.steps_per_batch == 1 and update.loss.old == "trainer":
+        raise ConfigError(
+            f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step a batch the ratio is 1; raise "
+            "update.minibatches or update.epochs, set update.loss.old to engine, or use policy_gradient"
+        )
+    trajectories = config.rollout.prompts * config.rollout.group_size
+    if update.minibatches > trajectories:
+        raise ConfigError(
+            f"update.minibatches is {update.minibatches} but a batch has only {trajectories} trajectories; lower it or raise "
+            "rollout.prompts"
         )

@@ -1,17 +1,17 @@
-"""GRPO (arXiv 2402.03300, equation 3 with outcome rewards)."""
+"""GRPO (arXiv 2402.03300, section 4.1.2, outcome supervision)."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.advantage.groups import within_groups
 
-def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], gamma: float) -> list[np.ndarray]:
-    """A = (R − mean of the group) / (std of the group + 1e-8), R the trajectory's total, the same on each of its steps."""
-    totals = np.array([sum(rewards) for rewards in step_rewards])
-    names = np.array(groups)
-    advantages = np.zeros_like(totals)
-    for name in set(groups):
-        mine = names == name
-        spread = totals[mine].std(ddof=1) if mine.sum() > 1 else 0.0
-        advantages[mine] = (totals[mine] - totals[mine].mean()) / (spread + 1e-8)
-    return [np.full(len(rewards), advantage) for rewards, advantage in zip(step_rewards, advantages, strict=True)]
+
+def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """A = (R − mean of the group) / (std of the group + 1e-8), std unbiased and 0 for a group of one."""
+
+    def score(totals: np.ndarray) -> np.ndarray:
+        spread = totals.std(ddof=1) if len(totals) > 1 else 0.0
+        return (totals - totals.mean()) / (spread + 1e-8)
+
+    return within_groups(step_rewards, groups, score)

@@ -1,41 +1,55 @@
-"""advantage: step rewards of the selected trajectories to step advantages."""
+"""advantage: step rewards of the selected trajectories to step advantages, or to what the learner needs to make them."""
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.advantage.grpo import grpo
-from tasks.advantage.reinforce_pp import reinforce_pp
-from tasks.advantage.rloo import rloo
+from tasks.advantage.estimate import estimate
+from tasks.advantage.settings import AdvantageSettings
+from tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from tasks.errors import BrokenInvariantError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
 
-SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
-ESTIMATORS = {"reinforce_pp": reinforce_pp, "grpo": grpo, "rloo": rloo}
 
-
-def estimate(rewards: list[dict], estimator: str, gamma: float) -> pa.Table:
-    """Rows of SCHEMA for the given reward rows, whose trajectories all have at least one step."""
-    arrays = ESTIMATORS[estimator]([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], gamma)
+def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
+    """Rows of ADVANTAGES_SCHEMA for the given reward rows, whose trajectories all have at least one step."""
+    if not rewards:
+        return ADVANTAGES_SCHEMA.empty_table()
+    arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings)
     if not all(np.isfinite(array).all() for array in arrays):
-        raise BrokenInvariantError(f"the {estimator} estimator made an advantage that is not finite; look at the step rewards")
+        raise BrokenInvariantError(
+            f"the {settings.estimator} estimator made an advantage that is not finite; look at the step rewards"
+        )
     rows = [
         {"trajectory": reward["trajectory"], "step": step, "advantage": float(value)}
         for reward, array in zip(rewards, arrays, strict=True)
         for step, value in enumerate(array)
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA)
+
+
+def reward_table(rewards: list[dict]) -> pa.Table:
+    """Rows of REWARDS_SCHEMA: the rewards as they are, step by step."""
+    rows = [
+        {"trajectory": reward["trajectory"], "step": step, "reward": value}
+        for reward in rewards
+        for step, value in enumerate(reward["step_rewards"])
+    ]
+    return pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA)
 
 
 @node
 async def advantage(parts: Parts, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
-    """Advantages of every step of every kept group, over all rounds together."""
+    """Advantages of every step of every kept group, over all rounds together.
+
+    Where the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards
+    and the learner applies the estimator to them before its first optimiser step.
+    """
     read = parts.storage.read_table
     kept = {row["group"] for s in selections for row in read(s.path).to_pylist() if row["kept"]}
     rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept and row["step_rewards"]]
-    settings = parts.config.advantage
-    table = estimate(rows, settings.estimator, settings.gamma) if rows else SCHEMA.empty_table()
+    table = reward_table(rows) if parts.config.learner_estimates else advantage_table(rows, parts.config.advantage)
     path = f"{scope.folder}/advantages.parquet"
     digest = parts.storage.write_table(path, table)
     return Artifact(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.advantage.whiten import whiten
+
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
     """R_t = Σ_{u≥t} γ^(u−t) r_u over the steps of one trajectory; shape [steps]."""
@@ -15,9 +17,6 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
     return returns
 
 
-def reinforce_pp(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], gamma: float) -> list[np.ndarray]:
-    """Step returns whitened over all steps of the batch (unbiased std + 1e-8); one array of [steps] a trajectory."""
-    returns = [discounted_returns(rewards, gamma) for rewards in step_rewards]
-    every = np.concatenate(returns)
-    spread = every.std(ddof=1) if len(every) > 1 else 0.0
-    return [(r - every.mean()) / (spread + 1e-8) for r in returns]
+def reinforce_pp(step_rewards: Sequence[Sequence[float]], gamma: float) -> list[np.ndarray]:
+    """Step returns whitened over all steps of the batch; one array of [steps] a trajectory."""
+    return whiten([discounted_returns(rewards, gamma) for rewards in step_rewards])

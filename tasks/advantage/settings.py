@@ -1,16 +1,39 @@
-"""Which estimator turns step rewards into step advantages."""
+"""Which estimator turns step rewards into advantages."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-GROUP_RELATIVE = ("grpo", "rloo")
+GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo")
+WITH_CRITIC = ("gae", "bilevel_gae")
+USERS = {
+    "gamma": ("reinforce_pp", *WITH_CRITIC),
+    "lam": WITH_CRITIC,
+    "token_gamma": ("bilevel_gae",),
+    "token_lam": ("bilevel_gae",),
+}
 
 
 class AdvantageSettings(BaseModel):
-    """`gamma` discounts the step returns of reinforce_pp; the group-relative estimators score whole trajectories."""
+    """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step; each is refused where the
+    estimator has no use for it. The group-relative estimators score whole trajectories, undiscounted.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    estimator: Literal["reinforce_pp", "grpo", "rloo"] = "reinforce_pp"
-    gamma: float = Field(0.95, gt=0, le=1)
+    estimator: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae", "bilevel_gae"] = "reinforce_pp"
+    gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_gae")
+    lam: float = Field(0.95, ge=0, le=1, description="lambda of GAE over steps: gae, bilevel_gae")
+    token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token: bilevel_gae")
+    token_lam: float = Field(0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step: bilevel_gae")
+
+    @property
+    def with_critic(self) -> bool:
+        return self.estimator in WITH_CRITIC
+
+    @model_validator(mode="after")
+    def _acts(self) -> "AdvantageSettings":
+        for name, value in self.model_dump(include=set(USERS)).items():
+            if self.estimator not in USERS[name] and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no effect with {self.estimator}; leave it out, or use {' or '.join(USERS[name])}")
+        return self

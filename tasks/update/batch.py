@@ -2,7 +2,7 @@
 
 # ruff: noqa: N815 - suffixes of tensor names are shapes
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,29 +12,31 @@ import torch
 from torch import Tensor
 
 from agent.trajectory import ROOT, Node
+from tasks.advantage.tables import ADVANTAGES_SCHEMA
 from tasks.update.attention import TreeMask
 from tasks.update.errors import UpdateError
 from tasks.update.segments import plan
 from tasks.update.tree import Example, Forest, PackedTree, chain
-
-ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
 
 
 @dataclass(frozen=True)
 class Batch:
     """What an order trains on, the same on every rank: examples with those of a group next to each other, merged into a forest.
 
+    `groups` and `steps` go by example; `steps` has the number that the table gives for each step, an advantage or a reward.
     `canary_token_ids` is the path of the first sampled action, in the order of the table.
     """
 
     forest: Forest
     examples: int
+    groups: list[str]
+    steps: list[Mapping[int, float]]
     canary_token_ids: list[int]
 
 
-def read_batch(trajectories: str, advantages: str, canary_tokens: int) -> Batch:
-    """Raises UpdateError when the tables do not fit together or hold nothing to train on."""
-    wanted = _read_advantages(advantages)
+def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
+    """Raises UpdateError when the tables do not fit together or hold nothing to train on. `schema` is that of `advantages`."""
+    wanted = _read_steps(advantages, schema)
     rows = pq.read_table(trajectories, columns=["id", "group", "nodes"]).to_pylist()
     found = {row["id"] for row in rows}
     if missing := sorted(set(wanted) - found):
@@ -48,20 +50,22 @@ def read_batch(trajectories: str, advantages: str, canary_tokens: int) -> Batch:
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
     canary = next(path for path in (_first_sampled_path(example.nodes) for example in examples) if path)
-    return Batch(forest, len(examples), canary[:canary_tokens])
+    groups, steps = [rows[index]["group"] for index in order], [examples[index].advantages for index in order]
+    return Batch(forest, len(examples), groups, steps, canary[:canary_tokens])
 
 
-def _read_advantages(path: str) -> dict[str, dict[int, float]]:
-    """Advantages by trajectory and step."""
+def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
+    """Advantages or rewards by trajectory and step."""
     table = pq.read_table(path)
-    if not table.schema.equals(ADVANTAGES_SCHEMA):
-        raise UpdateError(f"{path} has columns {table.schema.names}, not {ADVANTAGES_SCHEMA.names} of their types")
+    if not table.schema.equals(schema):
+        raise UpdateError(f"{path} has columns {table.schema.names}, not {schema.names} of their types")
+    name = schema.names[-1]
     wanted: dict[str, dict[int, float]] = {}
     for row in table.to_pylist():
         steps = wanted.setdefault(row["trajectory"], {})
         if row["step"] in steps:
-            raise UpdateError(f"two advantages for step {row['step']} of trajectory {row['trajectory']}")
-        steps[row["step"]] = row["advantage"]
+            raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
+        steps[row["step"]] = row[name]
     return wanted
 
 
@@ -75,8 +79,8 @@ def _first_sampled_path(nodes: Sequence[Node]) -> list[int]:
     return ids
 
 
-def deal(forest: Forest, examples: int, ranks: int, budget: int) -> list[list[list[int]]]:
-    """Examples by rank and micro-batch; every rank gets as many micro-batches, empty ones where it has fewer.
+def deal(forest: Forest, examples: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:
+    """The given examples by rank and micro-batch; every rank gets as many micro-batches, empty ones where it has fewer.
 
     Examples keep their order, so that neighbours share their prompts: the row of them is cut into shares of like weight, and
     each share into micro-batches of at most `budget` tokens, where an example longer than that goes alone. A cut through a
@@ -84,7 +88,7 @@ def deal(forest: Forest, examples: int, ranks: int, budget: int) -> list[list[li
     """
     seen: set[int] = set()
     weights = []
-    for example in range(examples):
+    for example in examples:
         weights.append(forest.weight(forest.members(example) - seen))
         seen |= forest.members(example)
     middles = np.cumsum(weights) - np.array(weights) / 2
@@ -93,7 +97,7 @@ def deal(forest: Forest, examples: int, ranks: int, budget: int) -> list[list[li
     for rank in range(ranks):
         micro_batches: list[list[int]] = []
         held: set[int] = set()
-        for example in np.flatnonzero(owner == rank).tolist():
+        for example in (examples[place] for place in np.flatnonzero(owner == rank).tolist()):
             together = held | forest.members(example)
             if micro_batches and forest.weight(together) <= budget:
                 micro_batches[-1].append(example)
@@ -115,6 +119,7 @@ class MicroBatch:
     tree: TreeMask
     predictor_N: Tensor
     target_N: Tensor
+    index_N: Tensor
     engine_logprob_N: Tensor
     advantage_N: Tensor
 
@@ -129,6 +134,7 @@ def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
         tree=TreeMask(plan(tree.end_T), device),
         predictor_N=torch.from_numpy(tree.predictor_N).to(device),
         target_N=torch.from_numpy(tree.target_N).to(device),
+        index_N=torch.from_numpy(tree.index_N).to(device),
         engine_logprob_N=torch.from_numpy(tree.engine_logprob_N).to(device),
         advantage_N=torch.from_numpy(tree.advantage_N).to(device),
     )

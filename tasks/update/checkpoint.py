@@ -1,4 +1,5 @@
-"""A checkpoint folder: `state/` (sharded, to go on from), `hf/` (safetensors, to serve) and `result.json` (what the order gave).
+"""A checkpoint folder: `state/` (sharded, to go on from) and with a critic the same of it in `critic/`, `hf/` (safetensors, to
+serve) and `result.json` (what the order gave).
 
 It is made as `<folder>.partial` and renamed once whole, so a folder of that name is either absent or complete.
 """
@@ -12,7 +13,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -26,7 +27,7 @@ from tasks.update.folder import WEIGHT_SUFFIXES
 from tasks.update.orders import UpdateOrder, UpdateResult
 from tasks.update.scorer import Scorer
 
-STATE, HF, RESULT = "state", "hf", "result.json"
+STATE, CRITIC, HF, RESULT = "state", "critic", "hf", "result.json"
 
 
 def partial(folder: str) -> Path:
@@ -70,24 +71,24 @@ def _rng_key() -> str:
     return f"rank{dist.get_rank()}"
 
 
-def save_state(folder: Path, scorer: Scorer, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def save_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     """Collective. Raises UpdateError on every rank when any could not write."""
-    model, optim = get_state_dict(scorer.lm, optimizer)
+    weights, optim = get_state_dict(model, optimizer)
     rng = {_rng_key(): torch.get_rng_state()}
     try:
-        dcp.save({"model": model, "optim": optim, "steps": torch.tensor(steps), "rng": rng}, checkpoint_id=folder)
+        dcp.save({"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": rng}, checkpoint_id=folder)
     except CheckpointException as error:
         raise UpdateError(f"cannot write {folder}: {error}") from error
 
 
-def load_state(folder: Path, scorer: Scorer, optimizer: torch.optim.Optimizer) -> int:
-    """Collective. Fills scorer, optimizer and the generators, and gives the number of optimiser steps taken.
+def load_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Collective. Fills model, optimizer and the generators, and gives the number of optimiser steps taken.
 
     A rank that did not exist when the state was saved keeps its own generator.
     """
-    model, optim = get_state_dict(scorer.lm, optimizer)
+    weights, optim = get_state_dict(model, optimizer)
     steps = torch.tensor(0)
-    state = {"model": model, "optim": optim, "steps": steps}
+    state = {"model": weights, "optim": optim, "steps": steps}
     saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     rng = torch.get_rng_state()
     if f"rng.{_rng_key()}" in saved:
@@ -96,7 +97,7 @@ def load_state(folder: Path, scorer: Scorer, optimizer: torch.optim.Optimizer) -
         dcp.load(state, checkpoint_id=folder)
     except CheckpointException as error:
         raise UpdateError(f"cannot read {folder}: {error}") from error
-    set_state_dict(scorer.lm, optimizer, model_state_dict=model, optim_state_dict=optim)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim)
     torch.set_rng_state(rng)
     return int(steps)
 

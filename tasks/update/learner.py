@@ -2,29 +2,39 @@
 
 # ruff: noqa: N806 - suffixes of tensor names are shapes
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 
+from tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from tasks.update import checkpoint
 from tasks.update.batch import Batch, MicroBatch, deal, read_batch, to_device
+from tasks.update.critic import Critic
 from tasks.update.errors import UpdateError
+from tasks.update.estimates import explained_variance, make
 from tasks.update.folder import check_model
-from tasks.update.loss import k3, policy_gradient
-from tasks.update.model import load_sharded, stored_dtype
+from tasks.update.losses.kl import kl
+from tasks.update.minibatches import minibatches
+from tasks.update.model import load_critic, load_sharded, stored_dtype
+from tasks.update.objective import Known, critic_loss, policy_loss
 from tasks.update.orders import CANARY_TOKENS, UpdateOrder, UpdateResult
+from tasks.update.rate import learning_rate
 from tasks.update.scorer import Scorer
 from tasks.update.settings import UpdateSettings
-from tasks.update.tree import chain
+from tasks.update.tally import MISMATCH_MAX, Tally, over_steps
+from tasks.update.targets import Targets, token_weights
+from tasks.update.trainee import Trainee
+from tasks.update.tree import Floats, chain
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 INITIAL = ""  # stands for the initial model where a checkpoint's identity would
@@ -32,7 +42,8 @@ Value = TypeVar("Value")
 
 
 class Learner:
-    """Holds the policy, its optimiser and, when there is a KL term, the frozen reference, all sharded over the process group.
+    """Holds the policy, its optimiser and, where the settings ask for them, the frozen reference and the critic, all sharded over
+    the process group.
 
     The process group must be up. `execute` either gives a result, or raises UpdateError on every rank alike and can go on with
     the next order; any other exception means that the ranks may be out of step and the process must end.
@@ -48,23 +59,25 @@ class Learner:
         self._reference: Scorer | None = None
         if settings.kl_coefficient > 0:
             self._reference = load_sharded(model_path, self._dtype, self._mesh).requires_grad_(False)
+        self._critic: Critic | None = None
         self._seconds: dict[str, float] = {}
         self._begin()
 
     def _begin(self) -> None:
-        """The initial model and an optimiser that has taken no step."""
-        torch.manual_seed(self._settings.seed + self._rank)
+        """The initial models, and optimisers that have taken no step."""
+        settings = self._settings
+        torch.manual_seed(settings.seed + self._rank)
         self._policy = load_sharded(self._model_path, self._dtype, self._mesh)
-        self._optimizer = torch.optim.AdamW(self._policy.parameters(), lr=0.0)
-        self._steps = 0
-        # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
-        for parameter in self._policy.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        for state in self._optimizer.state.values():
-            state["step"].zero_()
+        self._trainees = {checkpoint.STATE: Trainee(self._policy.lm, settings, self._rate, self._device)}
+        if settings.critic is not None:
+            self._critic = load_critic(self._model_path, self._dtype, self._mesh)
+            rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
+            self._trainees[checkpoint.CRITIC] = Trainee(self._critic, settings, rate, self._device)
         self._holds: str | None = INITIAL  # checkpoint.identity of the state in memory
+
+    def _rate(self, step: int) -> float:
+        s = self._settings
+        return learning_rate(step, s.lr, s.warmup_steps, s.lr_schedule, s.lr_decay_steps, s.lr_floor)
 
     def execute(self, order: UpdateOrder) -> UpdateResult:
         """Carry out an order, or answer it from its finished checkpoint."""
@@ -77,17 +90,18 @@ class Learner:
             batch = self._together(lambda: self._read(order))
         with self._phase("load"):
             self._bring(order.checkpoint_in)
-        metrics = self._gradient(batch)
+        known, metrics = self._know(batch, order)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
-        with self._phase("step"):
-            skipped = self._step(metrics)
+        trained, skipped = self._train(batch, known, order)
+        metrics = trained | metrics
         canary = order.canary_token_ids or batch.canary_token_ids
         with self._phase("canary"):
             logprobs = self._canary(canary)
         out = order.checkpoint_out
         with self._phase("checkpoint"):
             self._on_first(lambda: checkpoint.clear_partial(out))
-            checkpoint.save_state(checkpoint.partial(out) / checkpoint.STATE, self._policy, self._optimizer, self._steps)
+            for name, trainee in self._trainees.items():
+                trainee.save(checkpoint.partial(out) / name)
         with self._phase("export"):
             self._export(checkpoint.partial(out) / checkpoint.HF)
         metrics |= {f"seconds/{name}": value for name, value in self._seconds.items()}
@@ -106,7 +120,14 @@ class Learner:
         return result
 
     def _read(self, order: UpdateOrder) -> Batch:
-        batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS)
+        if order.estimate is None and (self._settings.critic or self._settings.kl_in_reward):
+            raise UpdateError(
+                "a critic and a KL in the reward act before the estimator: give the order rewards and the estimator"
+            )
+        if order.estimate and order.estimate.with_critic != (self._settings.critic is not None):
+            raise UpdateError(f"advantage.estimator {order.estimate.estimator} and update.critic do not fit together")
+        schema = REWARDS_SCHEMA if order.estimate else ADVANTAGES_SCHEMA
+        batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS, schema)
         config = self._policy.lm.config
         deepest = max(batch.forest.depth)
         if deepest > config.max_position_embeddings:
@@ -124,84 +145,132 @@ class Learner:
         self._holds = None
         self._begin()
         if checkpoint_in is not None:
-            self._steps = checkpoint.load_state(Path(checkpoint_in) / checkpoint.STATE, self._policy, self._optimizer)
+            for name, trainee in self._trainees.items():
+                folder = Path(checkpoint_in) / name
+                self._together(partial(_check_state, folder))
+                trainee.load(folder)
         self._holds = wanted
 
-    def _gradient(self, batch: Batch) -> dict[str, float]:
-        """Leave the gradient of the whole batch's mean loss a sampled token in the parameters, and give the metrics.
+    def _know(self, batch: Batch, order: UpdateOrder) -> tuple[Known, dict[str, float]]:
+        """Forward whatever must be known of the whole batch before its first step; nothing by default."""
+        settings, targets = self._settings, Targets.of(batch.forest)
+        several = settings.steps_per_batch > 1
+        wanted: dict[str, Scorer | Critic] = {}
+        if settings.kl_in_reward or (several and not settings.engine_is_old):
+            wanted["old"] = self._policy
+        if self._reference is not None and (settings.kl_in_reward or several):
+            wanted["reference"] = self._reference
+        if self._critic is not None:
+            wanted["value"] = self._critic
+        found = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in wanted}
+        for micro in self._micro_batches(batch, range(batch.examples)) if wanted else ():
+            for name, model in wanted.items():
+                with self._phase(name), torch.no_grad():
+                    found[name][micro.index_N] = _forward(model, micro).double()
+        for found_N in found.values():
+            dist.all_reduce(found_N)
+        old_N, reference_N, value_N = (found.get(name) for name in ("old", "reference", "value"))
+        known = Known(self._put(targets.action_N), old_N, reference_N)
+        if order.estimate is None:
+            return known, {}
+        metrics: dict[str, float] = {}
+        penalty: Floats | None = None
+        if settings.kl_in_reward:
+            assert old_N is not None
+            assert reference_N is not None
+            kl_N = kl(settings.kl_estimator, old_N, reference_N, settings.kl_clamp)
+            penalty = (settings.kl_coefficient * kl_N).cpu().numpy()
+            metrics["update/kl"] = kl_N.mean().item()
+        values = None if value_N is None else value_N.cpu().numpy()
+        made = make(batch, targets, order.estimate, penalty, values)
+        known = replace(known, advantage_N=self._put(made.advantage_N))
+        if values is not None and made.return_N is not None and made.valued_N is not None:
+            metrics["critic/explained_variance"] = explained_variance(values, made)
+            metrics["critic/value"] = float(values[made.valued_N].mean())
+            known = replace(known, value_N=value_N, return_N=self._put(made.return_N), valued_N=self._put(made.valued_N))
+        return known, metrics
 
-        FSDP averages gradients over ranks, so with the factor world / N each rank's sum becomes its part of the global mean.
-        """
-        forest = batch.forest
-        hands = deal(forest, batch.examples, self._world, self._settings.tokens_per_micro_batch)
-        scale = self._world / forest.targets
-        sums_4 = torch.zeros(4, dtype=torch.float64, device=self._device)  # policy gradient, KL, log-prob, |mismatch|
-        worst = torch.zeros(1, dtype=torch.float64, device=self._device)
-        forwarded = torch.zeros(1, dtype=torch.int64, device=self._device)
-        for examples in hands[self._rank]:
-            with self._phase("pack"):
-                micro = to_device(forest.pack(examples), self._device)
-            forwarded += len(micro.input_ids_T)
-            with self._phase("reference"):
-                reference_N = self._reference_logp(micro)
-            with self._phase("forward"):
-                logp_N = _score(self._policy, micro)
-                pg_N = policy_gradient(logp_N, micro.advantage_N.to(logp_N.dtype))
-                kl_N = torch.zeros_like(pg_N) if reference_N is None else k3(logp_N, reference_N, self._settings.kl_clamp)
-                loss = (pg_N + self._settings.kl_coefficient * kl_N).sum() * scale
-            with self._phase("backward"):
-                loss.backward()
-            with torch.no_grad():
-                mismatch_N = (logp_N.double() - micro.engine_logprob_N).abs()
-                sums_4 += torch.stack([each.double().sum() for each in (pg_N, kl_N, logp_N, mismatch_N)])
-                worst = torch.maximum(worst, mismatch_N.max()) if len(mismatch_N) else worst
-        dist.all_reduce(sums_4)
-        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        dist.all_reduce(forwarded)
-        pg, kl, logp, mismatch = (sums_4 / forest.targets).tolist()
-        return {
-            "update/loss": pg + self._settings.kl_coefficient * kl,
-            "update/pg_loss": pg,
-            "update/kl": kl,
-            "update/entropy": -logp,
+    def _train(self, batch: Batch, known: Known, order: UpdateOrder) -> tuple[dict[str, float], str]:
+        """Every optimiser step of the batch: the metrics, and why steps were not taken."""
+        settings, targets = self._settings, Targets.of(batch.forest)
+        shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, settings.seed + order.iteration)
+        steps, reasons = [], []
+        for number, examples in enumerate(shares):
+            figures = self._gradient(batch, known, targets, examples)
+            for name, trainee in self._trainees.items():
+                with self._phase("step"):
+                    room = "update" if name == checkpoint.STATE else name
+                    stepped = trainee.step(figures[f"{room}/loss"])
+                skipped = float(bool(stepped.skipped))
+                figures |= {f"{room}/grad_norm": stepped.grad_norm, f"{room}/lr": stepped.lr, f"{room}/skipped": skipped}
+                if stepped.skipped:
+                    where = f"step {number + 1} of {len(shares)}: " if len(shares) > 1 else ""
+                    reasons.append(f"{where}{'' if room == 'update' else 'critic: '}{stepped.skipped}")
+            steps.append(figures)
+        metrics = over_steps(steps, mismatch_drifts=settings.engine_is_old)
+        metrics |= {
             "update/trajectories": float(batch.examples),
-            "update/sampled_tokens": float(forest.targets),
-            "update/unique_tokens": float(forest.tokens),
-            "update/forwarded_tokens": float(forwarded.item()),
-            "update/micro_batches": float(len(hands[0])),
-            "mismatch/logprob_max_abs": worst.item(),
-            "mismatch/logprob_mean_abs": mismatch,
+            "update/sampled_tokens": float(batch.forest.targets),
+            "update/unique_tokens": float(batch.forest.tokens),
+            "update/steps": float(len(shares)) - metrics["update/skipped"],
         }
+        return metrics, "; ".join(reasons)
 
-    def _reference_logp(self, micro: MicroBatch) -> Tensor | None:
-        if self._reference is None:
-            return None
-        with torch.no_grad():
-            return _score(self._reference, micro)
+    def _gradient(self, batch: Batch, known: Known, targets: Targets, examples: Sequence[int]) -> dict[str, float]:
+        """Leave the gradient of the examples' loss in the parameters, and give the figures to report.
 
-    def _step(self, metrics: dict[str, float]) -> str:
-        """One optimiser step, unless loss or gradient is not finite; why not, or nothing."""
+        FSDP averages gradients over ranks, so with the factor world / count each rank's sum becomes its part of the global mean.
+        """
         settings = self._settings
-        lr = settings.lr * min(1.0, (self._steps + 1) / max(1, settings.warmup_steps))
-        norm = torch.nn.utils.clip_grad_norm_(self._policy.parameters(), settings.grad_clip)
-        grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
-        skipped = ""
-        if not math.isfinite(metrics["update/loss"]):
-            skipped = f"the loss is {metrics['update/loss']}"
-        elif not math.isfinite(grad_norm):
-            skipped = f"the gradient's norm is {grad_norm}"
-        else:
-            for group in self._optimizer.param_groups:
-                group.update(lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)
-            self._optimizer.step()
-            self._steps += 1
-        self._optimizer.zero_grad()
-        metrics.update({"update/grad_norm": grad_norm, "update/lr": lr, "update/skipped": float(bool(skipped))})
-        return skipped
+        weights = token_weights(targets, examples, settings.aggregation, settings.fixed_length)
+        weight_N = self._put(weights)
+        count = int((weights > 0).sum())
+        valued = count if known.valued_N is None else int((known.valued_N & (weight_N > 0)).sum())
+        tally, micro_batches = Tally(self._device), 0
+        for micro in self._micro_batches(batch, examples):
+            micro_batches += 1
+            with self._phase("reference"):
+                reference_N = self._reference_logp(micro, known)
+            with self._phase("forward"):
+                logp_N = _forward(self._policy, micro)
+                loss, figures = policy_loss(settings, micro, known, logp_N, reference_N, weight_N)
+            with self._phase("backward"):
+                (loss * (self._world / count)).backward()
+            if self._critic is not None and settings.critic is not None:
+                with self._phase("critic"):
+                    value_loss = critic_loss(settings.critic.value_clip, micro, known, _forward(self._critic, micro), weight_N)
+                    (value_loss * (self._world / valued)).backward()
+                figures["critic/loss"] = value_loss * (count / valued)
+            tally.add(figures)
+            tally.add({"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
+        figures_ = tally.gather()
+        forwarded = figures_.pop("tokens")
+        result = {name: value if name == MISMATCH_MAX else value / count for name, value in figures_.items()}
+        result["update/loss"] = result["update/pg_loss"] + settings.kl_coefficient * result["update/kl"]
+        return result | {"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}
+
+    def _micro_batches(self, batch: Batch, examples: Sequence[int]) -> Iterator[MicroBatch]:
+        """This rank's share of the examples; every rank gets as many."""
+        for mine in deal(batch.forest, examples, self._world, self._settings.tokens_per_micro_batch)[self._rank]:
+            with self._phase("pack"):
+                micro = to_device(batch.forest.pack(mine), self._device)
+            yield micro
+
+    def _reference_logp(self, micro: MicroBatch, known: Known) -> Tensor | None:
+        """What the loss's KL is to; none where there is no KL in the loss."""
+        if self._reference is None or self._settings.kl_in_reward:
+            return None
+        if known.reference_N is not None:
+            return known.reference_N[micro.index_N]
+        with torch.no_grad():
+            return _forward(self._reference, micro)
+
+    def _put(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _canary(self, ids: list[int]) -> list[float]:
         with torch.no_grad():
-            return _score(self._policy, to_device(chain(ids), self._device)).tolist()
+            return _forward(self._policy, to_device(chain(ids), self._device)).tolist()
 
     def _export(self, folder: Path) -> None:
         weights = checkpoint.gather_weights(self._policy)
@@ -233,6 +302,13 @@ class Learner:
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
 
 
-def _score(scorer: Scorer, micro: MicroBatch) -> Tensor:
-    logp_N: Tensor = scorer(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
-    return logp_N
+def _forward(model: Scorer | Critic, micro: MicroBatch) -> Tensor:
+    """Log-probs of the targets, or the values of the states they were sampled in."""
+    inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
+    found_N: Tensor = model(*inputs, micro.target_N) if isinstance(model, Scorer) else model(*inputs)
+    return found_N
+
+
+def _check_state(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UpdateError(f"{folder.parent} has no {folder.name}/: it was made with other settings")

@@ -1,11 +1,13 @@
 """Loading a policy from a Hugging Face folder, and sharding it."""
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tasks.update import attention
+from tasks.update.critic import Critic
 from tasks.update.errors import UpdateError
 from tasks.update.scorer import Scorer
 
@@ -21,18 +23,39 @@ def load_sharded(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Scorer:
     `dtype` is that of the passes. Weights are kept in it too, but for 16-bit passes, which keep float32 weights, since an update
     of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32.
     """
-    half = dtype.itemsize == 2
+    lm = _load(path, dtype)
+    scorer = Scorer(lm)
+    _shard(scorer, lm, dtype, mesh)
+    return scorer
+
+
+def load_critic(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Critic:
+    """A critic begun from the policy at `path`, kept and sharded as load_sharded does."""
+    lm = _load(path, dtype)
+    critic = Critic(lm)
+    _shard(critic, lm, dtype, mesh)
+    return critic
+
+
+def _load(path: str, dtype: torch.dtype) -> PreTrainedModel:
     lm: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32 if half else dtype, attn_implementation=attention.NAME, local_files_only=True
+        path,
+        dtype=torch.float32 if dtype.itemsize == 2 else dtype,
+        attn_implementation=attention.NAME,
+        local_files_only=True,
     )
     if odd := set(lm.config.to_dict().get("layer_types") or ()) - {"full_attention"}:
         raise UpdateError(f"{path} has {' and '.join(sorted(odd))} layers; only full attention is exact on trees")
-    scorer = Scorer(lm)
-    scorer.to(mesh.device_type)
+    return lm
+
+
+def _shard(root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+    """Shard each decoder layer of `lm` that is below `root`, and then the rest of `root`."""
+    root.to(mesh.device_type)
+    half = dtype.itemsize == 2
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
     layer_classes = set(lm._no_split_modules or ())
-    for module in reversed(list(lm.modules())):  # FSDP wants inner modules first
+    for module in reversed(list(root.modules())):  # FSDP wants inner modules first
         if type(module).__name__ in layer_classes:
             fully_shard(module, mesh=mesh, mp_policy=policy)
-    fully_shard(scorer, mesh=mesh, mp_policy=policy)
-    return scorer
+    fully_shard(root, mesh=mesh, mp_policy=policy)

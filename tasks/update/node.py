@@ -1,4 +1,4 @@
-"""update: one policy-gradient step on the selected trajectories."""
+"""update: the optimiser steps on the selected trajectories."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
 from tasks.update.orders import UpdateOrder
 
-COMPUTING = ("reference", "forward", "backward", "step")
+COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step")
 
 
 @node
 async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
-    """The checkpoint after one optimiser step on every trajectory that has an advantage."""
+    """The checkpoint after the optimiser steps on every trajectory of the advantage table."""
     advantage_rows = parts.storage.read_table(advantages.path)
     wanted = advantage_rows["trajectory"].unique()
     rounds = [parts.storage.read_table(artifact.path) for artifact in trajectories]
@@ -38,6 +38,7 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
             iteration=scope.iteration,
             trajectories=str(work / "trajectories.parquet"),
             advantages=str(work / "advantages.parquet"),
+            estimate=parts.config.advantage if parts.config.learner_estimates else None,
             checkpoint_in=str(before) if before else None,
             checkpoint_out=str(out),
         )
@@ -49,7 +50,7 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     digest = weights_digest(out / "hf")
     shutil.rmtree(work, ignore_errors=True)
     if result.skipped:
-        parts.warn(f"iteration {scope.iteration + 1}: the optimiser step was skipped, {result.skipped}")
+        parts.warn(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
     return Artifact(path=checkpoint, digest=digest, metrics=update_metrics(result.metrics))
 
 

@@ -2,14 +2,17 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.advantage.settings import AdvantageSettings
+
 CANARY_TOKENS = 256
 
 
 class UpdateOrder(BaseModel):
-    """One optimiser step. The order is a pure function of its inputs: the same order gives the same checkpoint.
+    """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
 
     `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
+    `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `canary_token_ids`: the sequence to prove the new weights on; None takes the path of the first sampled action.
     """
@@ -19,6 +22,7 @@ class UpdateOrder(BaseModel):
     iteration: int = Field(ge=0)
     trajectories: str
     advantages: str
+    estimate: AdvantageSettings | None = None
     checkpoint_in: str | None = None
     checkpoint_out: str
     canary_token_ids: list[int] | None = Field(None, min_length=2)
@@ -27,7 +31,7 @@ class UpdateOrder(BaseModel):
 class UpdateResult(BaseModel):
     """`canary_logprobs[i]` is the log-prob of `canary_token_ids[i + 1]` given the ids before it, under the new weights.
 
-    `skipped` is why the optimiser step was not taken, and empty when it was; the checkpoint then holds the old weights.
+    `skipped` is why an optimiser step was not taken, and empty when all were; without any, the checkpoint holds the old weights.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")

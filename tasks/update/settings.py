@@ -1,14 +1,82 @@
-"""Settings of the update."""
+"""Settings of the update. What could not act is refused: an option that changes nothing is a mistake of its reader."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Old = Annotated[
+    Literal["trainer", "engine"],
+    Field(
+        description="log-probs of the sampling policy under the ratio: the trainer's own, of a pass before the first step when "
+        "there are several steps, or those the engine reported"
+    ),
+]
 
 
-class UpdateSettings(BaseModel):
-    """One optimiser step per order: strictly on-policy, so there is no ratio and nothing to clip but the gradient."""
-
+class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicyGradientLoss(_Closed):
+    """-A log pi, strictly on-policy: one optimiser step a batch, so there is no ratio and nothing to clip but the gradient."""
+
+    kind: Literal["policy_gradient"] = "policy_gradient"
+
+
+class PpoLoss(_Closed):
+    """PPO's clipped ratio, a token at a time, with a lower bound for negative advantages (dual clip)."""
+
+    kind: Literal["ppo"]
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped below at 1 - clip_low")
+    clip_high: float = Field(0.25, gt=0, description="and above at 1 + clip_high")
+    dual_clip: float | None = Field(3.0, gt=1, description="bound on ratio for negative advantages; none when not set")
+    old: Old = "trainer"
+
+
+class GspoLoss(_Closed):
+    """GSPO: one length-normalised ratio for a whole sampled action, clipped as a whole."""
+
+    kind: Literal["gspo"]
+    clip_low: float = Field(3e-4, gt=0, lt=1, description="the action's ratio is clipped below at 1 - clip_low")
+    clip_high: float = Field(4e-4, gt=0, description="and above at 1 + clip_high")
+    old: Old = "trainer"
+
+
+class CispoLoss(_Closed):
+    """CISPO: -sg(clipped ratio) A log pi; a clipped token keeps its gradient."""
+
+    kind: Literal["cispo"]
+    clip_low: float = Field(1.0, gt=0, le=1, description="the weight is at least 1 - clip_low; 1 sets no bound")
+    clip_high: float = Field(4.0, gt=0, description="and at most 1 + clip_high")
+    old: Old = "trainer"
+
+
+RatioLoss = PpoLoss | GspoLoss | CispoLoss
+LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss, Field(discriminator="kind")]
+
+
+class TisSettings(_Closed):
+    """Importance sampling between the engine that sampled and the trainer that learns: w = pi_trainer / pi_engine, a constant."""
+
+    kind: Literal["truncate", "mask_tokens", "mask_actions"] = Field(
+        description="truncate: min(w, cap). mask_tokens: w within [1/cap, cap], else 0. mask_actions: the same for the geometric "
+        "mean of w over an action"
+    )
+    cap: float = Field(2.0, gt=1)
+
+
+class CriticSettings(_Closed):
+    """A model of its own with a value head, begun from the policy's folder, for the estimators gae and bilevel_gae."""
+
+    lr: float = Field(1e-5, gt=0)
+    warmup_steps: int = Field(0, ge=0, description="optimiser steps over which its learning rate rises linearly to lr")
+    value_clip: float | None = Field(
+        None, gt=0, description="how far a value may move from the batch's first one; free if not set"
+    )
+
+
+class UpdateSettings(_Closed):
+    """How a batch becomes optimiser steps: one by default, strictly on-policy."""
 
     workers: int = Field(2, ge=1, description="data-parallel ranks; the weights are sharded over them")
     threads_per_worker: int = Field(1, ge=1, description="CPU threads of one worker's tensor operations")
@@ -16,13 +84,77 @@ class UpdateSettings(BaseModel):
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the forward and backward pass; bfloat16 keeps float32 master weights"
     )
+    loss: LossSettings = PolicyGradientLoss()
+    epochs: int = Field(1, ge=1, description="passes over a batch")
+    minibatches: int = Field(1, ge=1, description="optimiser steps of a pass, each on its share of the trajectories")
+    aggregation: Literal["token_mean", "action_mean", "trajectory_mean", "fixed_length"] = Field(
+        "token_mean", description="what a token weighs: see docs/learning.md"
+    )
+    fixed_length: int | None = Field(None, ge=1, description="tokens a trajectory is divided by; for aggregation fixed_length")
+    tis: TisSettings | None = None
     lr: float = Field(1e-6, gt=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to lr_floor")
+    lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")
+    lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr that linear and cosine end at")
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     grad_clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
-    kl_coefficient: float = Field(0.001, ge=0, description="weight of the k3 estimate; 0 loads no reference model")
-    kl_clamp: float = Field(10.0, gt=0, description="bound on |logp_ref - logp| inside the k3 estimate")
+    kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
+    kl_clamp: float = Field(10.0, gt=0, description="bound on |logp_ref - logp| inside the estimate")
+    critic: CriticSettings | None = None
     tokens_per_micro_batch: int = Field(8192, ge=1, description="unique tokens of one forward; a longer trajectory goes alone")
     seed: int = Field(0, ge=0)
+
+    @property
+    def steps_per_batch(self) -> int:
+        return self.epochs * self.minibatches
+
+    @property
+    def engine_is_old(self) -> bool:
+        """Whether the ratio is taken against the engine's log-probs."""
+        return isinstance(self.loss, RatioLoss) and self.loss.old == "engine"
+
+    @property
+    def kl_in_reward(self) -> bool:
+        return self.kl_coefficient > 0 and self.kl_in == "reward"
+
+    @model_validator(mode="after")
+    def _steps(self) -> Self:
+        if self.steps_per_batch > 1 and isinstance(self.loss, PolicyGradientLoss):
+            raise ValueError("policy_gradient takes one step a batch: set epochs and minibatches to 1, or loss.kind to ppo")
+        if self.critic and self.critic.value_clip is not None and self.steps_per_batch == 1:
+            raise ValueError(
+                "critic.value_clip has no effect with one step a batch; leave it out, or raise epochs or minibatches"
+            )
+        if self.tis and self.engine_is_old:
+            raise ValueError("tis would correct twice what a ratio with loss.old engine corrects; leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _aggregates(self) -> Self:
+        if (self.aggregation == "fixed_length") != (self.fixed_length is not None):
+            raise ValueError("aggregation fixed_length and the number fixed_length need each other; set both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _regularises(self) -> Self:
+        fields = type(self).model_fields
+        inert = [name for name in ("kl_estimator", "kl_in", "kl_clamp") if self.__dict__[name] != fields[name].default]
+        if self.kl_coefficient == 0 and inert:
+            raise ValueError(f"{inert[0]} has no effect with kl_coefficient 0; leave it out, or set a coefficient")
+        if self.kl_coefficient > 0 and self.kl_in == "loss" and self.kl_estimator == "k1":
+            raise ValueError("k1 in the loss has no effect but noise, its gradient is 0 on average; use k2, k3, or kl_in reward")
+        return self
+
+    @model_validator(mode="after")
+    def _schedules(self) -> Self:
+        if self.lr_schedule == "constant":
+            if self.lr_decay_steps is not None or self.lr_floor:
+                raise ValueError("lr_decay_steps and lr_floor have no effect with lr_schedule constant; use linear or cosine")
+        elif self.lr_decay_steps is None or self.lr_decay_steps <= self.warmup_steps:
+            raise ValueError(f"lr_schedule {self.lr_schedule} needs lr_decay_steps, a number above warmup_steps")
+        return self

@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True)
 class PackedTree:
-    """T tokens in depth-first order, and N targets: the sampled tokens.
+    """T tokens in depth-first order, and N targets: the sampled tokens. `index_N` is their numbers in the whole forest.
 
     A position is a token's depth along its root path, so each branch counts on from where it leaves the trunk. A target's
     predictor is the index of the token before it on its root path; the first tokens of several branches may share one.
@@ -41,6 +41,7 @@ class PackedTree:
     end_T: Ints
     predictor_N: Ints
     target_N: Ints
+    index_N: Ints
     engine_logprob_N: Floats
     advantage_N: Floats
     step_N: Ints
@@ -48,9 +49,10 @@ class PackedTree:
 
 @dataclass(frozen=True)
 class _Action:
-    """A sampled action, and the merged node that holds its ids."""
+    """A sampled action, the merged node that holds its ids, and the number of its first target in the whole forest."""
 
     place: int
+    first: int
     step: int
     logprobs: list[float]
     advantage: float
@@ -69,6 +71,7 @@ class Forest:
         self.ids: list[tuple[int, ...]] = []
         self.parent: list[int] = []
         self.depth: list[int] = []  # tokens on the root path, the node's own included
+        self.targets = 0
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}
         self._members: list[set[int]] = []
         self._actions: list[list[_Action]] = []
@@ -91,8 +94,11 @@ class Forest:
         return sum(len(ids) for ids in self.ids)
 
     @property
-    def targets(self) -> int:
-        return sum(len(action.logprobs) for actions in self._actions for action in actions)
+    def actions(self) -> list[tuple[int, int, int]]:
+        """Example, step and number of targets of every action, in the order that numbers the targets."""
+        return [
+            (example, action.step, len(action.logprobs)) for example, actions in enumerate(self._actions) for action in actions
+        ]
 
     def pack(self, examples: Sequence[int]) -> PackedTree:
         """Lay out the trees of some of the examples."""
@@ -109,12 +115,14 @@ class Forest:
         actions = [action for example in examples for action in self._actions[example]]
         predictors = [self._predictors(action.place, start) for action in actions]
         counts = [len(action.logprobs) for action in actions]
+        numbered = zip(actions, counts, strict=True)
         return PackedTree(
             input_ids_T=ids,
             positions_T=positions,
             end_T=end,
             predictor_N=np.concatenate([np.zeros(0, dtype=np.int64), *predictors]),
             target_N=np.array([token for action in actions for token in self.ids[action.place]], dtype=np.int64),
+            index_N=np.concatenate([np.zeros(0, dtype=np.int64), *(action.first + np.arange(n) for action, n in numbered)]),
             engine_logprob_N=np.array([value for action in actions for value in action.logprobs], dtype=np.float64),
             advantage_N=np.repeat(np.array([action.advantage for action in actions], dtype=np.float64), counts),
             step_N=np.repeat(np.array([action.step for action in actions], dtype=np.int64), counts),
@@ -136,7 +144,8 @@ class Forest:
             if node.kind == "sampled" and node.token_ids:
                 if above == ROOT:
                     raise UpdateError(f"sampled node {index} has no token before it")
-                actions.append(_Action(place[index], node.step, node.logprobs, example.advantages[node.step]))
+                actions.append(_Action(place[index], self.targets, node.step, node.logprobs, example.advantages[node.step]))
+                self.targets += len(node.logprobs)
         self._members.append(set(place.values()) - {ROOT})
         self._actions.append(actions)
 
@@ -189,6 +198,7 @@ def chain(ids: Sequence[int]) -> PackedTree:
         end_T=np.full(count, count),
         predictor_N=np.arange(count - 1),
         target_N=tokens[1:],
+        index_N=np.arange(count - 1),
         engine_logprob_N=np.zeros(count - 1),
         advantage_N=np.zeros(count - 1),
         step_N=np.zeros(count - 1, dtype=np.int64),

@@ -1,10 +1,22 @@
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from tasks.advantage.dr_grpo import dr_grpo
+from tasks.advantage.gae import gae, token_gae
 from tasks.advantage.grpo import grpo
-from tasks.advantage.node import estimate
+from tasks.advantage.node import advantage_table, reward_table
 from tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
+from tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
 from tasks.advantage.rloo import rloo
+from tasks.advantage.settings import AdvantageSettings
+
+ROWS = [
+    {"trajectory": "x", "group": "a", "step_rewards": [0.1, 0.9]},
+    {"trajectory": "y", "group": "a", "step_rewards": [0.1]},
+    {"trajectory": "z", "group": "b", "step_rewards": [0.4]},
+    {"trajectory": "w", "group": "b", "step_rewards": [0.2, 0.1]},
+]
 
 
 def test_returns_are_discounted_from_the_end() -> None:
@@ -12,35 +24,94 @@ def test_returns_are_discounted_from_the_end() -> None:
 
 
 def test_reinforce_pp_whitens_over_all_steps_of_the_batch() -> None:
-    first, second = reinforce_pp([[0.0, 1.0], [0.5]], ["a", "b"], gamma=0.5)
+    first, second = reinforce_pp([[0.0, 1.0], [0.5]], gamma=0.5)
     steps = np.array([0.5, 1.0, 0.5])
     expected = (steps - steps.mean()) / steps.std(ddof=1)
     assert [*first, *second] == pytest.approx(list(expected), abs=1e-6)
 
 
 def test_a_batch_that_is_all_the_same_has_no_advantage() -> None:
-    (only,) = reinforce_pp([[1.0]], ["a"], 1.0)
+    (only,) = reinforce_pp([[1.0]], 1.0)
     assert only == pytest.approx([0.0])
 
 
 def test_grpo_compares_within_the_group() -> None:
-    advantages = grpo([[1.0], [0.0], [0.0, 5.0]], ["a", "a", "b"], 1.0)
+    advantages = grpo([[1.0], [0.0], [0.0, 5.0]], ["a", "a", "b"])
     assert advantages[0] == pytest.approx([np.sqrt(0.5)], abs=1e-6)
     assert advantages[1] == pytest.approx([-np.sqrt(0.5)], abs=1e-6)
     assert advantages[2] == pytest.approx([0.0, 0.0])
 
 
+def test_dr_grpo_does_not_divide_by_the_spread() -> None:
+    advantages = dr_grpo([[1.0], [0.0], [0.0, 5.0], [1.0]], ["a", "a", "b", "b"])
+    assert [list(each) for each in advantages] == [[0.5], [-0.5], [2.0, 2.0], [-2.0]]
+
+
+def test_reinforce_pp_baseline_takes_the_groups_mean_and_the_batchs_spread() -> None:
+    advantages = reinforce_pp_baseline([[1.0], [0.0], [0.0, 5.0], [1.0]], ["a", "a", "b", "b"])
+    steps = np.array([0.5, -0.5, 2.0, 2.0, -2.0])  # the groups' means are 0.5 and 3
+    spread = np.sqrt(((steps - 0.4) ** 2).sum() / 4)
+    assert np.concatenate(advantages) == pytest.approx((steps - 0.4) / spread, abs=1e-6)
+
+
 def test_rloo_takes_the_mean_of_the_others() -> None:
-    advantages = rloo([[3.0], [0.0], [0.0]], ["a"] * 3, 1.0)
+    advantages = rloo([[3.0], [0.0], [0.0]], ["a"] * 3)
     assert [float(a[0]) for a in advantages] == pytest.approx([3.0, -1.5, -1.5])
 
 
-@pytest.mark.parametrize("estimator", ["reinforce_pp", "grpo", "rloo"])
+def test_gae_by_hand() -> None:
+    # deltas: 1 + 0.5 * 4 - 2 = 1, then 3 - 4 = -1; gamma * lambda = 0.25
+    assert gae([1.0, 3.0], [2.0, 4.0], gamma=0.5, lam=0.5) == pytest.approx([0.75, -1.0])
+    assert gae([1.0, 3.0], [2.0, 4.0], gamma=1.0, lam=1.0) == pytest.approx([2.0, -1.0])  # the returns less the values
+    assert gae([1.0, 3.0], [2.0, 4.0], gamma=1.0, lam=0.0) == pytest.approx([3.0, -1.0])  # one step ahead
+
+
+def test_token_gae_by_hand() -> None:
+    # deltas: 0.5 * 2 - 1 = 0, then 5 - 2 = 3; gamma * lambda = 0.25
+    assert token_gae(5.0, [1.0, 2.0], gamma=0.5, lam=0.5) == pytest.approx([0.75, 3.0])
+
+
+def test_undiscounted_token_gae_gives_the_first_token_the_steps_advantage() -> None:
+    assert token_gae(5.0, [1.0, 7.0, -2.0], gamma=1.0, lam=1.0)[0] == pytest.approx(5.0 - 1.0)
+
+
+@pytest.mark.parametrize("estimator", ["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo"])
 def test_every_estimator_gives_each_step_a_row(estimator: str) -> None:
-    rewards = [
-        {"trajectory": "x", "group": "a", "step_rewards": [0.1, 0.9]},
-        {"trajectory": "y", "group": "a", "step_rewards": [0.1]},
-    ]
-    rows = estimate(rewards, estimator, 0.95).to_pylist()
-    assert [(row["trajectory"], row["step"]) for row in rows] == [("x", 0), ("x", 1), ("y", 0)]
+    rows = advantage_table(ROWS, AdvantageSettings(estimator=estimator)).to_pylist()
+    expected = [("x", 0), ("x", 1), ("y", 0), ("z", 0), ("w", 0), ("w", 1)]
+    assert [(row["trajectory"], row["step"]) for row in rows] == expected
     assert np.isfinite([row["advantage"] for row in rows]).all()
+
+
+def test_every_estimator_gives_advantages_of_its_own() -> None:
+    found = set()
+    for estimator in ("reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo"):
+        found.add(tuple(advantage_table(ROWS, AdvantageSettings(estimator=estimator))["advantage"].to_pylist()))
+    assert len(found) == 5
+
+
+def test_gamma_acts_on_step_returns() -> None:
+    tables = [advantage_table(ROWS, AdvantageSettings(gamma=gamma)) for gamma in (0.95, 0.5)]
+    assert not tables[0].equals(tables[1])
+
+
+def test_the_learner_gets_the_rewards_as_they_are() -> None:
+    rows = reward_table(ROWS).to_pylist()
+    assert rows[:3] == [
+        {"trajectory": "x", "step": 0, "reward": 0.1},
+        {"trajectory": "x", "step": 1, "reward": 0.9},
+        {"trajectory": "y", "step": 0, "reward": 0.1},
+    ]
+
+
+def test_no_trajectory_makes_an_empty_table() -> None:
+    assert len(advantage_table([], AdvantageSettings())) == 0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name"),
+    [("grpo", "gamma"), ("rloo", "gamma"), ("reinforce_pp", "lam"), ("gae", "token_gamma"), ("gae", "token_lam")],
+)
+def test_what_an_estimator_has_no_use_for_is_refused(estimator: str, name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name} has no effect with {estimator}"):
+        AdvantageSettings.model_validate({"estimator": estimator, name: 0.5})

@@ -19,7 +19,7 @@ from tasks.update.tree import Example, Forest
 def test_every_example_is_dealt_once_within_the_budget(seed: int, count: int, ranks: int, budget: int) -> None:
     trajectories = update_lab.make_trajectories(seed, count)
     forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
-    hands = deal(forest, count, ranks, budget)
+    hands = deal(forest, range(count), ranks, budget)
     assert [example for hand in hands for micro in hand for example in micro] == list(range(count))
     assert len({len(hand) for hand in hands}) == 1
     sizes = [len(forest.pack(micro).input_ids_T) for hand in hands for micro in hand if len(micro) > 1]

@@ -15,7 +15,7 @@ from agent.trajectory import Trajectory
 from tasks.update import scorer
 from tasks.update.attention import NAME as TREE
 from tasks.update.batch import to_device
-from tasks.update.loss import policy_gradient
+from tasks.update.losses.policy_gradient import policy_gradient
 from tasks.update.scorer import Scorer
 from tasks.update.tree import Example, Forest
 

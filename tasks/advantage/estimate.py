@@ -1,0 +1,21 @@
+"""From step rewards to step advantages, by the estimator that the settings name."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.advantage.dr_grpo import dr_grpo
+from tasks.advantage.grpo import grpo
+from tasks.advantage.reinforce_pp import reinforce_pp
+from tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
+from tasks.advantage.rloo import rloo
+from tasks.advantage.settings import AdvantageSettings
+
+GROUPED = {"reinforce_pp_baseline": reinforce_pp_baseline, "grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+
+
+def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings) -> list[np.ndarray]:
+    """One array of [steps] a trajectory, all of which have at least one step. For the estimators without a critic."""
+    if settings.estimator == "reinforce_pp":
+        return reinforce_pp(step_rewards, settings.gamma)
+    return GROUPED[settings.estimator](step_rewards, groups)

@@ -1,0 +1,17 @@
+"""What the group-relative estimators share."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+
+def within_groups(
+    step_rewards: Sequence[Sequence[float]], groups: Sequence[str], score: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory."""
+    totals = np.array([sum(rewards) for rewards in step_rewards])
+    names = np.array(groups)
+    advantages = np.zeros_like(totals)
+    for name in set(groups):
+        advantages[names == name] = score(totals[names == name])
+    return [np.full(len(rewards), advantage) for rewards, advantage in zip(step_rewards, advantages, strict=True)]

@@ -1,0 +1,14 @@
+"""Means over the tokens of an action."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+import torch
+from torch import Tensor
+
+
+def action_mean(value_N: Tensor, action_N: Tensor) -> Tensor:
+    """For each token the mean of `value_N` over the tokens of the same action, which must all be here."""
+    names_A, local_N = torch.unique(action_N, return_inverse=True)
+    sums_A = torch.zeros(len(names_A), dtype=value_N.dtype, device=value_N.device).index_add(0, local_N, value_N)
+    mean_A = sums_A / torch.bincount(local_N, minlength=len(names_A))
+    return mean_A[local_N]

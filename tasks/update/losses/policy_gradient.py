@@ -1,0 +1,10 @@
+"""REINFORCE (Williams 1992): strictly on-policy."""
+
+# ruff: noqa: N803 - suffixes of tensor names are shapes
+
+from torch import Tensor
+
+
+def policy_gradient(logp_N: Tensor, advantage_N: Tensor) -> Tensor:
+    """-A log pi: the gradient of the sum is -sum over tokens of advantage * grad log pi(token)."""
+    return -(advantage_N * logp_N)

@@ -1,0 +1,64 @@
+"""A sharded model with its optimiser: the policy, or the critic."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tasks.update import checkpoint
+from tasks.update.settings import UpdateSettings
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What an optimiser step did; `skipped` is why it was not taken, and empty when it was."""
+
+    grad_norm: float
+    lr: float
+    skipped: str
+
+
+class Trainee:
+    """AdamW over a model's parameters, and the number of steps taken. `rate` gives the learning rate of a step, from 0."""
+
+    def __init__(self, model: nn.Module, settings: UpdateSettings, rate: Callable[[int], float], device: torch.device) -> None:
+        self._model, self._settings, self._rate = model, settings, rate
+        self._steps = 0
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True if device.type == "cuda" else None)
+        # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        for state in self._optimizer.state.values():
+            state["step"].zero_()
+
+    def step(self, loss: float) -> Stepped:
+        """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite."""
+        settings, lr = self._settings, self._rate(self._steps)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.grad_clip)
+        grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        skipped = ""
+        if not math.isfinite(loss):
+            skipped = f"the loss is {loss}"
+        elif not math.isfinite(grad_norm):
+            skipped = f"the gradient's norm is {grad_norm}"
+        else:
+            for group in self._optimizer.param_groups:
+                group.update(lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)
+            self._optimizer.step()
+            self._steps += 1
+        self._optimizer.zero_grad()
+        return Stepped(grad_norm, lr, skipped)
+
+    def save(self, folder: Path) -> None:
+        """Collective. Raises UpdateError on every rank when any could not write."""
+        checkpoint.save_state(folder, self._model, self._optimizer, self._steps)
+
+    def load(self, folder: Path) -> None:
+        """Collective. Raises UpdateError on every rank when any could not read."""
+        self._steps = checkpoint.load_state(folder, self._model, self._optimizer)
