@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import secrets
+import select
 import socket
 
 from sandbox.bubblewrap import birth_message
@@ -52,8 +53,12 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork."""
-        return self._confined.running
+        """Whether it can still fork: what it runs in may take a moment longer to end than its own end of the socket."""
+        if not self._confined.running:
+            return False
+        hangup = select.poll()
+        hangup.register(self._control, 0)
+        return not hangup.poll(0)
 
     async def fork(self) -> KernelProcess:
         """A clean kernel: a fork of the zygote in namespaces of its own."""

@@ -1,16 +1,25 @@
-"""Script: kill a process that holds sandboxes with -9 after each of the given delays, and say what is left 5 seconds later.
+"""Script: kill a process that holds sandboxes, and say what is left of it 5 seconds later.
 
-`kill_nine PROVISIONER DELAY…` prints how many processes survived each kill. It is a child subreaper, so whatever loses its parent
-becomes its child: no process can hide.
+`kill_nine PROVISIONER SIGNAL SEED COUNT`: COUNT times, at a moment that the seed chooses, the holder gets the signal; for each a
+line of JSON says what is left: processes, control groups, mounts, socket folders. This process is a child subreaper, so whatever
+loses its parent becomes its child; it lives in control groups of its own, so that what a holder makes lies in them; folders lie
+in TMPDIR.
 """
 
+import contextlib
 import ctypes
+import json
 import os
-import signal
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+from sandbox import cgroups
+
+# A line for each stage: imported, the pool entered, then again and again a kernel handed out, a cell running, a cell done.
 HOLDER = """
 import asyncio, sys
 from sandbox.pool import KernelPool
@@ -18,39 +27,93 @@ from sandbox.settings import SandboxSettings
 
 async def main():
     settings = SandboxSettings(provisioner=sys.argv[1], warm=2, max_live=4)
-    daemon = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(1000)"
+    daemon = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(1000)\\ntime.sleep(0.05)"
+    print("imported", flush=True)
     async with KernelPool(settings) as pool:
+        print("entered", flush=True)
         while True:
             async with pool.kernel() as kernel:
-                await kernel.execute(daemon)
+                print("kernel", flush=True)
+                cell = asyncio.ensure_future(kernel.execute(daemon))
+                await asyncio.sleep(0)
+                print("cell", flush=True)
+                await cell
+                print("done", flush=True)
 
 asyncio.run(main())
 """
 
 
-def survivors(patience: float) -> int:
-    """How many children are left when the patience ends; 0 as soon as there are none."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return 0
-        if time.monotonic() > deadline:
-            with open(f"/proc/self/task/{os.getpid()}/children") as children:
-                return len(children.read().split())
-        time.sleep(0.02)
+@contextlib.contextmanager
+def own_groups() -> Iterator[list[Path]]:
+    """Live in control groups of our own: yields the folders below which a holder's groups are made, none where we may not."""
+    name = f"kill-nine-{os.getpid()}"
+    tops = [parent for parent in cgroups.plan(name).parents if _joined(parent)]
+    yield tops
+    for top in tops:
+        (top.parent / "cgroup.procs").write_text(str(os.getpid()))
+        cgroups.remove_groups([str(top)])
+
+
+def _joined(top: Path) -> bool:
+    # One deeper than the top, for in version 2 groups are made beside the one that holds us.
+    try:
+        (top / "home").mkdir(parents=True)
+        (top / "home/cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        cgroups.remove_groups([str(top)])
+        return False
+    return True
+
+
+def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
+    """What is there that was not before, by kind."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    found = {
+        "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in children],
+        "groups": [str(group) for top in tops for group in top.rglob("nbrl-*")],
+        "mounts": sorted({*_mounts().splitlines()} - {*mounts.splitlines()}),
+        "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).iterdir()],
+    }
+    return {kind: things for kind, things in found.items() if things}
+
+
+def _mounts() -> str:
+    return Path("/proc/self/mounts").read_text()
+
+
+def moment(dice: random.Random) -> tuple[int, float]:
+    """How many lines of the holder to wait for, and how many seconds more."""
+    lines = dice.choice((0, 1, 1, 2, 2, 2, 3, 4, 5, dice.randint(6, 20)))
+    return lines, dice.uniform(0.0, 0.6 if lines in (0, 2) else 0.1)
+
+
+def kill(provisioner: str, number: int, lines: int, delay: float) -> None:
+    """Start a holder and kill it at that moment."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER, provisioner], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        for _ in range(lines):
+            holder.stdout.readline()
+        time.sleep(delay)
+        holder.send_signal(number)
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-    for delay in sys.argv[2:]:
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER, sys.argv[1]])
-        time.sleep(float(delay))
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-        print(survivors(5.0), flush=True)
+    provisioner, (number, seed, count) = sys.argv[1], map(int, sys.argv[2:])
+    dice = random.Random(f"{provisioner} {seed}")
+    with own_groups() as tops:
+        for _ in range(count):
+            mounts = _mounts()
+            lines, delay = moment(dice)
+            kill(provisioner, number, lines, delay)
+            deadline = time.monotonic() + 5
+            while (left := leftovers(tops, mounts)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            print(json.dumps({"lines": lines, "delay": round(delay, 3), "left": left, "groups": len(tops)}), flush=True)
 
 
 if __name__ == "__main__":
