@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 from agent.kernel import CellResult
@@ -15,9 +14,7 @@ from agent.prelude import state_expression
 from agent.trajectory import Output
 
 
-@lru_cache(maxsize=16)
-def _compiled(prelude: str) -> CodeType:
-    return compile(prelude, "<prelude>", "exec")
+_compile = lru_cache(maxsize=64)(compile)
 
 
 class InlineKernel:
@@ -27,9 +24,9 @@ class InlineKernel:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._printed = io.StringIO()
-        known = {**vars(builtins), "print": self._print, "host_call": self._host_call}
+        known = {**vars(builtins), "print": self._print, "host_call": self._host_call, "compile": _compile}
         self._namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": known}
-        exec(_compiled(prelude), self._namespace)
+        exec(_compile(prelude, "<prelude>", "exec"), self._namespace)
 
     def _print(self, *values: object, **named: Any) -> None:
         print(*values, **{"file": self._printed, **named})
