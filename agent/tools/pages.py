@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urljoin
 
 import httpcore
 import httpx
@@ -43,13 +42,17 @@ def read_page(read: Read) -> FunctionTool:
     return FunctionTool(read_page)
 
 
-def _address(url: str) -> httpx.URL:
+def _address(url: str, base: str = "") -> httpx.URL:
+    """The checked address `url`, seen from the page `base`."""
     try:
-        address = httpx.URL(url) if len(url) <= URL_CHARS else None
+        address = httpx.URL(base).join(url) if len(url) <= URL_CHARS else httpx.URL()
     except (httpx.InvalidURL, UnicodeError, ValueError):
-        address = None
-    if address is None or address.scheme not in ("http", "https") or not address.host or address.userinfo:
-        raise PageError("the address is not of the form https://host/path, without a password")
+        address = httpx.URL()
+    port = 80 if address.port is None else address.port
+    if address.scheme not in ("http", "https") or not address.host or "%" in address.host or not 0 < port < 65536:
+        raise PageError("the address is not of the form https://host/path")
+    if address.userinfo:
+        raise PageError("the address holds a password; pages are read without")
     return address
 
 
@@ -91,7 +94,7 @@ class DirectReader:
                 answer = await self._get(pool, _address(url))
                 if not answer.elsewhere:
                     return answer
-                url = urljoin(url, answer.elsewhere)
+                url = str(_address(answer.elsewhere, url))
         raise PageError(f"the page redirects more than {REDIRECTS} times")
 
     async def _get(self, pool: httpcore.AsyncConnectionPool, address: httpx.URL) -> _Answer:

@@ -1,0 +1,207 @@
+"""Files of the workspace: hostile bytes become text or a clear error, and models are asked about them."""
+
+import asyncio
+import base64
+import io
+import zipfile
+from collections.abc import Callable
+
+import openpyxl
+import pytest
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from agent.tools.documents import DocumentError, Documents, kind_of
+from agent.tools.files import IMAGE_BYTES, ReadFile, file_text, inspect_file, visual_qa
+from agent.tools.functions import FunctionTool
+from agent.tools.model import ChatModel
+from agent.tools.service import ServiceError
+from tests.agent.tool_server import Said, Server, serving
+
+DOCX = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
+ANSWER = {
+    "id": "1",
+    "object": "chat.completion",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "A cat."}}],
+}
+
+
+def docx(*paragraphs: str, entities: str = "") -> bytes:
+    body = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", f'{entities}<w:document xmlns:w="{DOCX}"><w:body>{body}</w:body></w:document>')
+    return file.getvalue()
+
+
+def xlsx(rows: list[list[object]]) -> bytes:
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+def pdf(text: str) -> bytes:
+    writer = PdfWriter()
+    page = writer.add_blank_page(300, 100)
+    font = DictionaryObject({NameObject(f"/{key}"): NameObject(f"/{value}") for key, value in
+                             {"Type": "Font", "Subtype": "Type1", "BaseFont": "Helvetica"}.items()})  # fmt: skip
+    fonts = DictionaryObject({NameObject("/F1"): writer._add_object(font)})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    stream = DecodedStreamObject()
+    stream.set_data(f"BT /F1 12 Tf 10 50 Td ({text}) Tj ET".encode())
+    page[NameObject("/Contents")] = writer._add_object(stream)
+    file = io.BytesIO()
+    writer.write(file)
+    return file.getvalue()
+
+
+def text_of(path: str, data: bytes, max_chars: int = 1_000, timeout_s: float = 20.0) -> str:
+    async def read(asked: str) -> bytes:
+        assert asked == path
+        return data
+
+    answer: str = asyncio.run(file_text(read, Documents(max_chars, timeout_s)).call({"path": path}))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "expected"),
+    [
+        ("a.txt", "\ufeffzwölf".encode(), "zwölf"),
+        ("a.csv", b"a,b\n1,2\n", "a,b\n1,2\n"),
+        ("a.JSON", b'{"a": 1}', '{"a": 1}'),
+        ("a.log", b"\xff\xfe odd", "\ufffd\ufffd odd"),
+        ("a.html", b"<html><title>T</title><body><p>Some text of a page.</p></body></html>", "# T\n\nSome text of a page."),
+        ("sub/a.docx", docx("First", "Second &amp; last"), "First\nSecond & last"),
+        ("a.xlsx", xlsx([["a", 1, None, 2.5], [None, True]]), "## Sheet\na\t1\t\t2.5\n\tTrue"),
+        ("a.pdf", pdf("Found me"), "Found me"),
+    ],
+)
+def test_supported_kinds_become_text(path: str, data: bytes, expected: str) -> None:
+    assert text_of(path, data) == expected
+
+
+@pytest.mark.parametrize("path", ["a", "a.exe", "a.doc", "", "pdf", "a.pdf/b", "a.\x00"])
+def test_other_kinds_say_what_is_supported(path: str) -> None:
+    with pytest.raises(DocumentError, match="html, pdf, docx, xlsx, txt"):
+        kind_of(path)
+
+
+def bomb() -> bytes:
+    return docx("x" * 300_000_000)
+
+
+def laughs() -> bytes:
+    levels = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
+    return docx("&l11;", entities=f'<!DOCTYPE w:document [<!ENTITY l0 "ha">{levels}]>')
+
+
+@pytest.mark.parametrize(
+    ("path", "make"),
+    [
+        ("a.pdf", lambda: b"%PDF-1.7\n" + b"\x00\xff" * 1000),
+        ("a.pdf", lambda: b""),
+        ("a.docx", lambda: b"PK\x03\x04" + b"z" * 100),
+        ("a.docx", lambda: docx("<w:unclosed>")),
+        ("a.xlsx", lambda: docx("no sheet")),
+        ("a.docx", laughs),
+        ("a.html", lambda: b""),
+    ],
+)
+def test_hostile_bytes_are_a_clear_error(path: str, make: Callable[[], bytes]) -> None:
+    with pytest.raises(DocumentError, match=f"it is no {path[2:]} that can be read") as caught:
+        text_of(path, make())
+    assert len(str(caught.value)) < 400
+
+
+def test_a_file_that_unpacks_to_much_more_ends_its_reader_only() -> None:
+    try:
+        text = text_of("a.docx", bomb())
+    except DocumentError as error:
+        text = str(error)
+    assert len(text) < 1_100
+
+
+def test_deep_html_is_read_or_refused() -> None:
+    try:
+        text = text_of("a.html", b"<div>" * 100_000 + b"deep down")
+    except DocumentError as error:
+        text = str(error)
+    assert len(text) < 1_100
+
+
+def test_a_reader_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(DocumentError, match=r"the xlsx took longer than 0\.05 s"):
+        text_of("a.xlsx", xlsx([[1] * 10] * 10), timeout_s=0.05)
+
+
+def test_a_long_text_is_cut() -> None:
+    assert text_of("a.docx", docx("x" * 5_000)) == "x" * 1_000 + "\n[cut here: 1000 characters]"
+
+
+def ask(server: Server, make: Callable[[ChatModel], FunctionTool], **arguments: str) -> str:
+    async def work() -> str:
+        model = ChatModel(f"{server.url}/v1", "some-model", "MODEL_KEY", 64, 10.0)
+        try:
+            answer: str = await make(model).call(arguments)
+            return answer
+        finally:
+            await model.service.close()
+
+    return asyncio.run(work())
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_KEY", "model-secret")
+
+
+def reads(data: bytes) -> ReadFile:
+    async def read(path: str) -> bytes:
+        return data
+
+    return read
+
+
+def test_a_model_looks_at_an_image() -> None:
+    with serving(Said(ANSWER)) as server:
+        said = ask(server, lambda model: visual_qa(reads(PNG), model), image_path="cat.png", question="What is it?")
+    assert said == "A cat."
+    asked = server.asked[0]
+    assert (asked.path, asked.headers["authorization"]) == ("/v1/chat/completions", "Bearer model-secret")
+    assert (asked.body["model"], asked.body["max_tokens"]) == ("some-model", 64)
+    words, image = asked.body["messages"][0]["content"]
+    assert words == {"type": "text", "text": "What is it?"}
+    assert image["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"%PDF", "no PNG, JPEG"), (b"", "no PNG"), (PNG + bytes(IMAGE_BYTES), "are allowed; make it smaller")]
+)
+def test_what_is_no_image_is_not_sent(data: bytes, reason: str) -> None:
+    with serving(Said(ANSWER)) as server, pytest.raises(DocumentError, match=reason):
+        ask(server, lambda model: visual_qa(reads(data), model), image_path="a", question="?")
+    assert server.asked == []
+
+
+def test_a_model_is_asked_about_the_text_of_a_file_and_only_with_a_question() -> None:
+    documents = Documents(1_000, 20.0)
+    with serving(Said(ANSWER)) as server:
+        make: Callable[[ChatModel], FunctionTool] = lambda model: inspect_file(reads(b"a,b"), documents, model)  # noqa: E731
+        assert ask(server, make, path="t.csv") == "a,b"
+        assert server.asked == []
+        assert ask(server, make, path="t.csv", question="Which columns?") == "A cat."
+    content = server.asked[0].body["messages"][0]["content"]
+    assert content == "Which columns?\n\nThe file 't.csv' holds:\n\na,b"
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"choices": []}, {"choices": [{"message": {"content": None}}]}, {"error": {"message": "x"}}]
+)
+def test_an_answer_of_another_shape_is_an_error(body: object) -> None:
+    with serving(Said(body)) as server, pytest.raises(ServiceError, match="without a message"):
+        ask(server, lambda model: visual_qa(reads(PNG), model), image_path="a.png", question="?")
