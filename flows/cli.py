@@ -2,16 +2,16 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
+
+from flows.agent_command import agent
+from flows.terminal import cancel_on_term, err, guard, out
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
-out, err = Console(), Console(stderr=True)
 T = TypeVar("T")
 
 
@@ -24,12 +24,6 @@ Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a Y
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4")]
 Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
 Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
-
-
-def _fail(error: BaseException) -> typer.Exit:
-    for line in str(error).splitlines() or [type(error).__name__]:
-        err.print(f"nbrl: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
-    return typer.Exit(1)
 
 
 def _root_flag(config: Any) -> str:
@@ -48,33 +42,12 @@ def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
         for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return asyncio.run(_cancel_on_term(work))
+        return asyncio.run(cancel_on_term(work))
     finally:
         server.stop()
 
 
-async def _cancel_on_term(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work()
-
-
-def _guard(work: Callable[[], T]) -> T:
-    """One clear error instead of a traceback for everything that has a name; exit code 130 for Ctrl-C."""
-    from agent.errors import AgentError
-    from infra.errors import InfraError
-    from sandbox.errors import SandboxError
-    from tasks.errors import RunError
-    from tasks.update.errors import UpdateError
-
-    try:
-        return work()
-    except (RunError, InfraError, SandboxError, AgentError, UpdateError) as error:
-        raise _fail(error) from error
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        err.print("nbrl: stopped; the same command with the same --run continues where it was")
-        raise typer.Exit(130) from None
+app.command()(agent)
 
 
 @app.command()
@@ -85,7 +58,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
-    _guard(lambda: _train(recipe, run, set_ or [], dry_run))
+    guard(lambda: _train(recipe, run, set_ or [], dry_run))
 
 
 def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
@@ -135,7 +108,7 @@ def evaluate(
     set_: Set = None,
 ) -> None:
     """Evaluate a policy on the recipe's held-out questions: exact match and F1, all trajectories kept."""
-    _guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or []))
+    guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or []))
 
 
 def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str]) -> None:
@@ -179,7 +152,7 @@ def show(
     ] = None,
 ) -> None:
     """Read a trajectory: what the agent thought, ran and saw, and what it earned."""
-    _guard(lambda: _show(trajectory, root, limit, notebook))
+    guard(lambda: _show(trajectory, root, limit, notebook))
 
 
 def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
@@ -220,7 +193,7 @@ def doctor(recipe: Annotated[str, typer.Option(help="check for this recipe", aut
             out.print(f"{name}: {message}", markup=False, highlight=False)
         return good
 
-    if not _guard(work):
+    if not guard(work):
         raise typer.Exit(1)
 
 
@@ -229,7 +202,7 @@ def ui(home: Home = ".nbrl") -> None:
     """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
     from flows.pages import serve
 
-    _guard(lambda: serve(home, out))
+    guard(lambda: serve(home, out))
 
 
 @app.command()
@@ -239,7 +212,7 @@ def warmstart(
     home: Home = ".nbrl",
 ) -> None:
     """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
-    _guard(lambda: _warmstart(folder, set_ or [], home))
+    guard(lambda: _warmstart(folder, set_ or [], home))
 
 
 def _warmstart(folder: Path, overrides: list[str], home: str) -> None:

@@ -21,6 +21,7 @@ from ipykernel.thread import make_selector_io_loop
 from ipykernel.utils import _async_in_context
 from jupyter_client.session import Session
 from tornado import ioloop
+from traitlets.config import Application
 from zmq.eventloop.zmqstream import ZMQStream
 
 from sandbox.inside.kernel import adopt, configuration, no_debugger, wake_on_signals
@@ -85,6 +86,8 @@ class PreparedKernel(IPythonKernel):
         parts = {"session": session, "shell_channel_thread": _NoShellThread(), "log": log, "user_ns": None}
         with no_debugger():
             kernel: PreparedKernel = cls.instance(config=config, **parts)
+        # Stock kernels belong to an application, which is asked for its kernel by `%matplotlib`.
+        Application.instance().kernel = kernel  # type: ignore[attr-defined]
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel._rehearse()

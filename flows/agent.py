@@ -1,0 +1,103 @@
+"""One question to the agent, outside any run: a model behind an address, a sandboxed kernel, a few tools."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.episode import Episode, Task
+from agent.policy import Sampling
+from agent.prelude import prelude
+from agent.settings import AgentSettings
+from agent.tools.library import Library
+from agent.tools.settings import ToolSettings
+from agent.trajectory import Status, Trajectory
+from agent.watcher import Watcher
+from flows.endpoint import Endpoint, connect
+from sandbox.kernel import SandboxKernel
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.errors import ConfigError
+from tasks.rollout.host import equip
+from tasks.rollout.wiring import SandboxedKernel
+
+STOPPED = "stopped before its end"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, of whom, and with what at hand."""
+
+    text: str
+    endpoint: Endpoint
+    agent: AgentSettings
+    sampling: Sampling
+    seed: int
+    files: dict[str, bytes]
+    tools: ToolSettings
+    passages: list[str]
+    ability: str
+
+    @property
+    def task(self) -> str:
+        """The question as the agent reads it."""
+        names = "\n".join(f"- {name}" for name in self.files)
+        return f"{self.text}\n\nFiles in the working folder:\n{names}" if names else self.text
+
+
+async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Trajectory], None]) -> None:
+    """Run the episode and hand its trajectory to `keep`, also what there is of one that is cancelled.
+
+    Raises AgentError, SandboxError or ConfigError when the episode cannot begin; what goes wrong in it is a status.
+    """
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(question.endpoint.client())
+        policy, tokenizer = await connect(client, question.endpoint, question.sampling, question.agent)
+        library = Library(question.tools, question.passages)
+        stack.push_async_callback(library.close)
+        await library.open()
+        pool = await stack.enter_async_context(KernelPool(_sandbox(question.files), prelude=prelude(library.common())))
+        kernel = await stack.enter_async_context(pool.kernel())
+        await asyncio.to_thread(_put, kernel, question.files)
+        toolbox = await equip(kernel, library, question.ability)
+        name = f"agent-{secrets.token_hex(4)}"
+        task = Task(id=name, group=name, sample=0, question=question.task, ability=question.ability, seed=question.seed)
+        episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
+        try:
+            keep(await episode.run())
+        except asyncio.CancelledError:
+            keep(episode.trajectory(Status.FAILED, STOPPED))
+            raise
+
+
+def _sandbox(files: dict[str, bytes]) -> SandboxSettings:
+    """One kernel, its workspace larger by the files that are put there."""
+    settings = SandboxSettings(warm=0, max_live=1)
+    room = sum(map(len, files.values())) // MIB + 1 if files else 0
+    return settings.model_copy(update={"workspace_mb": settings.workspace_mb + room})
+
+
+def _put(kernel: SandboxKernel, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        try:
+            kernel.files.put(name, data)
+        except ValueError as error:
+            raise ConfigError(f"{error}; rename the file") from error
+
+
+def attachments(paths: Sequence[Path]) -> dict[str, bytes]:
+    """The files at `paths` by the names they get in the workspace. Raises ConfigError."""
+    files: dict[str, bytes] = {}
+    for path in paths:
+        if path.name in files:
+            raise ConfigError(f"two files are named {path.name}; in the working folder each needs a name of its own")
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}; --file names regular files")
+        try:
+            files[path.name] = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"the file {path} cannot be read: {error.strerror}") from error
+    return files

@@ -1,0 +1,170 @@
+"""`nbrl agent`: its options, and what it prints, saves and ends with."""
+
+import asyncio
+import base64
+import json
+import os
+import secrets
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flows.terminal import cancel_on_term, err, guard, out, say
+
+NOT_ANSWERED = 3
+
+
+def _variables(typed: str) -> list[str]:
+    return sorted(name for name in os.environ if name.startswith(typed) and "KEY" in name)
+
+
+def _built_in(typed: str) -> list[str]:
+    from agent.tools.settings import BUILT_IN
+
+    return [name for name in BUILT_IN if name.startswith(typed)]
+
+
+def agent(
+    question: Annotated[str, typer.Argument(help="what the agent is to find out or to do")],
+    endpoint: Annotated[str, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")],
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="the model; not needed where one is served")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="the model's tokenizer, to speak token ids with a SGLang server")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="the environment variable that holds the key", autocompletion=_variables),
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="a file for the agent's working folder; may be repeated")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="what the tool search looks in: .jsonl, or text with a passage a line")
+    ] = None,
+    web: Annotated[
+        Literal["serper", "exa", "firecrawl"] | None,
+        typer.Option(help="the tool search asks this engine; its key is in ENGINE_API_KEY"),
+    ] = None,
+    mcp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND|URL", help="the tools of a Model Context Protocol server; may be repeated"),
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="exactly these built-in tools, repeated or with commas", autocompletion=_built_in),
+    ] = None,
+    tool_settings: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="the tools as a recipe has them under rollout.tools")
+    ] = None,
+    ability: Annotated[str, typer.Option(metavar="NAME", help="the tools of this ability of --tool-settings")] = "",
+    max_steps: Annotated[int, typer.Option(help="think-code-observe steps before it gives up")] = 20,
+    context_tokens: Annotated[int, typer.Option(help="most tokens of prompt and action together")] = 25_600,
+    action_tokens: Annotated[int, typer.Option(help="most tokens of one action")] = 3_072,
+    trim: Annotated[
+        Literal["none", "hard", "soft"],
+        typer.Option(help="when the context is full: end, keep the last step and what is pinned, or summarise"),
+    ] = "hard",
+    cell_timeout: Annotated[float, typer.Option(metavar="SECONDS", help="time of one cell")] = 60.0,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="time of everything")] = 1_800.0,
+    temperature: Annotated[float, typer.Option(help="of the sampling; 0 takes the likeliest token")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="nucleus of the sampling")] = 1.0,
+    seed: Annotated[int, typer.Option(help="for servers that sample by seed")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.ipynb", help="where the notebook is written; else under a name with the time")
+    ] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="write no notebook")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the trajectory as JSON instead of the answer")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the answer")] = False,
+) -> None:
+    """Ask the agent a question: the model at URL thinks and writes cells, which run in a sandbox on this machine.
+
+    The steps are shown on stderr while they happen, the answer is printed on stdout, and all of it is saved as a notebook. Ends
+    with 0 when it answered, with 3 when not, with 1 after an error and with 130 after Ctrl-C.
+    """
+    kept: list[Any] = []
+    path = None if no_save else save or Path(time.strftime(f"nbrl-%Y%m%d-%H%M%S-{secrets.token_hex(2)}.ipynb"))
+
+    def stopped() -> str:
+        return f"what was done until then is in {path}" if path is not None and kept and kept[0].steps else "nothing is saved"
+
+    def work() -> None:
+        from agent.policy import Sampling
+        from agent.settings import AgentSettings
+        from flows.agent import Question, answer, attachments
+        from flows.checked import checked
+        from flows.endpoint import Endpoint
+        from flows.live import Live
+        from flows.save import save as write
+        from flows.save import writable
+        from flows.tools import ToolOptions
+
+        if path is not None:
+            writable(path)
+        server = Endpoint(endpoint, model, _key(api_key_env), tokenizer)
+        names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
+        options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
+        asked = Question(
+            text=question,
+            endpoint=server,
+            agent=checked(
+                AgentSettings,
+                max_steps=max_steps,
+                context_tokens=context_tokens,
+                action_tokens=action_tokens,
+                trim=trim,
+                cell_timeout_s=cell_timeout,
+                deadline_s=deadline,
+            ),
+            sampling=checked(Sampling, temperature=temperature, top_p=top_p),
+            seed=seed,
+            files=attachments(file or []),
+            tools=options.settings(server, api_key_env, attached=bool(file)),
+            passages=options.passages(),
+            ability=ability,
+        )
+
+        def keep(trajectory: Any) -> None:
+            kept.append(trajectory)
+            if path is not None and trajectory.steps:
+                write(path, trajectory)
+
+        with nullcontext() if quiet else Live(err, asked.task, asked.agent) as live:
+            asyncio.run(cancel_on_term(lambda: answer(asked, live, keep)))
+
+    guard(work, stopped)
+    _close(kept[0], path, json_, quiet)
+
+
+def _key(variable: str | None) -> str | None:
+    from tasks.errors import ConfigError
+
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key or not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the environment variable {variable} holds no key; set it, or name another by --api-key-env")
+    return key
+
+
+def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> None:
+    """Print what came out and end with its exit code."""
+    from agent.trajectory import Status
+    from flows.render import plain
+
+    if as_json:
+        # Halves of surrogate pairs, which a model's text may hold, survive as escapes.
+        text = json.dumps(trajectory.model_dump(), default=lambda data: base64.urlsafe_b64encode(data).decode())
+        typer.echo(text)
+    elif trajectory.answer is not None:
+        out.print(plain(trajectory.answer), soft_wrap=True)
+    if trajectory.status is Status.FAILED:
+        say(trajectory.failure, "red")
+    elif not quiet:
+        say(f"{trajectory.status} after {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s")
+    if path is not None and trajectory.steps and not quiet:
+        say(f"saved as {path}")
+    if trajectory.status is not Status.ANSWERED:
+        raise typer.Exit(1 if trajectory.status is Status.FAILED else NOT_ANSWERED)

@@ -1,0 +1,104 @@
+"""What answers at an address: a SGLang server, spoken to in token ids, or any server of the OpenAI chat API."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from agent.policies.sglang import SglangPolicy
+from agent.policy import Policy, Sampling
+from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer
+from tasks.errors import ConfigError
+
+CONNECT_S = 10.0
+ANSWER_S = 600.0
+_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`url` is the server's root, or of a chat API whatever stands before `/chat/completions`; `key` goes nowhere else."""
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    tokenizer: Path | None = None
+
+    def client(self) -> httpx.AsyncClient:
+        """A client that carries the key and follows no redirect; a proxy of the environment is not asked for this machine.
+
+        Raises ConfigError when `url` is no address.
+        """
+        try:
+            url = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"--endpoint {self.url!r} is not an address: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ConfigError(f"--endpoint {self.url!r} is not an address; give one like http://127.0.0.1:30000")
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        # Servers close idle connections after a few seconds, and a step may take longer than that.
+        limits = httpx.Limits(keepalive_expiry=2.0)
+        return httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=url.host not in _LOCAL)
+
+
+async def ask(client: httpx.AsyncClient, url: str) -> Any:
+    """The JSON at `url`, or None when the server has none there. Raises ConfigError when there is no server."""
+    try:
+        response = await client.get(url)
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error
+    try:
+        return response.json() if response.status_code == 200 else None
+    except ValueError:
+        return None
+
+
+async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | None:
+    """The folder of the tokenizer of the SGLang server at `endpoint`; None to speak chat.
+
+    That is when the address names a chat API (`…/v1`), the server is another, or its tokenizer is not on this machine.
+    """
+    if endpoint.tokenizer is not None:
+        return endpoint.tokenizer
+    root = endpoint.url.rstrip("/")
+    if root.endswith("/v1"):
+        return None
+    for page in ("get_model_info", "model_info"):
+        match await ask(client, f"{root}/{page}"):
+            case {"tokenizer_path": str(path)} if (Path(path) / "tokenizer.json").is_file():
+                return Path(path)
+    return None
+
+
+def chat_url(endpoint: Endpoint) -> str:
+    """The address of the chat API: a server's root has it below `/v1`."""
+    root = endpoint.url.rstrip("/")
+    return f"{root}/v1" if httpx.URL(root).path in ("", "/") else root
+
+
+async def model_of(client: httpx.AsyncClient, endpoint: Endpoint) -> str:
+    """The model's name: the one given, or the only one that the chat API serves. Raises ConfigError."""
+    if endpoint.model:
+        return endpoint.model
+    match await ask(client, f"{chat_url(endpoint)}/models"):
+        case {"data": [{"id": str(name)}]}:
+            return name
+        case {"data": [_, _, *_] as models}:
+            names = [str(model["id"]) for model in models if isinstance(model, dict) and "id" in model]
+            raise ConfigError(f"{endpoint.url} serves several models; name one by --model: {', '.join(names[:20])}")
+    raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by --model")
+
+
+async def connect(
+    client: httpx.AsyncClient, endpoint: Endpoint, sampling: Sampling, agent: AgentSettings
+) -> tuple[Policy, ChatTokenizer]:
+    """The policy at `endpoint` and the tokens it counts in. Raises ConfigError or TokenizerError."""
+    folder = await tokenizer_of(client, endpoint)
+    if folder is None:
+        raise ConfigError("chat is not there yet")
+    tokenizer = ChatTokenizer.load(folder, agent)
+    return SglangPolicy(client, endpoint.url, tokenizer.end_id, sampling), tokenizer

@@ -1,0 +1,46 @@
+"""What every command shares: where it prints, how it fails, how it is stopped."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+
+out, err = Console(), Console(stderr=True)
+T = TypeVar("T")
+
+
+def say(text: str, style: str = "") -> None:
+    """A line for people, on stderr."""
+    err.print(f"nbrl: {text}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def guard(
+    work: Callable[[], T], stopped: Callable[[], str] = lambda: "the same command with the same --run continues where it was"
+) -> T:
+    """One clear error instead of a traceback for everything that has a name; exit code 130 for Ctrl-C and what `stopped` says."""
+    from agent.errors import AgentError
+    from infra.errors import InfraError
+    from sandbox.errors import SandboxError
+    from tasks.errors import RunError
+    from tasks.update.errors import UpdateError
+
+    try:
+        return work()
+    except (RunError, InfraError, SandboxError, AgentError, UpdateError) as error:
+        for line in str(error).splitlines() or [type(error).__name__]:
+            say(line, "red")
+        raise typer.Exit(1) from error
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say(f"stopped; {stopped()}")
+        raise typer.Exit(130) from None
+
+
+async def cancel_on_term(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Await `work`; SIGTERM cancels it as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work()

@@ -1,0 +1,103 @@
+"""The tools that a command's options name, as the settings and the passages of a library."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent.tools.settings import ToolSettings
+from flows.checked import checked
+from flows.endpoint import Endpoint, chat_url
+from tasks.errors import ConfigError
+
+TOP_K = 5
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """`names` None: search where there is something to search, inspect_file where there are files, and every MCP server."""
+
+    names: list[str] | None = None
+    corpus: Path | None = None
+    web: str | None = None
+    mcp: tuple[str, ...] = ()
+    file: Path | None = None
+    ability: str = ""
+
+    def settings(self, endpoint: Endpoint, key: str | None, attached: bool) -> ToolSettings:
+        """`endpoint` is asked by visual_qa, its key is in the environment variable `key`. Raises ConfigError."""
+        if self.file is not None:
+            return self._of_file(self.file)
+        if self.corpus is not None and self.web is not None:
+            raise ConfigError("--corpus and --web both make the tool search; give one of them")
+        servers = {f"mcp{number}" if number > 1 else "mcp": _server(place) for number, place in enumerate(self.mcp, 1)}
+        names = self.names
+        if names is None:
+            names = ["search"] * (self.corpus is not None or self.web is not None) + ["inspect_file"] * attached
+        if "search" in names and self.corpus is None and self.web is None:
+            raise ConfigError("the tool search needs something to look in; give --corpus FILE or --web ENGINE")
+        settings: dict[str, Any] = {"default": (*names, *servers), "mcp": servers}
+        if "search" in names:
+            settings["search"] = {"engine": self.web or "corpus", "top_k": TOP_K}
+        if "visual_qa" in names:
+            if endpoint.model is None:
+                raise ConfigError("the tool visual_qa asks the model about images; name it by --model")
+            settings["model"] = {"base_url": chat_url(endpoint), "name": endpoint.model, "key": key}
+        return checked(ToolSettings, **settings)
+
+    def _of_file(self, file: Path) -> ToolSettings:
+        if self.names is not None or self.web is not None or self.mcp:
+            raise ConfigError(f"the tools are described in {file}; leave out --tools, --web and --mcp")
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
+        settings = checked(ToolSettings, **found)
+        if self.ability and self.ability not in settings.abilities:
+            raise ConfigError(f"{file} has no ability {self.ability!r}; it has {', '.join(settings.abilities) or 'none'}")
+        return settings
+
+    def passages(self) -> list[str]:
+        """What `search` looks in: the texts of a .jsonl file, else each line that is not empty. Raises ConfigError."""
+        if self.corpus is None:
+            return []
+        try:
+            lines = [line for line in self.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the corpus {self.corpus} cannot be read as text: {error}") from error
+        found = [_passage(line, f"{self.corpus}:{number}") for number, line in enumerate(lines, 1)] if self._jsonl else lines
+        if not found:
+            raise ConfigError(f"the corpus {self.corpus} is empty; give a file with a passage a line")
+        return found
+
+    @property
+    def _jsonl(self) -> bool:
+        return self.corpus is not None and self.corpus.suffix == ".jsonl"
+
+
+def _passage(line: str, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from error
+    match row:
+        case str(text) | {"passage": str(text)} | {"text": str(text)}:
+            return text
+    raise ConfigError(f'{where} has no text; a line is a string or an object with "passage" or "text"')
+
+
+def _server(place: str) -> dict[str, Any]:
+    if place.startswith(("http://", "https://")):
+        return {"url": place}
+    try:
+        command = shlex.split(place)
+    except ValueError as error:
+        raise ConfigError(f"--mcp {place!r} is no command line: {error}") from error
+    if not command:
+        raise ConfigError("--mcp is empty; give a command line or an address")
+    return {"command": command}
