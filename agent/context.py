@@ -11,7 +11,7 @@ from agent.messages import Message, Prompt, Role
 from agent.notepad import State
 from agent.policy import Generation
 from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
+from agent.tokens import Renderer
 from agent.trajectory import ROOT, Node, NodeKind, Step
 from agent.tree import Tree, shared
 from agent.view import Editor, Part, Request, Shown, place
@@ -46,7 +46,7 @@ class Ask:
 
 
 @lru_cache(maxsize=256)
-def _opening(tokenizer: ChatTokenizer, role: Role, text: str) -> "array[int]":
+def _opening(tokenizer: Renderer, role: Role, text: str) -> "array[int]":
     """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
     return array("i", tokenizer.message(role, text))
 
@@ -60,7 +60,7 @@ class Context:
     Invariant: every prompt and the room after it are within `context_tokens`.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, settings: AgentSettings, system: str, task: str) -> None:
+    def __init__(self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str) -> None:
         self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
         self._opening = [Message("system", system), Message("user", task)]
         first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)

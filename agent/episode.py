@@ -9,9 +9,9 @@ from agent.errors import AgentError
 from agent.kernel import CellResult, Kernel
 from agent.notepad import State, read_state
 from agent.policy import Generation, Policy
-from agent.protocol import Malformed, parse_action
+from agent.protocol import Malformed
 from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
+from agent.tokens import Renderer
 from agent.tools.base import Toolbox, describe
 from agent.trajectory import Output, Status, Step, Trajectory
 from agent.view import Request, read_requests
@@ -56,7 +56,7 @@ class Episode:
         policy: Policy,
         kernel: Kernel,
         toolbox: Toolbox,
-        tokenizer: ChatTokenizer,
+        tokenizer: Renderer,
         settings: AgentSettings,
         watcher: Watcher | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class Episode:
         if generation.finish == "length":
             return Step(think="", malformed=f"it is longer than {self._settings.action_tokens} tokens")
         text = self._text(generation)
-        action = parse_action(text, self._settings.think_tag, self._settings.code_tag)
+        action = self._settings.grammar.parse(text)
         if isinstance(action, Malformed):
             return Step(think=text, malformed=action.reason)
         return Step(think=action.think, code=action.code)

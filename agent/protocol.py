@@ -1,8 +1,17 @@
-"""The action grammar: one action is `<think>…</think>` followed by `<code>…</code>`, and nothing else."""
+"""The action grammar: thinking, then one cell, and nothing else.
+
+The model thinks inside `<think>…</think>` because it is told to ("tag") or because it always does ("native"). A cell stands
+inside `<code>…</code>` ("tag") or in a Markdown block that opens with the line ```python and closes with the line ``` ("fence").
+"""
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
+from typing import Literal
+
+Thinking = Literal["tag", "native"]
+CodeStyle = Literal["tag", "fence"]
+FENCE = "```python"
 
 
 @dataclass(frozen=True)
@@ -20,24 +29,93 @@ class Malformed:
     reason: str
 
 
-@lru_cache(maxsize=16)
-def _grammar(think: str, code: str) -> re.Pattern[str]:
-    return re.compile(rf"\s*<{think}>(.*?)</{think}>\s*<{code}>(.*?)</{code}>\s*", re.DOTALL)
+@dataclass(frozen=True)
+class Grammar:
+    """How an action is written. Tags are names; native thinking stands in `think` tags of the model's own."""
+
+    thinking: Thinking = "tag"
+    think_tag: str = "think"
+    code_style: CodeStyle = "tag"
+    code_tag: str = "code"
+
+    @property
+    def form(self) -> str:
+        """What a prompt asks for: "Each turn, {form}."."""
+        think = f"think inside <{self.think_tag}></{self.think_tag}>" if self.thinking == "tag" else "think first"
+        code = f"inside <{self.code_tag}></{self.code_tag}>" if self.code_style == "tag" else f"as one {FENCE} block"
+        return f"{think}, then write one cell {code}"
+
+    def parse(self, text: str) -> Action | Malformed:
+        """Parse a model turn strictly. Every text maps to exactly one Action or one Malformed; nothing raises.
+
+        Native thinking ends at its first closing tag and may hold anything; its opening tag may be missing, for some templates
+        and servers keep it. Thinking in a tag may hold no tag and no line that looks like a fence.
+        """
+        if self.thinking == "native":
+            return self._parse_native(text)
+        reason = _misused(text, self.think_tag) or self._misused_code(text)
+        if reason:
+            return Malformed(reason)
+        match = self._tagged.fullmatch(text)
+        return self._action(match[1], match[2]) if match else self._shape()
+
+    def _parse_native(self, text: str) -> Action | Malformed:
+        opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
+        think, found, rest = text.partition(closed)
+        if not found:
+            return Malformed(
+                f"the thinking is not ended by {closed}" if opened in text else f"there is no thinking before {closed}"
+            )
+        reason = self._misused_code(rest)
+        if reason:
+            return Malformed(reason)
+        match = self._code.fullmatch(rest)
+        return self._action(think.lstrip().removeprefix(opened), match[1]) if match else self._shape()
+
+    def _action(self, think: str, code: str) -> Action | Malformed:
+        return Action(think.strip(), code.strip()) if code.strip() else Malformed(f"the {self._block} block is empty")
+
+    def _shape(self) -> Malformed:
+        code = f"<{self.code_tag}>…</{self.code_tag}>" if self.code_style == "tag" else f"one {FENCE} block"
+        return Malformed(f"an action is <{self.think_tag}>…</{self.think_tag}> then {code} and nothing around them")
+
+    @property
+    def _block(self) -> str:
+        return f"<{self.code_tag}>" if self.code_style == "tag" else FENCE
+
+    def _misused_code(self, text: str) -> str | None:
+        return _misused(text, self.code_tag) if self.code_style == "tag" else _misused_fence(text)
+
+    @cached_property
+    def _code(self) -> re.Pattern[str]:
+        if self.code_style == "tag":
+            return re.compile(rf"\s*<{self.code_tag}>(.*?)</{self.code_tag}>\s*", re.DOTALL)
+        return re.compile(rf"\s*{FENCE}[^\S\n]*\n(.*?)```\s*", re.DOTALL)
+
+    @cached_property
+    def _tagged(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*<{self.think_tag}>(.*?)</{self.think_tag}>{self._code.pattern}", re.DOTALL)
 
 
-def parse_action(text: str, think: str = "think", code: str = "code") -> Action | Malformed:
-    """Parse a model turn strictly. Every text maps to exactly one Action or one Malformed; nothing raises."""
-    for tag in (think, code):
-        opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
-        if opened == 0:
-            return Malformed(f"there is no <{tag}> block")
-        if closed == 0:
-            return Malformed(f"the <{tag}> block is not closed")
-        if opened > 1 or closed > 1:
-            return Malformed(f"there is more than one <{tag}> block")
-    match = _grammar(think, code).fullmatch(text)
-    if match is None:
-        return Malformed(f"an action is <{think}>…</{think}> then <{code}>…</{code}> and nothing around them")
-    if not match[2].strip():
-        return Malformed(f"the <{code}> block is empty")
-    return Action(match[1].strip(), match[2].strip())
+def _misused(text: str, tag: str) -> str | None:
+    """Why a tag does not stand exactly once."""
+    opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
+    if opened == 0:
+        return f"there is no <{tag}> block"
+    if closed == 0:
+        return f"the <{tag}> block is not closed"
+    if opened > 1 or closed > 1:
+        return f"there is more than one <{tag}> block"
+    return None
+
+
+def _misused_fence(text: str) -> str | None:
+    """Why there is not exactly one block: a line that opens it and, later, a line that closes it."""
+    lines = [line.rstrip() for line in text.split("\n") if line.startswith("```")]
+    if not lines or FENCE not in lines:
+        return f"there is no line {FENCE} that opens a block"
+    if lines == [FENCE]:
+        return f"the {FENCE} block is not closed by a line ```"
+    if lines != [FENCE, "```"]:
+        return "there is more than one ``` block" if len(lines) > 2 else f"a block opens with {FENCE} and closes with ```"
+    return None

@@ -4,10 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agent.protocol import CodeStyle, Grammar, Thinking
+from agent.template import Argument
+
 SYSTEM_PROMPT = (
-    "You solve a task by writing Python cells for a notebook. Each turn, think inside <{think}></{think}>, then write one cell "
-    "inside <{code}></{code}>. Its output comes back inside <output></output>; variables persist from cell to cell. Keep what "
-    "you must not forget with notepad.add_facts([...]), notepad.add_todo([...]) and notepad.write_draft(text): older output may "
+    "You solve a task by writing Python cells for a notebook. Each turn, {form}. Its output comes back inside <output></output>; "
+    "variables persist from cell to cell. Keep what you must not forget with notepad.add_facts([...]), "
+    "notepad.add_todo([...]) and notepad.write_draft(text): older output may "
     "vanish, the notepad stays. history[i] is cell i as it was; print(context) lists the cells in view, context.drop(i), "
     "context.summarise([i, j], text), context.pin(i) and context.recall(i) change them. End with submit_final_answer(answer).\n"
     "Tools:\n{tools}"
@@ -36,9 +39,20 @@ class AgentSettings(BaseModel):
     summary_prompt: str = Field(SUMMARY_PROMPT, description="asks for a summary, may use {tokens}; trim soft only")
     cell_timeout_s: float = Field(30.0, gt=0)
     deadline_s: float = Field(240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored")
-    think_tag: str = Field("think", pattern=r"^[a-z_]+$")
-    code_tag: str = Field("code", pattern=r"^[a-z_]+$")
-    system_prompt: str = Field(SYSTEM_PROMPT, description="may use {think}, {code} and {tools}")
+    thinking: Thinking = Field(
+        "tag",
+        description="tag: asked to think inside think_tag; native: a reasoning model does so by itself, with any text inside",
+    )
+    think_tag: str = Field("think", pattern=r"^[a-z_]+$", description="thinking tag only")
+    code_style: CodeStyle = Field("tag", description="tag: a cell inside code_tag; fence: a ```python block")
+    code_tag: str = Field("code", pattern=r"^[a-z_]+$", description="code_style tag only")
+    template_arguments: dict[str, Argument] = Field(
+        {}, description="for the model's chat template, such as enable_thinking or date_string"
+    )
+    system_prompt: str = Field(
+        SYSTEM_PROMPT,
+        description="may use {form} (how to write an action), {tools} and, where they are asked for, {think} and {code}",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "AgentSettings":
@@ -52,11 +66,16 @@ class AgentSettings(BaseModel):
         self._refuse_idle()
         if self.think_tag == self.code_tag:
             raise ValueError("think_tag and code_tag must differ")
+        if self.thinking == "native" and self.think_tag != "think":
+            raise ValueError("think_tag does nothing with native thinking: leave it out")
+        if self.code_style == "fence" and self.code_tag != "code":
+            raise ValueError("code_tag does nothing with code_style fence: leave it out")
         try:
             self.render_system_prompt("")
         except (KeyError, IndexError, ValueError) as error:
             raise ValueError(
-                f"system_prompt may use {{think}}, {{code}} and {{tools}} only, other braces doubled: {error}"
+                f"system_prompt may use {{form}}, {{tools}}, {{think}} (thinking tag) and {{code}} (code_style tag) only, "
+                f"other braces doubled: {error}"
             ) from error
         try:
             self.render_summary_prompt()
@@ -71,7 +90,16 @@ class AgentSettings(BaseModel):
                 raise ValueError(f"{name} does nothing with trim {self.trim}; leave it out or choose another trim")
 
     def render_system_prompt(self, tools: str) -> str:
-        return self.system_prompt.format(think=self.think_tag, code=self.code_tag, tools=tools).rstrip()
+        names = {"form": self.grammar.form, "tools": tools}
+        if self.thinking == "tag":
+            names["think"] = self.think_tag
+        if self.code_style == "tag":
+            names["code"] = self.code_tag
+        return self.system_prompt.format(**names).rstrip()
+
+    @property
+    def grammar(self) -> Grammar:
+        return Grammar(self.thinking, self.think_tag, self.code_style, self.code_tag)
 
     def render_summary_prompt(self) -> str:
         return self.summary_prompt.format(tokens=self.summary_tokens)

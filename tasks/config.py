@@ -5,9 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent.errors import ToolError
 from agent.policy import Sampling
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
+from agent.tools.library import own_tool
 from infra.engine.settings import EngineSettings
 from infra.ray_cluster import RaySettings
 from infra.storage import StorageSettings
@@ -15,7 +17,7 @@ from infra.tracking import TrackingSettings
 from sandbox.settings import SandboxSettings
 from tasks import data
 from tasks.advantage.settings import GROUP_RELATIVE, AdvantageSettings
-from tasks.data import DataSettings, GeneratedData
+from tasks.data import DataSettings, FileData, GeneratedData
 from tasks.errors import ConfigError
 from tasks.policy import PolicySettings, local_config
 from tasks.reward.settings import RewardSettings
@@ -101,7 +103,7 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
         raise ConfigError(
             f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
         )
-    if model is not None and ChatTokenizer.load(config.policy.path).vocab_size > model["vocab_size"]:
+    if model is not None and ChatTokenizer.load(config.policy.path, config.agent).vocab_size > model["vocab_size"]:
         raise ConfigError(
             f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
         )
@@ -114,8 +116,20 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
             f"rollout.episodes_per_host is {config.rollout.episodes_per_host} but sandbox.max_live only "
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
+    _check_tools(config)
     if purpose == "train":
         _check_training(config, questions)
+
+
+def _check_tools(config: RunConfig) -> None:
+    tools = config.rollout.tools
+    if tools.needs_corpus() and isinstance(config.data, FileData) and config.data.corpus is None:
+        raise ConfigError("rollout.tools names search but there is no corpus: set data.corpus, or rollout.tools.search.engine")
+    for name, place in tools.own.items():
+        try:
+            own_tool(name, place)
+        except ToolError as error:
+            raise ConfigError(f"rollout.tools.own: {error}") from error
 
 
 def _check_training(config: RunConfig, questions: int) -> None:

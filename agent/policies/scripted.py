@@ -5,7 +5,7 @@ from typing import Literal
 
 from agent.messages import Prompt
 from agent.policy import Generation
-from agent.tokens import ChatTokenizer
+from agent.tokens import Renderer
 
 
 class ScriptedPolicy:
@@ -14,7 +14,7 @@ class ScriptedPolicy:
     For tests, benchmarks and demonstrations.
     """
 
-    def __init__(self, script: Sequence[str] | Callable[[int], str], tokenizer: ChatTokenizer) -> None:
+    def __init__(self, script: Sequence[str] | Callable[[int], str], tokenizer: Renderer) -> None:
         self._script, self._tokenizer, self._step = script, tokenizer, 0
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:

@@ -78,7 +78,7 @@ class SandboxHost:
             if self._live is not None:
                 return
             passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
-            tokenizer = ChatTokenizer.load(self._plan.model_path)
+            tokenizer = ChatTokenizer.load(self._plan.model_path, self._plan.agent)
             library = Library(self._plan.rollout.tools, passages)
             await library.open()
             try:
