@@ -76,7 +76,8 @@ def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
         "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in children],
         "groups": [str(group) for top in tops for group in top.rglob("nbrl-*")],
         "mounts": sorted({*_mounts().splitlines()} - {*mounts.splitlines()}),
-        "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).iterdir()],
+        # Only these: Python's tempfile tries a folder out with a file that a kill may leave.
+        "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).glob("nbrl-*")],
     }
     return {kind: things for kind, things in found.items() if things}
 
