@@ -189,10 +189,15 @@ def _entries(top: int, path: bytes, limit: int) -> list[tuple[bytes, int]]:
 
 def _read(top: int, path: bytes, limit: int) -> bytes:
     """The bytes of a regular file of at most `limit`; ValueError says what else it is."""
-    with os.fdopen(open_beneath(top, path, os.O_RDONLY), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    descriptor = open_beneath(top, path, os.O_RDONLY)
+    try:
+        # Looked at before it is made a file, which a folder refuses without closing it.
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("not a regular file")
-        data = file.read(limit + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > limit:
         raise ValueError(f"larger than the {limit} bytes that are left for it")
     return data

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from sandbox.broker import CallHandler
 from sandbox.output import Execution
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
@@ -70,29 +71,30 @@ def check():
 """
 
 
+async def echo(arguments: dict[str, Any]) -> Any:
+    """A tool that gives back its argument `value`."""
+    return arguments["value"]
+
+
+async def big(arguments: dict[str, Any]) -> Any:
+    """A tool with the longest answer that is allowed."""
+    return "x" * (MIB - 100)
+
+
+TOOLS: dict[str, CallHandler] = {"echo": echo, "big": big}
+
+
 class Kernel:
-    """A kernel, what it said, and what it asked of the host."""
+    """A kernel and all that it said."""
 
     def __init__(self, arena: "Arena") -> None:
         self._arena = arena
         self._stack = AsyncExitStack()
         self.closed = False
         self.said: list[str] = []
-        self.calls: list[str] = []
 
     async def open(self, pool: KernelPool) -> None:
-        self.kernel = await self._stack.enter_async_context(pool.kernel(self._answer))
-
-    async def _answer(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Tools: `echo` gives back its `value`, `big` a megabyte, the host's most generous answer."""
-        if len(self.calls) < 10_000:
-            self.calls.append(name)
-        match name:
-            case "echo":
-                return arguments["value"]
-            case "big":
-                return "x" * (MIB - 100)
-        raise LookupError(f"no tool called {name}")
+        self.kernel = await self._stack.enter_async_context(pool.kernel(TOOLS))
 
     def run(self, code: str, *, timeout: float = 60.0, expressions: dict[str, str] | None = None) -> Execution:
         done = self._arena.wait(self.kernel.execute(code, timeout=timeout, expressions=expressions))
@@ -109,7 +111,7 @@ class Kernel:
         """How many attempts of the cell were refused; that it made some, and none that succeeded, is asserted."""
         said = self.text(code + "\nprint(len(refusals), did[:20])")
         count, done = said.splitlines()[-1].split(maxsplit=1)
-        assert done == "[]"
+        assert done == "[]", done
         assert int(count) > 0
         return int(count)
 
@@ -128,6 +130,7 @@ class Arena:
         self.settings = SandboxSettings(
             provisioner=provisioner, warm=0, max_live=4, memory_mb=256, max_processes=48, max_open_files=128,
             workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, interrupt_grace_s=0.5,
+            calls_per_s=1e6,
         )  # fmt: skip
         self.canaries = Canaries(self.settings.unprivileged_uid)
         # Names of sockets must fit in 108 bytes.
@@ -203,7 +206,7 @@ class Arena:
         assert done.status == "ok", done
         answer = done.expressions["state"]["data"]["text/plain"]
         assert ast.literal_eval(answer) == self._expected
-        assert self.sibling.calls == []
+        assert self.sibling.kernel.broker.calls == []
         self._victim = self._born()
         first = self._victim.run("import os; print(os.listdir(), {*os.listdir('/tmp')} - {'.ipython'}, 6 * 7)")
         assert [output.text for output in first.outputs] == ["[] set() 42\n"], first
