@@ -1,9 +1,19 @@
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
+from agent.estimate import EstimatingRenderer
+from agent.tokens import UNKNOWN, ChatTokenizer
 from tests.tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
+TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
+SHIPPED = ChatTokenizer.load(TINY)
+BARE = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+BARE.encode_special_tokens = True
+ESTIMATE = EstimatingRenderer()
 
 
 def test_a_marker_inside_a_message_cannot_end_the_turn() -> None:
@@ -22,3 +32,29 @@ def test_history_keeps_the_sampled_ids_and_closes_them_once() -> None:
     assert TOKENIZER.history(closed) == TOKENIZER.history(closed[:-1])
     head = TOKENIZER.generation_prompt()
     assert TOKENIZER.history(closed)[len(head) : len(head) + len(closed)] == closed
+
+
+@given(st.text(max_size=60) | st.lists(st.sampled_from(["\n", "user", " ", "<", "Vemil", "<|im_end|>"])).map("".join))
+def test_the_shipped_policy_reads_turns_piece_by_piece(text: str) -> None:
+    """It was trained on ids of glue and text apart: its pieces end at line breaks, so together they are the same."""
+
+    def ids(part: str) -> list[int]:
+        return BARE.encode(part, add_special_tokens=False).ids
+
+    assert SHIPPED.message("user", text) == [1, *ids("user\n"), *ids(text), 2, *ids("\n")]
+    assert SHIPPED.generation_prompt() == [1, *ids("assistant\n")]
+    assert SHIPPED.history([*ids(text), 2]) == [1, *ids("assistant\n"), *ids(text), 2, *ids("\n")]
+    assert SHIPPED.encode_action(text) == [*ids(text), 2]
+    assert (SHIPPED.end_id, SHIPPED.stop_ids, SHIPPED.opened) == (2, [2], "")
+
+
+@given(st.text(max_size=60), st.lists(st.integers(0, 100), max_size=20))
+def test_without_a_tokenizer_ids_are_unknown_and_their_number_an_estimate(text: str, sampled: list[int]) -> None:
+    ids = ESTIMATE.message("user", text)
+    assert set(ids) == {UNKNOWN}
+    assert len(ids) == -(-len(text.encode()) // 4) + 4
+    assert ESTIMATE.encode_action(text) == ids[4:]
+    history = ESTIMATE.history(sampled)
+    assert len(history) == len(sampled) + 4
+    assert set(history) == {UNKNOWN}
+    assert len(ESTIMATE.generation_prompt()) < 4

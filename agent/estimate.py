@@ -1,0 +1,35 @@
+"""A renderer for hosted chat models, whose tokenizer is not here."""
+
+from typing import NoReturn
+
+from agent.messages import Role
+from agent.tokens import UNKNOWN
+
+BYTES_PER_TOKEN = 4
+TURN_TOKENS = 4  # markers and role of a turn; three of them stand before its text
+OPENING_TOKENS = 3
+
+
+class EstimatingRenderer:
+    """A Renderer whose ids are all UNKNOWN; only their number means something: a token for every 4 bytes of UTF-8, rounded up.
+
+    English has about 4 bytes a token, Chinese (3 bytes a character) about 3, code and digits fewer: leave room for it.
+    """
+
+    def message(self, role: Role, text: str) -> list[int]:
+        return self._unknown(TURN_TOKENS) + self.encode_action(text)
+
+    def generation_prompt(self) -> list[int]:
+        return self._unknown(OPENING_TOKENS)
+
+    def history(self, sampled: list[int]) -> list[int]:
+        return self._unknown(TURN_TOKENS + len(sampled))
+
+    def encode_action(self, text: str) -> list[int]:
+        return self._unknown(-(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN))
+
+    def decode(self, ids: list[int]) -> NoReturn:
+        raise RuntimeError("unknown ids have no text: a policy without a tokenizer sets Generation.text")
+
+    def _unknown(self, count: int) -> list[int]:
+        return [UNKNOWN] * count
