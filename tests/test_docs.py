@@ -1,13 +1,15 @@
 import importlib.util
 from pathlib import Path
 
-SETTINGS = Path("docs/settings.py")
+import pytest
 
 
-def test_the_settings_page_is_what_the_models_say() -> None:
-    spec = importlib.util.spec_from_file_location("settings_page", SETTINGS)
+@pytest.mark.parametrize("name", ["settings", "hostile"])
+def test_a_written_page_is_what_its_writer_says(name: str) -> None:
+    writer = Path("docs", f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{name}_page", writer)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert Path("docs/settings.md").read_text(encoding="utf-8") == module.page(), "run: python docs/settings.py"
+    assert writer.with_suffix(".md").read_text(encoding="utf-8") == module.page(), f"run: python {writer}"

@@ -1,0 +1,75 @@
+"""Writes docs/hostile.md from the tests in tests/hostile, so that each line of the page is kept by a test. It runs none of them.
+
+Usage: python docs/hostile.py
+"""
+
+import ast
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("hostile.md")
+TESTS = Path(__file__).parent.parent / "tests/hostile"
+HEAD = """# Hostile cells
+
+What cells try, what stops them, and what comes of it. Each row is a test of `tests/hostile`, run against both ways to start a
+kernel (`zygote`, `bubblewrap`), as root and as an ordinary user. Written by `docs/hostile.py` from those tests.
+
+## Threat model
+
+A model writes the cells; we assume that it wants out, or wants reward that it did not earn. It may run any code that an
+unprivileged process can, for as long as its trajectory lasts. It must not reach:
+
+- the host: its files, processes, environment, network, devices, settings, its memory beyond the kernel's limits;
+- its siblings and the zygote: their memory, files, keys, life;
+- what earns reward: ground truth, scores, other trajectories, keys of services.
+
+A test does not ask whether an exception came up inside. After each cell, whatever it was, the same is examined from outside: a
+sibling kernel still has the secrets in its memory, environment and files, and nobody connected to it; the zygote is the same
+process, with the same limits and priority; canaries on the host (a writable file, an environment variable, a process of the
+kernels' own user, listeners on TCP, UDP, abstract and named sockets) are untouched; no output ever held one of their secrets;
+no process, file, socket or mount of the victim is left after its end; this process's memory and descriptors stayed within
+bounds; a new kernel is clean.
+
+## What cannot be prevented
+
+- **A cell speaks for its own kernel.** They are one process, so a cell can send `idle`, outputs, an `execute_reply`, a state
+  that the agent's prelude never made. The host takes such messages for what they are: text that was observed, an answer that
+  could have been submitted. Ground truth and scoring are not in any kernel, so the lie earns what its text earns.
+- **Time and load.** Kernels share processors and caches. A cell can slow its siblings within its share, and measure them: side
+  channels by timing, the page cache and advisory locks (`flock`) on shared read-only files remain. Do not run what must not
+  learn of each other on one machine.
+- **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc` shows the machine's
+  processors, memory and system version. No content comes with them.
+- **Memory as a whole, without control groups.** Rlimits bind a process: a kernel may then take `memory_mb` times
+  `max_processes`, and shared memory that no rlimit counts. With control groups the kernel as a whole is bounded;
+  `sandbox.require` can demand them.
+- **Counts that only the zygote's kernels have:** inodes of their tmpfs and terminals. A kernel of the `bubblewrap` provisioner
+  can use up the machine's terminals but for the host's own reserve, while it lives.
+- **Holes in the system's kernel.** All of this leans on it. For more, put the machine that hosts sandboxes in a virtual
+  machine.
+"""
+
+
+def _row(test: ast.FunctionDef) -> str:
+    """The row of one test; a KeyError or StopIteration says that its mark is missing or incomplete."""
+    calls = [decorator for decorator in test.decorator_list if isinstance(decorator, ast.Call)]
+    mark = next(call for call in calls if ast.unparse(call.func) == "pytest.mark.attack")
+    said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in mark.keywords}
+    cells = (said["tried"], said["wall"], said["effect"], f"`{test.name.removeprefix('test_')}`")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page() -> str:
+    lines = [HEAD]
+    for path in sorted(TESTS.glob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        title, _, text = (ast.get_docstring(tree) or "").partition("\n")
+        lines.append(f"\n## {title}\n")
+        lines += [text.strip() + "\n"] if text.strip() else []
+        lines.append("| tried | what stops it | effect | test |\n|---|---|---|---|")
+        tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        lines += [_row(test) for test in tests]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

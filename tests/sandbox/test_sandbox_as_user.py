@@ -1,0 +1,30 @@
+"""The sandbox as an ordinary user: without root there is no other uid to hide behind, and often no control group."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_UID = 1000
+_CHECKOUT = Path(__file__).parents[2]
+_TESTS = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", "tests/sandbox/test_sandbox_pool.py"]
+
+
+@pytest.mark.timeout(900)
+def test_hostile_cells_meet_the_same_walls_as_an_ordinary_user() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("this is an ordinary user already: these tests have been run so")
+    home = tempfile.mkdtemp(prefix="nbrl-user-")
+    os.chown(home, _UID, _UID)
+    try:
+        command = [sys.executable, str(Path(__file__).with_name("as_user.py")), str(_UID), str(_CHECKOUT), home, *_TESTS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        assert " passed" in done.stdout
+        assert "skipped" not in done.stdout
+    finally:
+        shutil.rmtree(home)
