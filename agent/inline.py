@@ -13,7 +13,6 @@ from agent.kernel import CellResult
 from agent.prelude import state_expression
 from agent.trajectory import Output
 
-
 _compile = lru_cache(maxsize=64)(compile)
 
 

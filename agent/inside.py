@@ -60,7 +60,7 @@ class Notepad:
 
     def remove_todo(self, index: int) -> None:
         """Take item `index` out of the plan."""
-        self.plan.remove(self._item(index))
+        del self.plan[self._place(self.plan, index, "plan")]
 
     def clear_todo(self) -> None:
         """Empty the plan."""

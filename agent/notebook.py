@@ -40,7 +40,7 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
     cells = [_markdown("task", f"# Task\n\n{literal(trajectory.question)}", {})]
     executed = 0
     for index, (step, reward) in enumerate(zip(trajectory.steps, steps, strict=True)):
-        executed += not step.malformed
+        executed += step.kind == "cell" and not step.malformed
         cells += _step(index, step, reward, executed)
     cells.append(_markdown("answer", _ending(trajectory), {}))
     facts = trajectory.model_dump(mode="json", exclude={"nodes", "steps"})
@@ -105,6 +105,8 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
     head = f"### Step {index + 1}\n\n{literal(step.think)}"
     if step.malformed:
         return [_markdown(f"{name}-malformed", f"{head}\n\n**Malformed action:** {literal(step.malformed)}", metadata)]
+    if step.kind == "summary":
+        return [_markdown(f"{name}-summary", f"{head}\n\n**Summary:** {literal(step.observation)}", metadata)]
     code = new_code_cell(_printable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
     code.outputs = [_output(output, count) for output in step.outputs]
     if step.cell_status in _NOTICES:

@@ -40,13 +40,13 @@ def action(index: int, step: Step) -> Iterator[RenderableType]:
     yield plain(step.think, "italic")
     if step.malformed:
         yield plain(f"malformed: {step.malformed}", "red")
-    else:
+    elif step.kind == "cell":
         yield Syntax(plain(step.code).plain, "python", background_color="default", word_wrap=True)
 
 
 def observation(step: Step) -> Iterator[RenderableType]:
     """What came of it."""
     if not step.malformed:
-        yield plain(step.observation or "(no output)", "red" if step.cell_status != "ok" else "cyan")
+        yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
         yield plain(f"  {call.name}({call.arguments}) → {call.result}", "dim")

@@ -1,6 +1,6 @@
 """Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
 
-from agent.trajectory import Trajectory
+from agent.trajectory import Step, Trajectory
 from infra.tracking import Span, Tracking
 from tasks.scope import Scope
 
@@ -13,12 +13,12 @@ def spans(trajectory: Trajectory) -> list[Span]:
         thought, ran = clock + int(step.policy_seconds * 1e9), clock + int((step.policy_seconds + step.kernel_seconds) * 1e9)
         found.append(
             Span(
-                name=f"step {number}: think",
+                name=f"step {number}: {'think' if step.kind == 'cell' else 'summarise'}",
                 kind="LLM",
                 start_ns=clock,
                 end_ns=thought,
                 inputs={"notepad": step.notepad},
-                outputs={"think": step.think, "code": step.code, "malformed": step.malformed},
+                outputs=_said(step),
             )
         )
         if step.code:
@@ -34,6 +34,12 @@ def spans(trajectory: Trajectory) -> list[Span]:
             )
         clock = ran
     return found
+
+
+def _said(step: Step) -> dict[str, str]:
+    if step.kind == "summary":
+        return {"think": step.think, "summary": step.observation, "malformed": step.malformed}
+    return {"think": step.think, "code": step.code, "malformed": step.malformed}
 
 
 def log_traces(tracking: Tracking, scope: Scope, trajectories: list[Trajectory]) -> None:

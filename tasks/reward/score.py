@@ -28,7 +28,12 @@ MIN_THINK, MIN_CODE = 10, 5
 
 
 def format_of(step: Mapping[str, Any]) -> float:
-    """1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0."""
+    """1 for a well-formed action that thinks in more than 10 characters and codes in more than 5, else 0.
+
+    A summary is well-formed when it is not empty.
+    """
+    if step["kind"] == "summary":
+        return float(not step["malformed"])
     return float(not step["malformed"] and len(step["think"].strip()) > MIN_THINK and len(step["code"].strip()) > MIN_CODE)
 
 
@@ -41,7 +46,10 @@ def execution_of(step: Mapping[str, Any]) -> float:
 
 
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
-    """Rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`."""
+    """Rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`.
+
+    A summary runs no cell: it earns nothing for execution and takes nothing from what the cells can earn.
+    """
     steps = row["steps"]
     answer = row["answer"] if row["answer"] and row["answer"].strip() else None
     em = exact_match(answer, row["answers"]) if answer else 0.0
@@ -50,9 +58,9 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
     qa = weights.f1 * overlap + weights.exact * em + weights.answered * (answer is not None)
     formats = [format_of(step) for step in steps]
     executions = [execution_of(step) for step in steps]
-    count = max(1, len(steps))
+    count, cells = max(1, len(steps)), max(1, sum(step["kind"] == "cell" for step in steps))
     rewards = [
-        settings.format * good / count + settings.execution * ran / count for good, ran in zip(formats, executions, strict=True)
+        settings.format * good / count + settings.execution * ran / cells for good, ran in zip(formats, executions, strict=True)
     ]
     if rewards:
         rewards[-1] += settings.qa * qa
@@ -68,7 +76,7 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
         "f1": overlap,
         "answered": float(answer is not None),
         "format": sum(formats) / count,
-        "execution": sum(executions) / count,
+        "execution": sum(executions) / cells,
     }
 
 

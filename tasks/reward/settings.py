@@ -14,7 +14,7 @@ class QaWeights(BaseModel):
 
 
 class RewardSettings(BaseModel):
-    """Step reward = qa·QA (last step) + format·format/T + execution·execution/T for a trajectory of T steps."""
+    """Step reward = qa·QA (last step) + format·format/T + execution·execution/C for T steps, C of them cells."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

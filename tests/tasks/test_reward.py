@@ -9,6 +9,7 @@ def step(
     think: str = "a long enough thought", code: str = "print(1)", malformed: str = "", status: str = "ok", kinds: tuple = ()
 ) -> dict:
     return {
+        "kind": "cell",
         "think": think,
         "code": code,
         "malformed": malformed,
@@ -82,3 +83,12 @@ def test_a_wrong_answer_earns_having_answered_and_no_answer_nothing() -> None:
 def test_a_trajectory_without_steps_scores_nothing() -> None:
     scored = score(row(None, ["Keldra"], []), RewardSettings())
     assert (scored["step_rewards"], scored["total"]) == ([], 0.0)
+
+
+def test_a_summary_earns_format_and_takes_nothing_from_execution() -> None:
+    summary = step(think="", code="", status="none") | {"kind": "summary"}
+    empty = summary | {"malformed": "the summary is empty"}
+    assert (format_of(summary), format_of(empty)) == (1.0, 0.0)
+    scored = score(row("Keldra", ["Keldra"], [step(), summary, step()]), RewardSettings())
+    assert scored["step_rewards"] == pytest.approx([0.1 / 3 + 0.05, 0.1 / 3, 0.1 / 3 + 0.05 + 0.8])
+    assert (scored["total"], scored["execution"], scored["format"]) == pytest.approx((1.0, 1.0, 1.0))

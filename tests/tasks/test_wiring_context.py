@@ -1,0 +1,81 @@
+"""The context bound to variables, in a real sandboxed kernel: what the host tells is heard before the cell that asks for it."""
+
+import asyncio
+import json
+
+import pytest
+
+from agent.episode import Episode
+from agent.prelude import prelude
+from agent.settings import AgentSettings
+from agent.tools.base import Toolbox
+from agent.trajectory import Status, Trajectory
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.rollout.wiring import SandboxedKernel
+from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, settings
+
+
+def play(policy: Asked, chosen: AgentSettings) -> Trajectory:
+    async def run() -> Trajectory:
+        async with KernelPool(SandboxSettings(warm=0), prelude=prelude([])) as pool, pool.kernel({}) as kernel:
+            return await Episode(TASK, policy, SandboxedKernel(kernel), Toolbox([]), TOKENIZER, chosen).run()
+
+    return asyncio.run(run())
+
+
+def test_a_cell_sees_the_one_before_it_and_changes_the_view() -> None:
+    cells = [
+        act("print('first')"),
+        act("print(history[0].output, len(history))\nprint(context)"),
+        act("1 / 0"),
+        act("print(history[-1].output)\ncontext.drop(0)\ncontext.pin(1)"),
+        act("context.summarise([1, 2], 'lines')\ncontext.recall(0)\n1 / 0"),
+        act("print(context)\nnotepad.add_todo(['a', 'b'])\nnotepad.mark_doing(1)"),
+        act("submit_final_answer(history[5].code)"),
+    ]
+    policy = Asked(cells)
+    trajectory = play(policy, settings(context_tokens=5000))
+    steps = trajectory.steps
+    assert steps[1].observation.startswith("first 1\ncell 0, ")
+    assert steps[3].observation == "ZeroDivisionError: division by zero"
+    assert "first" not in policy.texts[4].split("<output>", 1)[1].split("</output>")[0]
+    assert [line.split(",")[0] for line in steps[5].observation.split("\n")] == [
+        "cell 0",
+        "cells 1",
+        "cell 3",
+        "cell 4",
+        "this is cell 5",
+    ]
+    assert "[ ] a\n[~] b" in policy.texts[6]
+    assert trajectory.answer == steps[5].code
+
+
+def test_soft_trimming_keeps_everything_in_reach() -> None:
+    look = act("import json\nprint(json.dumps([cell.output for cell in history]))")
+    trajectory = play(Asked([*[act(f"print('cell{i} ' * 15)") for i in range(7)], look]), settings(trim="soft"))
+    assert trajectory.status is Status.STEP_LIMIT
+    *before, last = [step for step in trajectory.steps if step.kind == "cell"]
+    assert len(trajectory.steps) > 8
+    assert json.loads(last.observation) == [step.observation for step in before]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "del _nbrl_state, notepad, context, history",
+        "_nbrl_state = notepad = context = history = 5",
+        "notepad.plan.append(notepad.plan)\nnotepad.draft = float('nan')",
+        "notepad.facts = ['\\ud800' * 10**6] * 100",
+        "_nbrl_state.requests = [{'do': 'drop', 'cells': [-1, True, 10**30]}] * 10**4",
+        "_nbrl_state.requests.append(_nbrl_state.requests)",
+        "get_ipython().get_parent = lambda: 1 / 0",
+        "get_ipython().user_expressions = lambda e: {'state': {'data': {'application/json': {'requests': [[]], 'answer': 3}}}}",
+        "_nbrl_state._repr_json_ = lambda: {'notepad': {}, 'requests': [{'do': 'pin', 'cells': [-5]}]}",
+    ],
+)
+def test_an_attack_on_the_notebook_costs_its_own_agent_only(attack: str) -> None:
+    policy = Asked([act(attack), act("print('goes on')"), act("context.drop(0)"), act("submit_final_answer(1)")])
+    trajectory = play(policy, settings(context_tokens=5000, max_steps=4))
+    assert trajectory.status in (Status.ANSWERED, Status.STEP_LIMIT)
+    assert trajectory.steps[1].observation == "goes on"
