@@ -49,7 +49,7 @@ class KernelPool:
         self._zygote_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        descriptors.allow(self._settings.max_live)
+        descriptors.allow(self._settings)
         await asyncio.to_thread(compile_once)
         self._refill()
         return self
