@@ -14,7 +14,10 @@ TINY = Path("infra/policies/tiny").resolve()
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Answers the n-th generation with the n-th action, later ones with the last; None keeps the client waiting."""
+    """Answers the n-th generation with the n-th action, later ones with the last; None keeps the client waiting.
+
+    After `fail_after` generations it answers 500.
+    """
 
     def __init__(self, actions: list[str | None], sglang: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -23,6 +26,7 @@ class ModelServer(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.ended = threading.Event()
+        self.fail_after: int | None = None
 
     @property
     def url(self) -> str:
@@ -53,6 +57,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.server.headers.append(dict(self.headers))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.fail_after is not None and len(self.server.asked) >= self.server.fail_after:
+            self._answer({"error": "out of order"}, 500)
+            return
         match self.path:
             case "/generate" if self.server.sglang:
                 ids = self.server.tokenizer.encode_action(self.server.next_action(body))

@@ -1,0 +1,212 @@
+"""`nbrl agent` against a server that plays written actions, in a real sandbox, with the training stack out of reach."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from agent.trajectory import Status, Trajectory
+from tests.flows.model_server import ModelServer, act, model_server
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FORBIDDEN = ("ray", "prefect", "torch", "mlflow", "transformers", "boto3", "s3fs", "pandas", "matplotlib", "safetensors")
+START = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {FORBIDDEN!r}:
+            raise ModuleNotFoundError("no module named " + name + ": it is not installed without extras")
+sys.meta_path.insert(0, Refuse())
+sys.argv[0] = "nbrl"
+from flows.cli import main
+main()
+"""
+ANSWER = act("submit_final_answer(x + 22)")
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", START, "agent", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"} | environment,
+    )
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    process = start(folder, *arguments, **environment)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+@pytest.fixture(params=["sglang", "chat"])
+def speaks(request: pytest.FixtureRequest) -> bool:
+    """Whether the server is a SGLang server."""
+    return bool(request.param == "sglang")
+
+
+def test_a_question_is_answered_shown_and_saved(tmp_path: Path, speaks: bool) -> None:
+    with model_server(act("x = 20\nprint('seen')", "[red]look[/red] \x1b[2J"), "no tags", ANSWER, sglang=speaks) as server:
+        done = run(tmp_path, "What is it?", "--endpoint", server.url)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    for words in (
+        "What is it?",
+        "[red]look[/red] \ufffd[2J",
+        "print('seen')",
+        "seen\n",
+        "no <think> block",
+        "answered after 3 steps",
+    ):
+        assert words in done.stderr
+    assert "\x1b" not in done.stderr
+    (saved,) = tmp_path.glob("nbrl-*.ipynb")
+    assert saved.name in done.stderr
+    made = nbformat.read(saved, 4)
+    nbformat.validate(made)
+    assert made.cells[2].outputs[0].text == "seen\n"
+
+
+def test_the_trajectory_comes_as_json_and_nothing_is_saved(tmp_path: Path, speaks: bool) -> None:
+    with model_server(act("print('\\ud800')"), act("submit_final_answer('ok')"), sglang=speaks) as server:
+        done = run(tmp_path, "q", "--endpoint", server.url, "--json", "--quiet", "--no-save", "--seed", "5")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = Trajectory.model_validate_json(done.stdout)
+    assert (found.status, found.answer, len(found.steps)) == (Status.ANSWERED, "ok", 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "corpus.jsonl").write_text('{"text": "Tilo was born in Keldra."}\n"The Vorn is a river."\n')
+    picture = (
+        "import struct, zlib\nfrom IPython.display import Image\n"
+        "part = lambda k, b: struct.pack('>I', len(b)) + k + b + struct.pack('>I', zlib.crc32(k + b))\n"
+        "head = part(b'IHDR', struct.pack('>IIBBBBB', 64, 48, 8, 0, 0, 0, 0))\n"
+        "body = part(b'IDAT', zlib.compress((b'\\0' + b'x' * 64) * 48)) + part(b'IEND', b'')\n"
+        "Image(data=bytes([137]) + b'PNG\\r\\n' + bytes([26, 10]) + head + body)"
+    )
+    cells = [
+        "print(open('data.csv').read(), search('Tilo born'), inspect_file('data.csv'))",
+        picture,
+        "submit_final_answer('ok')",
+    ]
+    with model_server(*map(act, cells)) as server:
+        files = ["--file", str(tmp_path / "data.csv"), "--corpus", str(tmp_path / "corpus.jsonl")]
+        done = run(tmp_path, "q", "--endpoint", f"{server.url}/v1", *files, "--save", "out.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert "Tilo was born in Keldra." in done.stderr
+    assert done.stderr.count("1,2") >= 2
+    assert "[image 64x48]" in done.stderr
+    assert "data.csv" in json.dumps(server.asked[0])
+    assert "image_url" in json.dumps(server.asked[2])
+    made = nbformat.read(tmp_path / "out.ipynb", 4)
+    assert "image/png" in made.cells[4].outputs[0].data
+
+
+def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bool) -> None:
+    with model_server(act("x = 1"), sglang=speaks) as server:
+        done = run(tmp_path, "q", "--endpoint", server.url, "--max-steps", "2", "--save", "out.ipynb")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "step_limit after 2 steps" in done.stderr
+    assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.nbrl.status == "step_limit"
+
+
+def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, speaks: bool) -> None:
+    with model_server(act("import os; print(dict(os.environ))"), act("submit_final_answer(1)"), sglang=speaks) as server:
+        done = run(tmp_path, "q", "--endpoint", server.url, "--json", "--api-key-env", "MY_KEY", MY_KEY="sk-secret")
+    assert done.returncode == 0, done.stderr
+    assert {headers.get("Authorization") for headers in server.headers} == {"Bearer sk-secret"}
+    saved = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert "sk-secret" not in done.stdout + done.stderr + saved
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_done_before_ctrl_c_is_saved(tmp_path: Path, ending: signal.Signals) -> None:
+    with model_server(act("print('done before')"), None, sglang=True) as server:
+        process = start(tmp_path, "q", "--endpoint", server.url, "--save", "out.ipynb")
+        try:
+            _wait_for(server, 2)
+            process.send_signal(ending)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "what was done until then is in out.ipynb" in err
+    made = nbformat.read(tmp_path / "out.ipynb", 4)
+    assert made.cells[2].outputs[0].text == "done before\n"
+
+
+def _wait_for(server: ModelServer, requests: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(server.asked) < requests:
+        assert time.monotonic() < deadline, "the model was not asked in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--endpoint", "http://127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
+        (["--endpoint", "ftp://x"], "is not an address"),
+        (["--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no key"),
+        (["--file", "missing.csv"], "there is no file missing.csv"),
+        (["--corpus", "missing.txt"], "missing.txt cannot be read"),
+        (["--tools", "serch"], "did you mean 'search'"),
+        (["--tools", "search"], "give --corpus FILE or --web ENGINE"),
+        (["--tools", "visual_qa"], "name it by --model"),
+        (["--mcp", "/no/such/program"], "the MCP server mcp cannot be reached"),
+        (["--tool-settings", "missing.yaml"], "missing.yaml cannot be read"),
+        (["--max-steps", "0"], "--max-steps: "),
+        (["--context-tokens", "100"], "must be below context_tokens"),
+        (["--temperature", "-1"], "--temperature: "),
+        (["--save", "no/folder.ipynb"], "there is no folder no"),
+        (["--tokenizer", "."], "tokenizer.json"),
+    ],
+)
+def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
+    with model_server(ANSWER, sglang=True) as server:
+        done = run(tmp_path, "q", "--endpoint", server.url, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert done.stderr.count("nbrl: ") == 1
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_fails_is_an_error_after_what_was_done_is_saved(tmp_path: Path) -> None:
+    with model_server(act("print('before')"), "", sglang=False) as server:
+        server.fail_after = 1
+        done = run(tmp_path, "q", "--endpoint", server.url, "--save", "out.ipynb")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "500" in done.stderr
+    assert nbformat.read(tmp_path / "out.ipynb", 4).cells[2].outputs[0].text == "before\n"
+
+
+def test_help_needs_nothing_of_the_training_stack(tmp_path: Path) -> None:
+    done = run(tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--endpoint" in done.stdout
+
+
+@pytest.mark.long
+def test_an_installation_without_extras_is_enough(tmp_path: Path) -> None:
+    uv = REPOSITORY / ".venv-uv/bin/uv"
+    venv = tmp_path / "venv"
+    make = [[uv, "venv", "-q", "--python", sys.executable, venv], [uv, "pip", "install", "-q", "--python", venv, REPOSITORY]]
+    for command in make:
+        subprocess.run(list(map(str, command)), check=True, timeout=900)
+    with model_server(act("x = 20"), ANSWER, sglang=True) as server:
+        command = [str(venv / "bin/nbrl"), "agent", "q", "--endpoint", server.url, "--no-save", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
