@@ -1,12 +1,15 @@
-"""Joins the agent's protocols to the sandbox's kernel."""
+"""Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
 
+import asyncio
 from functools import partial
 
 from agent.kernel import CellResult
-from agent.prelude import state_expression
+from agent.prelude import functions, state_expression
 from agent.tools.base import Toolbox
+from agent.tools.library import Library
 from agent.trajectory import Output
 from sandbox.broker import CallHandler
+from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Output as SandboxOutput
 
@@ -14,6 +17,25 @@ from sandbox.output import Output as SandboxOutput
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
     """The toolbox as a kernel's allow-list."""
     return {name: partial(toolbox.call, name) for name in toolbox.tools}
+
+
+async def equip(kernel: SandboxKernel, library: Library, ability: str) -> Toolbox:
+    """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
+
+    Raises SandboxError when the kernel cannot take them.
+    """
+
+    async def read_file(path: str) -> bytes:
+        return await asyncio.to_thread(kernel.files.read, path)
+
+    toolbox = Toolbox(library.tools(ability, read_file))
+    kernel.broker.tools = handlers(toolbox)
+    there = {tool.name for tool in library.common()}
+    if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
+        done = await kernel.execute(functions(more), silent=True)
+        if done.status != "ok":
+            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({done.status})")
+    return toolbox
 
 
 class SandboxedKernel:
