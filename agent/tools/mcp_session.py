@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.tools.service import ServiceError
@@ -103,24 +103,27 @@ class McpSession:
     async def _live(self, ready: "asyncio.Future[mcp.Client]", end: asyncio.Event) -> None:
         import mcp
 
-        transport, held = self._transport()
-        async with held, mcp.Client(transport, cache=None) as client:
+        async with AsyncExitStack() as held:
+            transport = await self._transport(held)
+            client = await held.enter_async_context(mcp.Client(transport, cache=None))
             ready.set_result(client)
             await end.wait()
 
-    def _transport(self) -> tuple[Any, AbstractAsyncContextManager[object]]:
-        """What the client connects to, and what must stay open meanwhile."""
+    async def _transport(self, held: AsyncExitStack) -> Any:
+        """What the client connects to; what must stay open meanwhile is left to `held`."""
         import httpx2
-        from mcp import StdioServerParameters
+        from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
         if self._settings.command:
             program, *arguments = self._settings.command
             environment = {name: self._variable(name) for name in self._settings.environment}
-            return StdioServerParameters(command=program, args=arguments, env=environment), nullcontext()
+            server = StdioServerParameters(command=program, args=arguments, env=environment)
+            # What it complains of may hold what it was given; it goes to no log of the host.
+            return stdio_client(server, errlog=held.enter_context(open(os.devnull, "w")))  # noqa: ASYNC230
         headers = {header: self._variable(name) for header, name in self._settings.headers.items()}
-        http = httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout_s)
-        return streamable_http_client(self._settings.url, http_client=http), http
+        http = await held.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout_s))
+        return streamable_http_client(self._settings.url, http_client=http)
 
     def _variable(self, name: str) -> str:
         value = os.environ.get(name, "")

@@ -181,7 +181,7 @@ def test_an_address_is_as_public_in_every_guise(address: ipaddress.IPv4Address) 
      "http://a.org:99999/", "javascript:alert(1)", "http://a.org/" + "x" * 3_000, "\x00"],
 )  # fmt: skip
 def test_addresses_that_are_none_are_refused(url: str) -> None:
-    with pytest.raises(PageError, match="not of the form|holds a password"):
+    with pytest.raises(PageError, match=r"not of the form|holds a password"):
         read(url)
 
 

@@ -1,0 +1,197 @@
+"""Tools of real MCP servers, over standard input and output and over streamable HTTP."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from agent.errors import ToolError
+from agent.inline import InlineKernel
+from agent.prelude import prelude
+from agent.tools.base import Toolbox, describe
+from agent.tools.library import Library
+from agent.tools.settings import McpSettings, ToolSettings
+
+T = TypeVar("T")
+LAB = str(Path(__file__).with_name("mcp_lab.py"))
+STDIO = McpSettings(command=(sys.executable, LAB), environment=("LAB_TOKEN",))
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "lab-secret")
+    monkeypatch.setenv("OTHER_KEY", "other-secret")
+
+
+@contextmanager
+def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The lab on a port of its own, and its process."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    process = subprocess.Popen([sys.executable, LAB, str(port)])
+    try:
+        for _ in range(600):
+            with socket.socket() as sock:
+                if sock.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def http() -> Iterator[McpSettings]:
+    with over_http() as (url, _):
+        yield McpSettings(url=url, headers={"X-Token": "LAB_TOKEN"})
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest) -> McpSettings:
+    chosen: McpSettings = STDIO if request.param == "stdio" else request.getfixturevalue("http")
+    return chosen
+
+
+def with_library(settings: ToolSettings, work: Callable[[Library], Awaitable[T]]) -> T:
+    async def body() -> T:
+        library = Library(settings, ["Tilo was born in Keldra."])
+        await library.open()
+        try:
+            return await work(library)
+        finally:
+            await library.close()
+
+    return asyncio.run(body())
+
+
+def settings(server: McpSettings, *more: str) -> ToolSettings:
+    return ToolSettings(default=(*more, "lab"), mcp={"lab": server})
+
+
+async def cell(library: Library, code: str) -> str:
+    tools = library.tools("qa")
+    kernel = InlineKernel(prelude(tools), Toolbox(tools).call)
+    return "".join(output.text for output in (await kernel.execute(code, 60.0)).outputs)
+
+
+def test_tools_come_with_their_schemas_and_answer_in_a_cell(server: McpSettings) -> None:
+    async def work(library: Library) -> tuple[str, str]:
+        tools = library.tools("qa")
+        return describe(tools), await cell(library, "print(add(2), add(2, b=5), lab_odd_name(['x']))\nprint(add.__doc__)")
+
+    words, said = with_library(settings(server, "search"), work)
+    assert "search(query: str) -> str: looks up the corpus" in words
+    assert "add(a: int, b: int = ...): Adds two numbers." in words
+    assert "lab_search(query: str): Finds nothing." in words
+    assert "lab_odd_name(items: list[str] | None = ...)" in words
+    assert said.startswith("3 7 {'items': ['x']}\nAdds two numbers.\n\nAnd nothing else.\n\nArgs:\n    b: the second number")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("add('x')", "the argument a does not fit: 'x' is not of type 'integer'"),
+        ("host_call('add', {})", "'a' is a required property"),
+        ("fail()", "failed with [LAB_TOKEN]"),
+    ],
+)
+def test_wrong_arguments_and_failures_are_errors_in_the_cell(code: str, reason: str) -> None:
+    async def work(library: Library) -> str:
+        return await cell(library, f"try: {code}\nexcept Exception as error: print(error)\nprint(add(1))")
+
+    said = with_library(settings(STDIO), work)
+    assert reason in said
+    assert "lab-secret" not in said
+    assert said.endswith("\n2\n")
+
+
+def test_a_server_gets_the_variables_that_are_named_and_no_other() -> None:
+    said = with_library(settings(STDIO), lambda library: cell(library, "print(environment())"))
+    assert "LAB_TOKEN" in said
+    assert "OTHER_KEY" not in said
+
+
+def test_a_server_that_dies_is_an_error_in_the_cell_and_is_started_again() -> None:
+    async def work(library: Library) -> str:
+        code = "try: die()\nexcept Exception as error: print('told:', error)\nprint(add(1))"
+        return await cell(library, code)
+
+    said = with_library(settings(STDIO), work)
+    assert said.startswith("told: the MCP server lab did not answer")
+    assert said.endswith("\n2\n")
+
+
+def test_a_server_that_is_gone_is_an_error_in_the_cell_and_the_agent_goes_on() -> None:
+    with over_http() as (url, process):
+
+        async def gone(library: Library) -> str:
+            process.kill()
+            process.wait()
+            code = "for _ in range(2):\n    try: add(1)\n    except Exception as error: print(error)\nprint('on')"
+            return await cell(library, code)
+
+        said = with_library(settings(McpSettings(url=url, timeout_s=5.0)), gone)
+    assert said.count("the MCP server lab") == 2
+    assert said.endswith("on\n")
+
+
+def test_a_slow_call_ends_and_the_next_one_is_served() -> None:
+    slow = STDIO.model_copy(update={"timeout_s": 8.0})
+
+    async def work(library: Library) -> str:
+        return await cell(library, "try: sleep(100)\nexcept Exception as error: print(error)\nprint(lab_search('x'))")
+
+    chosen = ToolSettings(default=("search", "lab"), mcp={"lab": slow})
+    said = with_library(chosen, work)
+    assert said == "the MCP server lab did not answer within 8 s\nnothing on x\n"
+
+
+def test_a_session_serves_many_calls_and_ends_with_the_library() -> None:
+    me = psutil.Process()
+
+    def servers() -> list[int]:
+        return [child.pid for child in me.children(recursive=True) if LAB in child.cmdline()]
+
+    async def work(library: Library) -> list[int]:
+        add = next(tool for tool in library.tools("qa") if tool.name == "add")
+        assert await asyncio.gather(*(add.call({"a": n}) for n in range(20))) == [n + 1 for n in range(20)]
+        return servers()
+
+    assert len(with_library(settings(STDIO), work)) == 1
+    assert servers() == []
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (McpSettings(command=("/no/such/program",)), "the MCP server lab cannot be reached"),
+        (McpSettings(command=(sys.executable, "-c", "pass")), "the MCP server lab cannot be reached"),
+        (McpSettings(command=(sys.executable, "-c", "import time; time.sleep(60)"), timeout_s=1.0), "no answer within 1 s"),
+        (McpSettings(url="http://127.0.0.1:1/mcp", timeout_s=5.0), "the MCP server lab cannot be reached"),
+        (STDIO.model_copy(update={"environment": ("NOT_SET_HERE",)}), "set NOT_SET_HERE in the environment"),
+        (STDIO.model_copy(update={"tools": ("add", "subtract")}), "has no tool 'subtract', it has add, search, odd-name"),
+    ],
+)
+def test_a_server_that_cannot_be_set_up_is_an_error_before_any_work(server: McpSettings, reason: str) -> None:
+    async def work(library: Library) -> None:
+        raise AssertionError("it was set up")
+
+    with pytest.raises(ToolError, match=reason):
+        with_library(settings(server), work)
+
+
+def test_some_of_its_tools_can_be_chosen() -> None:
+    async def work(library: Library) -> list[str]:
+        return [tool.name for tool in library.tools("qa")]
+
+    assert with_library(settings(STDIO.model_copy(update={"tools": ("add",)})), work) == ["add"]

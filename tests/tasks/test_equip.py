@@ -1,0 +1,102 @@
+"""A task's ability decides which tools its kernel has, in a real sandbox."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agent.kernel import CellResult
+from agent.prelude import prelude
+from agent.tools.library import Library
+from agent.tools.settings import ToolSettings
+from agent.trajectory import ToolCall
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.config import RunConfig, check
+from tasks.data import SCHEMA
+from tasks.errors import ConfigError
+from tasks.rollout.wiring import SandboxedKernel, equip
+
+SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
+
+
+def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
+    async def work() -> tuple[list[CellResult], list[ToolCall]]:
+        library = Library(ToolSettings.model_validate(settings), ["Tilo was born in Keldra."])
+        await library.open()
+        source = prelude(library.common())
+        try:
+            async with KernelPool(SandboxSettings(warm=0), prelude=source) as pool, pool.kernel() as kernel:
+                toolbox = await equip(kernel, library, ability)
+                wired = SandboxedKernel(kernel)
+                return [await wired.execute(cell, 20.0) for cell in cells], toolbox.take_calls()
+        finally:
+            await library.close()
+
+    return asyncio.run(work())
+
+
+def said(result: CellResult) -> str:
+    return "".join(output.text for output in result.outputs)
+
+
+@pytest.mark.parametrize("settings", [{}, SETTINGS])
+def test_the_default_is_search_of_the_corpus(settings: dict[str, Any]) -> None:
+    (found, helped), calls = run(settings, "one_hop", "print(search('Tilo born'))", "help(search)")
+    assert said(found) == "Tilo was born in Keldra.\n"
+    assert "search(query: str) -> str" in said(helped)
+    assert [call.name for call in calls] == ["search"]
+
+
+def test_an_ability_without_tools_has_none() -> None:
+    (named, called), calls = run(SETTINGS, "math", "search", "host_call('search', {'query': 'Tilo'})")
+    assert "NameError" in said(named)
+    assert "there is no tool 'search'; there are: none" in said(called)
+    assert calls == []
+
+
+def test_a_file_of_the_workspace_is_read_and_no_other() -> None:
+    code = """
+import os
+open('t.csv', 'w').write('a,b')
+os.symlink('/etc/passwd', 'link.txt')
+print(inspect_file('t.csv'))
+for path in ('/etc/passwd.txt', '../x.txt', 'link.txt', 'none.txt', 't.exe'):
+    try: print(inspect_file(path))
+    except RuntimeError as error: print(error)
+"""
+    (result,), calls = run(SETTINGS, "files", code)
+    lines = said(result).splitlines()
+    assert lines[0] == "a,b"
+    assert "is not a path in the workspace" in lines[1]
+    assert "is not a path in the workspace" in lines[2]
+    assert "link.txt could not be read" in lines[3]
+    assert "No such file" in lines[4]
+    assert "is of no kind that can be read" in lines[5]
+    assert len(lines) == 6
+    assert [call.ok for call in calls] == [True, *[False] * 5]
+
+
+def config(tools: dict[str, Any], **more: Any) -> RunConfig:
+    agent = {"context_tokens": 164, "action_tokens": 48}
+    rollout = {"episodes_per_host": 8, "tools": tools}
+    run = {"iterations": 1, "policy": {"path": "infra/policies/tiny"}, "agent": agent, "rollout": rollout, **more}
+    return RunConfig.model_validate(run)
+
+
+def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> None:
+    row = {"id": "1", "question": "?", "answers": ["a"], "ability": "qa", "source": "s"}
+    pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), tmp_path / "q.parquet")
+    data = {"kind": "files", "train": tmp_path / "q.parquet", "held_out": tmp_path / "q.parquet"}
+    with pytest.raises(ConfigError, match="names search but there is no corpus"):
+        check(config({"default": ["search"]}, data=data), "evaluate")
+    check(config({}, data=data), "evaluate")
+    check(config({"default": ["search"], "search": {"engine": "exa"}}, data=data), "evaluate")
+
+
+def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.tools\.own: the tool mine is not at 'no\.such:f'"):
+        check(config({"default": ["mine"], "own": {"mine": "no.such:f"}}), "evaluate")
