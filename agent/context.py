@@ -45,6 +45,12 @@ class Ask:
     room: int
 
 
+@dataclass(frozen=True)
+class _Tail:
+    text: str
+    ids: list[int]
+
+
 @lru_cache(maxsize=256)
 def _opening(tokenizer: Renderer, role: Role, text: str) -> "array[int]":
     """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
@@ -96,20 +102,18 @@ class Context:
 
     def _fit(
         self, view: Sequence[Shown], steps_left: int, state: State, *, summary: bool = False, note_chars: int | None = None
-    ) -> str | None:
+    ) -> _Tail | None:
         """The tail that stands after `view`, or None when there is no room for it and what is to be sampled."""
         settings = self._settings
         left = settings.context_tokens - self._start - sum(shown.size for shown in view)
         room = settings.summary_tokens if summary else settings.action_tokens
         if left <= room:
             return None
-        tail = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
-        return tail if len(self._tail_ids(tail)) + room <= left else None
+        text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
+        ids = self._tokenizer.message("user", text) + self._tokenizer.generation_prompt()
+        return _Tail(text, ids) if len(ids) + room <= left else None
 
-    def _tail_ids(self, tail: str) -> list[int]:
-        return self._tokenizer.message("user", tail) + self._tokenizer.generation_prompt()
-
-    def _hang(self, step: int, view: Sequence[Shown], tail: str) -> Prompt:
+    def _hang(self, step: int, view: Sequence[Shown], tail: _Tail) -> Prompt:
         """Bring the tree to `view`, hang the tail off it and give the whole path."""
         same = next((i for i, (old, new) in enumerate(zip(self._path, view, strict=False)) if old[0] is not new), None)
         del self._path[min(len(self._path), len(view)) if same is None else same :]
@@ -120,14 +124,13 @@ class Context:
                 node = self._tree.add(node, part.kind, shown.step, part.ids)
                 ids.extend(shared(part.ids))
             self._path.append((shown, node, len(ids)))
-        tail_ids = self._tail_ids(tail)
-        self._tail = self._tree.add(node, "tail", step, array("i", tail_ids))
-        ids.extend(shared(tail_ids))
+        self._tail = self._tree.add(node, "tail", step, array("i", tail.ids))
+        ids.extend(shared(tail.ids))
         self._ids = ids
-        messages = [*self._opening, *(part.message for shown in view for part in shown.parts), Message("user", tail)]
+        messages = [*self._opening, *(part.message for shown in view for part in shown.parts), Message("user", tail.text)]
         return Prompt(ids, messages)
 
-    def _trim(self, steps_left: int, state: State) -> str | None:
+    def _trim(self, steps_left: int, state: State) -> _Tail | None:
         """Take out of view what does not fit; a notepad too long for an empty view is shown cut in its middle."""
         for view in list(self._smaller()):
             tail = self._fit(view, steps_left, state)
