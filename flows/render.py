@@ -9,6 +9,8 @@ from rich.text import Text
 
 from agent.trajectory import Step, Trajectory
 
+SHOWN_CHARS = 1_000
+
 
 def plain(text: str, style: str = "") -> Text:
     """Text as it is: no markup, and nothing that a terminal would obey."""
@@ -49,4 +51,9 @@ def observation(step: Step) -> Iterator[RenderableType]:
     if not step.malformed:
         yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
-        yield plain(f"  {call.name}({call.arguments}) → {call.result}", "dim")
+        yield plain(f"  {call.name}({_short(call.arguments)}) → {_short(call.result)}", "dim")
+
+
+def _short(recorded: str) -> str:
+    """A call is recorded whole, and may be long."""
+    return recorded if len(recorded) <= SHOWN_CHARS else f"{recorded[:SHOWN_CHARS]}…"

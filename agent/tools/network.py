@@ -9,6 +9,9 @@ from typing import Any
 import httpcore
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Not for the public although their numbers look it: protocol assignments (a metadata service among them), the host of an Azure
+# machine, old site-local addresses, documentation.
+_SPECIAL = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "168.63.129.16/32", "fec0::/10", "3fff::/20")]
 _TRIED = 3
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -27,6 +30,8 @@ def is_public(address: str) -> bool:
         inner = parsed.ipv4_mapped or (ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF) if parsed in _NAT64 else None)
         if inner is not None:
             return is_public(str(inner))
+    if any(parsed in network for network in _SPECIAL):
+        return False
     return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved and not parsed.is_unspecified
 
 
