@@ -20,8 +20,7 @@ from sandbox.kernel import SandboxKernel
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.errors import ConfigError
-from tasks.rollout.host import equip
-from tasks.rollout.wiring import SandboxedKernel
+from tasks.rollout.wiring import SandboxedKernel, equip
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
@@ -54,8 +53,7 @@ async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Tr
     Raises AgentError, SandboxError or ConfigError when the episode cannot begin; what goes wrong in it is a status.
     """
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(question.endpoint.client())
-        policy, tokenizer = await connect(client, question.endpoint, question.sampling, question.agent)
+        policy, tokenizer = await connect(stack, question.endpoint, question.sampling, question.agent)
         library = Library(question.tools, question.passages)
         stack.push_async_callback(library.close)
         await library.open()

@@ -71,7 +71,13 @@ def agent(
     deadline: Annotated[float, typer.Option(metavar="SECONDS", help="time of everything")] = 1_800.0,
     temperature: Annotated[float, typer.Option(help="of the sampling; 0 takes the likeliest token")] = 1.0,
     top_p: Annotated[float, typer.Option(help="nucleus of the sampling")] = 1.0,
-    seed: Annotated[int, typer.Option(help="for servers that sample by seed")] = 0,
+    seed: Annotated[int | None, typer.Option(help="sent with each request, for servers that sample by seed")] = None,
+    thinking: Annotated[
+        Literal["tag", "native"],
+        typer.Option(help="the model is asked to think in a tag, or is a reasoning model that does so anyway"),
+    ] = "tag",
+    code_style: Annotated[Literal["tag", "fence"], typer.Option(help="a cell stands in a tag, or in a ```python block")] = "tag",
+    sees_images: Annotated[bool, typer.Option("--sees-images", help="a chat model gets the pictures of its cells")] = False,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.ipynb", help="where the notebook is written; else under a name with the time")
     ] = None,
@@ -103,7 +109,7 @@ def agent(
 
         if path is not None:
             writable(path)
-        server = Endpoint(endpoint, model, _key(api_key_env), tokenizer)
+        server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
         asked = Question(
@@ -117,9 +123,11 @@ def agent(
                 trim=trim,
                 cell_timeout_s=cell_timeout,
                 deadline_s=deadline,
+                thinking=thinking,
+                code_style=code_style,
             ),
             sampling=checked(Sampling, temperature=temperature, top_p=top_p),
-            seed=seed,
+            seed=seed or 0,
             files=attachments(file or []),
             tools=options.settings(server, api_key_env, attached=bool(file)),
             passages=options.passages(),

@@ -1,15 +1,18 @@
 """What answers at an address: a SGLang server, spoken to in token ids, or any server of the OpenAI chat API."""
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from agent.policies.sglang import SglangPolicy
+from agent.estimate import EstimatingRenderer
+from agent.policies.chat import ChatPolicy, ChatSettings
+from agent.policies.sglang import SglangPolicy, engine_session
 from agent.policy import Policy, Sampling
 from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
+from agent.tokens import ChatTokenizer, Renderer
 from tasks.errors import ConfigError
 
 CONNECT_S = 10.0
@@ -19,12 +22,21 @@ _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`url` is the server's root, or of a chat API whatever stands before `/chat/completions`; `key` goes nowhere else."""
+    """`url` is the server's root, or of a chat API whatever stands before `/chat/completions`; `key` goes nowhere else.
+
+    `sees_images` is for chat APIs; `seeded` sends each request's seed.
+    """
 
     url: str
     model: str | None = None
     key: str | None = None
     tokenizer: Path | None = None
+    sees_images: bool = False
+    seeded: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def client(self) -> httpx.AsyncClient:
         """A client that carries the key and follows no redirect; a proxy of the environment is not asked for this machine.
@@ -35,13 +47,12 @@ class Endpoint:
             url = httpx.URL(self.url)
         except httpx.InvalidURL as error:
             raise ConfigError(f"--endpoint {self.url!r} is not an address: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host:
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
             raise ConfigError(f"--endpoint {self.url!r} is not an address; give one like http://127.0.0.1:30000")
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
         # Servers close idle connections after a few seconds, and a step may take longer than that.
         limits = httpx.Limits(keepalive_expiry=2.0)
-        return httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=url.host not in _LOCAL)
+        return httpx.AsyncClient(headers=self.headers, timeout=timeout, limits=limits, trust_env=url.host not in _LOCAL)
 
 
 async def ask(client: httpx.AsyncClient, url: str) -> Any:
@@ -93,12 +104,24 @@ async def model_of(client: httpx.AsyncClient, endpoint: Endpoint) -> str:
     raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by --model")
 
 
-async def connect(
-    client: httpx.AsyncClient, endpoint: Endpoint, sampling: Sampling, agent: AgentSettings
-) -> tuple[Policy, ChatTokenizer]:
-    """The policy at `endpoint` and the tokens it counts in. Raises ConfigError or TokenizerError."""
+async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling, agent: AgentSettings) -> tuple[Policy, Renderer]:
+    """The policy at `endpoint`, as long as `stack` lives, and the tokens it counts in. Raises ConfigError or AgentError."""
+    client = await stack.enter_async_context(endpoint.client())
     folder = await tokenizer_of(client, endpoint)
     if folder is None:
-        raise ConfigError("chat is not there yet")
+        model = await model_of(client, endpoint)
+        chat = ChatSettings(
+            endpoint=chat_url(endpoint),
+            model=model,
+            sees_images=endpoint.sees_images,
+            seeded=endpoint.seeded,
+        )
+        return ChatPolicy(client, chat, sampling, agent.thinking), EstimatingRenderer()
+    if endpoint.sees_images:
+        raise ConfigError(
+            f"--sees-images is for chat APIs, and {endpoint.url} is spoken to in token ids; "
+            f"give --endpoint {endpoint.url.rstrip('/')}/v1 without --tokenizer"
+        )
     tokenizer = ChatTokenizer.load(folder, agent)
-    return SglangPolicy(client, endpoint.url, tokenizer.end_id, sampling), tokenizer
+    session = await stack.enter_async_context(engine_session(ANSWER_S, endpoint.headers, client.trust_env))
+    return SglangPolicy(session, endpoint.url, tokenizer.stop_ids, sampling, endpoint.seeded), tokenizer

@@ -1,12 +1,27 @@
 """A policy behind SGLang's native API."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
-import httpx
+import aiohttp
 
 from agent.errors import PolicyError
 from agent.messages import Prompt
 from agent.policy import Generation, Sampling
+
+KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
+EXCERPT = 300
+
+
+def engine_session(timeout_s: float, headers: Mapping[str, str] | None = None, trust_env: bool = False) -> aiohttp.ClientSession:
+    """Connections to engines, shared by many policies; a request that takes longer than `timeout_s` fails.
+
+    A cancelled request closes its connection, and the engine stops generating.
+    """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, trust_env=trust_env)
 
 
 class SglangPolicy:
@@ -15,9 +30,11 @@ class SglangPolicy:
     `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
     """
 
-    def __init__(self, client: httpx.AsyncClient, url: str, stop_id: int, sampling: Sampling, seeded: bool = False) -> None:
-        self._client, self._url = client, url.rstrip("/") + "/generate"
-        self._stop_id, self._sampling, self._seeded = stop_id, sampling, seeded
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, stop_ids: list[int], sampling: Sampling, seeded: bool = False
+    ) -> None:
+        self._session, self._url = session, url.rstrip("/") + "/generate"
+        self._stop_ids, self._sampling, self._seeded = stop_ids, sampling, seeded
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         body: dict[str, Any] = {
@@ -27,23 +44,38 @@ class SglangPolicy:
                 "temperature": self._sampling.temperature,
                 "top_p": self._sampling.top_p,
                 "max_new_tokens": max_tokens,
-                "stop_token_ids": [self._stop_id],
+                "stop_token_ids": self._stop_ids,
             },
         }
         if self._seeded:
             body["sampling_params"]["sampling_seed"] = seed
         try:
-            response = await self._client.post(self._url, json=body)
-            response.raise_for_status()
-            reply = response.json()
+            reply = json.loads(await self._post(json.dumps(body).encode()))
             meta = reply["meta_info"]
             finish = meta["finish_reason"]["type"]
             logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
             ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
-        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as error:
             raise PolicyError(
                 f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
             ) from error
         if finish not in ("stop", "length"):
             raise PolicyError(f"the engine at {self._url} ended a generation with {finish!r}; it is retried")
         return Generation(ids, logprobs, str(meta.get("weight_version", "")), finish)
+
+    async def _post(self, body: bytes) -> bytes:
+        """The reply's body. A connection that the server closed, as it may when idle, is replaced once."""
+        try:
+            return await self._once(body)
+        except aiohttp.ServerTimeoutError:
+            raise
+        except aiohttp.ClientConnectionError:
+            return await self._once(body)
+
+    async def _once(self, body: bytes) -> bytes:
+        async with self._session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as response:
+            reply = await response.read()
+            if response.status != 200:
+                said = reply[:EXCERPT].decode("utf-8", "replace")
+                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {said}")
+            return reply

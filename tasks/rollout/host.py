@@ -8,29 +8,25 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 import pyarrow as pa
 
 from agent.episode import Episode, Task
 from agent.errors import AgentError
-from agent.policies.sglang import SglangPolicy
+from agent.policies.sglang import SglangPolicy, engine_session
 from agent.policy import Sampling
-from agent.prelude import functions, prelude
+from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
-from agent.tools.base import Toolbox
 from agent.tools.library import Library
 from agent.trajectory import Status, Trajectory, from_table, to_table
 from infra.engine.settings import EngineSettings
 from infra.storage import Storage
 from sandbox.errors import SandboxError
-from sandbox.kernel import SandboxKernel
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.rollout.settings import RolloutSettings
-from tasks.rollout.wiring import SandboxedKernel, handlers
-
-KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
+from tasks.rollout.wiring import SandboxedKernel, equip
 
 
 @dataclass(frozen=True)
@@ -106,15 +102,14 @@ class SandboxHost:
         await self.start()
         there = set(self._plan.storage.list(batch.folder))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S)
-        async with httpx.AsyncClient(timeout=batch.engine.request_timeout_s, limits=limits, trust_env=False) as client:
+        async with engine_session(batch.engine.request_timeout_s) as session:
 
             async def one(row: dict[str, Any]) -> Trajectory:
                 path = f"{batch.folder}/{row['id']}.parquet"
                 async with gate:
                     trajectory = await asyncio.to_thread(self._earlier, path) if path in there else None
                     if trajectory is None:
-                        trajectory = await self._attempts(Task(**row), client, batch)
+                        trajectory = await self._attempts(Task(**row), session, batch)
                         await asyncio.to_thread(self._plan.storage.write_table, path, to_table([trajectory]))
                 self._finished += 1
                 return trajectory
@@ -126,21 +121,21 @@ class SandboxHost:
         trajectory = from_table(self._plan.storage.read_table(path))[0]
         return None if trajectory.status is Status.FAILED else trajectory
 
-    async def _attempts(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
+    async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
         """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
-            trajectory = await self._episode(task, client, batch)
+            trajectory = await self._episode(task, session, batch)
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
 
-    async def _episode(self, task: Task, client: httpx.AsyncClient, batch: Batch) -> Trajectory:
+    async def _episode(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the host was stopped while it ran a batch")
-        policy = SglangPolicy(client, batch.url, live.tokenizer.end_id, batch.sampling, batch.engine.seeded_sampling)
+        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, batch.engine.seeded_sampling)
         try:
             async with live.pool.kernel() as kernel:
                 toolbox = await equip(kernel, live.library, task.ability)
@@ -149,25 +144,6 @@ class SandboxHost:
             return failed(task, str(error))
         except Exception as error:  # whatever one trajectory brings up must not end the others
             return failed(task, f"{type(error).__name__}: {error}")
-
-
-async def equip(kernel: SandboxKernel, library: Library, ability: str) -> Toolbox:
-    """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
-
-    Raises SandboxError when the kernel cannot take them.
-    """
-
-    async def read_file(path: str) -> bytes:
-        return await asyncio.to_thread(kernel.files.read, path)
-
-    toolbox = Toolbox(library.tools(ability, read_file))
-    kernel.broker.tools = handlers(toolbox)
-    there = {tool.name for tool in library.common()}
-    if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
-        done = await kernel.execute(functions(more), silent=True)
-        if done.status != "ok":
-            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({done.status})")
-    return toolbox
 
 
 def failed(task: Task, reason: str) -> Trajectory:

@@ -16,7 +16,7 @@ TINY = Path("infra/policies/tiny").resolve()
 class ModelServer(ThreadingHTTPServer):
     """Answers the n-th generation with the n-th action, later ones with the last; None keeps the client waiting.
 
-    After `fail_after` generations it answers 500.
+    After `fail_after` generations it answers 400.
     """
 
     def __init__(self, actions: list[str | None], sglang: bool) -> None:
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.headers.append(dict(self.headers))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.server.fail_after is not None and len(self.server.asked) >= self.server.fail_after:
-            self._answer({"error": "out of order"}, 500)
+            self._answer({"error": "out of order"}, 400)
             return
         match self.path:
             case "/generate" if self.server.sglang:

@@ -83,6 +83,8 @@ def test_the_trajectory_comes_as_json_and_nothing_is_saved(tmp_path: Path, speak
     assert (done.returncode, done.stderr) == (0, "")
     found = Trajectory.model_validate_json(done.stdout)
     assert (found.status, found.answer, len(found.steps)) == (Status.ANSWERED, "ok", 2)
+    first = server.asked[0]
+    assert (first["sampling_params"]["sampling_seed"] if speaks else first["seed"]) == 5
     assert not list(tmp_path.iterdir())
 
 
@@ -103,7 +105,7 @@ def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
     ]
     with model_server(*map(act, cells)) as server:
         files = ["--file", str(tmp_path / "data.csv"), "--corpus", str(tmp_path / "corpus.jsonl")]
-        done = run(tmp_path, "q", "--endpoint", f"{server.url}/v1", *files, "--save", "out.ipynb")
+        done = run(tmp_path, "q", "--endpoint", f"{server.url}/v1", "--sees-images", *files, "--save", "out.ipynb")
     assert done.returncode == 0, done.stderr
     assert "Tilo was born in Keldra." in done.stderr
     assert done.stderr.count("1,2") >= 2
@@ -172,6 +174,7 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--temperature", "-1"], "--temperature: "),
         (["--save", "no/folder.ipynb"], "there is no folder no"),
         (["--tokenizer", "."], "tokenizer.json"),
+        (["--sees-images"], "is for chat APIs"),
     ],
 )
 def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
@@ -189,7 +192,7 @@ def test_a_server_that_fails_is_an_error_after_what_was_done_is_saved(tmp_path: 
         server.fail_after = 1
         done = run(tmp_path, "q", "--endpoint", server.url, "--save", "out.ipynb")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "500" in done.stderr
+    assert "answered 400" in done.stderr
     assert nbformat.read(tmp_path / "out.ipynb", 4).cells[2].outputs[0].text == "before\n"
 
 

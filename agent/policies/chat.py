@@ -1,0 +1,164 @@
+"""A policy behind any server of the OpenAI chat API: text in, text out; its trajectories can be scored, not trained on."""
+
+import asyncio
+import os
+import random
+from typing import Any, Literal
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from agent.errors import PolicyError
+from agent.estimate import EstimatingRenderer
+from agent.messages import Prompt
+from agent.policies.chat_messages import chat_messages
+from agent.policies.retry import RETRIED, Retry, retry_after
+from agent.policy import Generation, Sampling
+from agent.protocol import Thinking
+from agent.tokens import THINK, THOUGHT, UNKNOWN
+
+EXCERPT = 300
+LIMIT = "max_tokens"
+OTHER_LIMIT = "max_completion_tokens"  # what newer models of OpenAI want the limit to be called, as their refusal says
+LENGTH = ("length", "max_tokens")
+MOVED = "correct endpoint: redirects are not followed"
+REFUSED = "look at the model, its context length against agent.context_tokens, and sees_images"
+HINTS = {
+    301: MOVED,
+    302: MOVED,
+    307: MOVED,
+    308: MOVED,
+    400: REFUSED,
+    401: "put a key that the server accepts into {variable}",
+    402: "the account has no credit left",
+    403: "put a key that may use this model into {variable}",
+    404: "correct endpoint (what stands before /chat/completions) or model",
+    413: "lower agent.context_tokens",
+    422: REFUSED,
+    429: "ask less at once, or allow more retries",
+}
+LATER = "look at the server, or try again later"
+
+
+class ChatSettings(BaseModel):
+    """A model behind the OpenAI chat API. The key is read from the environment and goes nowhere but into its header."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    endpoint: str = Field(description="what stands before /chat/completions, such as https://host/v1")
+    model: str = Field(min_length=1)
+    key_variable: str | None = Field(None, description="environment variable that holds the key; no key when not set")
+    sees_images: bool = Field(False, description="send pictures; else the model reads only their sizes")
+    seeded: bool = Field(False, description="send each request's seed; not every server takes one")
+    retries: int = Field(5, ge=0, le=100, description="further tries after 429, 5xx, time-outs and broken connections")
+    longest_wait_s: float = Field(60.0, gt=0, description="most seconds before a try; a server that asks for more is given up")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        try:
+            url = httpx.URL(value)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{value!r} is not an address: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+            raise ValueError("give an address like https://host/v1, without a name or password in it")
+        return value.rstrip("/")
+
+
+class ChatPolicy:
+    """POSTs conversations to {endpoint}/chat/completions.
+
+    The ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the
+    server's `reasoning_content` (or `reasoning`) comes back inside think tags before the content, and the thinking of earlier
+    turns is not sent again; with thinking in tags it is not part of the action.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, settings: ChatSettings, sampling: Sampling, thinking: Thinking = "tag") -> None:
+        """Raises PolicyError when there is no such key."""
+        self._client, self._settings, self._sampling, self._thinking = client, settings, sampling, thinking
+        self._url = f"{settings.endpoint}/chat/completions"
+        self._limit = LIMIT
+        self._estimate = EstimatingRenderer()
+        self._key = _key(settings.key_variable)
+        self._headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        body: dict[str, Any] = {
+            "model": self._settings.model,
+            "messages": chat_messages(prompt.messages, self._settings.sees_images, self._thinking),
+            "temperature": self._sampling.temperature,
+            "top_p": self._sampling.top_p,
+            self._limit: max_tokens,
+        }
+        if self._settings.seeded:
+            body["seed"] = seed
+        response = await self._post(body)
+        try:
+            reply = response.json()
+            choice = reply["choices"][0]
+            finish, message = choice.get("finish_reason"), choice["message"]
+            text = self._text(message)
+            usage = reply.get("usage") or {}
+            count = int(usage.get("completion_tokens") or len(self._estimate.encode_action(text)))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise PolicyError(f"{self._url} answered something that is no chat completion: {self._excerpt(response)}") from error
+        if finish in ("abort", "error"):
+            raise PolicyError(f"{self._url} ended a generation with {finish!r}; {LATER}")
+        ended: Literal["stop", "length"] = "length" if finish in LENGTH else "stop"
+        version = str(reply.get("model") or self._settings.model)
+        return Generation([UNKNOWN] * count, [0.0] * count, version, ended, text)
+
+    def _text(self, message: dict[str, Any]) -> str:
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = "".join(part.get("text") or "" for part in content if part.get("type") == "text")
+        thought = message.get("reasoning_content") or message.get("reasoning") or ""
+        if self._thinking == "native" and thought:
+            return f"{THINK}{thought}{THOUGHT}\n{content}"
+        return str(content)
+
+    async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        """The first answer of status 200 within the budget of tries. Raises PolicyError."""
+        retry = Retry(self._settings.retries, self._settings.longest_wait_s, random.random)
+        while True:
+            try:
+                response = await self._client.post(self._url, json=body, headers=self._headers)
+            except httpx.HTTPError as error:
+                said, failed, wanted = f"did not answer: {type(error).__name__}: {self._hide(str(error))}", None, None
+            else:
+                if response.status_code == 200:
+                    return response
+                if response.status_code == 400 and OTHER_LIMIT not in body and OTHER_LIMIT in response.text:
+                    self._limit, body[OTHER_LIMIT] = OTHER_LIMIT, body.pop(LIMIT)
+                    continue
+                said, failed = f"answered {response.status_code}{self._said(response)}", response.status_code
+                wanted = retry_after(response.headers.get("Retry-After"))
+            wait = retry.next_wait(wanted) if failed is None or failed in RETRIED else None
+            if wait is None:
+                hint = HINTS.get(failed or 0, LATER).format(variable=self._settings.key_variable or "key_variable")
+                tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
+                raise PolicyError(f"{self._url} {said}{tries}; {hint}")
+            await asyncio.sleep(wait)
+
+    def _said(self, response: httpx.Response) -> str:
+        """What the server says of an error, but nothing where it may repeat the key."""
+        return "" if response.status_code in (401, 403) else f" ({self._excerpt(response)})"
+
+    def _excerpt(self, response: httpx.Response) -> str:
+        return " ".join(self._hide(response.text).split())[:EXCERPT]
+
+    def _hide(self, text: str) -> str:
+        for secret in filter(None, (self._key, self._client.headers.get("Authorization", "").removeprefix("Bearer "))):
+            text = text.replace(secret, "[key]")
+        return text
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise PolicyError(f"the environment variable {variable} is not set; set it to the model server's key")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise PolicyError(f"the environment variable {variable} holds characters that no key has; set it again")
+    return key

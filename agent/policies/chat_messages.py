@@ -1,0 +1,36 @@
+"""A conversation as the OpenAI chat API takes it."""
+
+import base64
+from itertools import groupby
+from typing import Any
+
+from agent.messages import Message
+from agent.protocol import Thinking
+from agent.tokens import THINK, THOUGHT
+
+
+def chat_messages(messages: list[Message], sees_images: bool, thinking: Thinking) -> list[dict[str, Any]]:
+    """Neighbours of one role become one message, for many templates want the roles to alternate.
+
+    Pictures become parts of their own after the text, whose marks such as "[image 640x480]" are all that other models see.
+    Native thinking of earlier turns is left out, as reasoning models expect.
+    """
+    return [_chat_message(role, list(group), sees_images, thinking) for role, group in groupby(messages, lambda m: m.role)]
+
+
+def _chat_message(role: str, group: list[Message], sees_images: bool, thinking: Thinking) -> dict[str, Any]:
+    said = role == "assistant" and thinking == "native"
+    text = "\n".join(_without_thinking(message.text) if said else message.text for message in group)
+    images = [image for message in group for image in message.images] if sees_images else []
+    if not images:
+        return {"role": role, "content": text}
+    return {"role": role, "content": [{"type": "text", "text": text}, *map(_part, images)]}
+
+
+def _without_thinking(text: str) -> str:
+    before, found, after = text.partition(THOUGHT)
+    return after.lstrip() if found and before.lstrip().startswith(THINK) else text
+
+
+def _part(image: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(image).decode()}"}}

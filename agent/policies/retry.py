@@ -1,0 +1,41 @@
+"""How often and how long after a failed request the next is made."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+FIRST_WAIT_S = 0.5
+
+
+def retry_after(header: str | None, now: datetime | None = None) -> float | None:
+    """Seconds that a Retry-After header asks for, as a number or a date; None when it says nothing."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        date = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
+
+
+class Retry:
+    """A budget of `retries` further tries. Waits double from half a second, each by a random part less, up to `longest_s`."""
+
+    def __init__(self, retries: int, longest_s: float, chance: Callable[[], float]) -> None:
+        self._left, self._longest, self._chance = retries, longest_s, chance
+        self.tries = 1
+
+    def next_wait(self, wanted: float | None) -> float | None:
+        """Seconds before the next try, `wanted` when the server says so; None when the budget is spent or the wait too long."""
+        if self._left <= 0 or (wanted is not None and not wanted <= self._longest):
+            return None
+        wait = min(self._longest, FIRST_WAIT_S * 2 ** (self.tries - 1)) * (1 - self._chance() / 2) if wanted is None else wanted
+        self._left -= 1
+        self.tries += 1
+        return wait

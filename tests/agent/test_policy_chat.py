@@ -1,0 +1,238 @@
+import asyncio
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent.episode import Episode, Task
+from agent.errors import PolicyError
+from agent.estimate import EstimatingRenderer
+from agent.inline import InlineKernel
+from agent.messages import Message, Prompt
+from agent.policies.chat import ChatPolicy, ChatSettings
+from agent.policies.retry import Retry, retry_after
+from agent.policies.scripted import ScriptedPolicy
+from agent.policy import Generation, Sampling
+from agent.prelude import prelude
+from agent.protocol import Thinking
+from agent.settings import AgentSettings
+from agent.tokens import UNKNOWN
+from agent.tools.base import Toolbox
+from agent.trajectory import Status, Trajectory
+from tests.agent.chat_server import Hold, Reply, Server, serving
+from tests.tokenizer import byte_tokenizer
+
+KEY = "sk-very-secret"
+PNG = b"\x89PNG picture"
+PROMPT = Prompt(
+    [UNKNOWN] * 9,
+    [
+        Message("system", "s"),
+        Message("user", "u"),
+        Message("assistant", "<think>earlier</think>\n<code>1</code>"),
+        Message("user", "<output>[image 4x4]</output>", (PNG,)),
+        Message("user", "budget"),
+    ],
+)
+
+
+def completion(content: Any, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
+    return {"id": "1", "model": "m-2026", "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+
+def ask(server: Server, thinking: Thinking = "tag", timeout: float = 30, **settings: Any) -> Generation:
+    async def run() -> Generation:
+        chosen = ChatSettings(endpoint=f"{server.url}/v1/", model="m", **settings)
+        async with httpx.AsyncClient(timeout=timeout, trust_env=False) as client:
+            return await ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking).generate(PROMPT, 48, seed=5)
+
+    return asyncio.run(run())
+
+
+def test_a_conversation_goes_in_and_text_comes_out() -> None:
+    with serving(Reply(completion("hello"), chunked=True)) as server:
+        assert ask(server) == Generation([UNKNOWN] * 3, [0.0] * 3, "m-2026", "stop", "hello")
+    assert server.paths == ["/v1/chat/completions"]
+    assert "Authorization" not in server.heads[0]
+    assert server.asked[0] == {
+        "model": "m",
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "max_tokens": 48,
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "<think>earlier</think>\n<code>1</code>"},
+            {"role": "user", "content": "<output>[image 4x4]</output>\nbudget"},
+        ],
+    }
+
+
+def test_a_model_that_sees_gets_pictures() -> None:
+    with serving(Reply(completion("hello"))) as server:
+        ask(server, sees_images=True, seeded=True)
+    text, picture = server.asked[0]["messages"][-1]["content"]
+    assert text == {"type": "text", "text": "<output>[image 4x4]</output>\nbudget"}
+    assert picture["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    assert server.asked[0]["seed"] == 5
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_the_thinking_where_it_is_native(field: str) -> None:
+    with serving(Reply(completion("<code>1</code>", **{field: "hm"}))) as server:
+        assert ask(server, "native").text == "<think>hm</think>\n<code>1</code>"
+        assert ask(server, "tag").text == "<code>1</code>"
+    assert server.asked[0]["messages"][2]["content"] == "<code>1</code>"
+    assert server.asked[1]["messages"][2]["content"].startswith("<think>earlier")
+
+
+@pytest.mark.parametrize(
+    ("finish", "expected"),
+    [("stop", "stop"), ("length", "length"), ("max_tokens", "length"), ("content_filter", "stop"), ("tool_calls", "stop")],
+)
+def test_finish_reasons(finish: str, expected: str) -> None:
+    with serving(Reply(completion(None, finish))) as server:
+        assert (ask(server).finish, ask(server).text) == (expected, "")
+
+
+def test_without_usage_tokens_are_estimated_and_parts_of_text_are_joined() -> None:
+    reply = completion([{"type": "text", "text": "hell"}, {"type": "text", "text": "o world"}])
+    del reply["usage"], reply["model"]
+    with serving(Reply(reply)) as server:
+        assert ask(server) == Generation([UNKNOWN] * 3, [0.0] * 3, "m", "stop", "hello world")
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_passing_faults_are_tried_again(status: int) -> None:
+    busy = Reply({"error": "busy"}, status, {"Retry-After": "0"})
+    with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
+        assert ask(server).text == "hello"
+        assert len(server.asked) == 3
+
+
+def test_a_spent_budget_of_tries_is_a_policy_error() -> None:
+    with serving(Reply({"error": {"message": "slow down"}}, 429, {"Retry-After": "0"})) as server:
+        with pytest.raises(PolicyError, match=r"v1/chat/completions answered 429 .*slow down.* \(tried 3 times\); ask less"):
+            ask(server, retries=2)
+        assert len(server.asked) == 3
+
+
+def test_a_server_that_asks_for_too_long_a_wait_is_given_up() -> None:
+    with serving(Reply("", 503, {"Retry-After": "3600"})) as server:
+        with pytest.raises(PolicyError, match="answered 503"):
+            ask(server)
+        assert len(server.asked) == 1
+
+
+def test_a_silent_server_is_a_policy_error() -> None:
+    with serving(Hold()) as server, pytest.raises(PolicyError, match="did not answer: ReadTimeout"):
+        ask(server, timeout=0.2, retries=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"), [(400, "context length"), (401, "MY_KEY"), (403, "MY_KEY"), (404, "endpoint"), (307, "redirect")]
+)
+def test_a_refusal_is_final_and_never_shows_the_key(monkeypatch: pytest.MonkeyPatch, status: int, hint: str) -> None:
+    monkeypatch.setenv("MY_KEY", f" {KEY}\n")
+    with serving(Reply(f"no: {KEY}" + " " * 10 + "x" * 1000, status, {"Location": "/"})) as server:
+        with pytest.raises(PolicyError, match=f"answered {status}") as caught:
+            ask(server, key_variable="MY_KEY")
+        assert hint in str(caught.value)
+        assert KEY not in str(caught.value)
+        assert len(str(caught.value)) < 700
+        assert [head["Authorization"] for head in server.heads] == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two words", "new\nline", "ключ"])
+def test_a_key_that_is_none_is_refused_unseen(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("MY_KEY", value)
+    with serving() as server, pytest.raises(PolicyError, match="MY_KEY") as caught:
+        ask(server, key_variable="MY_KEY")
+    assert not value.strip() or value.strip() not in str(caught.value)
+
+
+def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
+    refusal = Reply({"error": "Unsupported parameter: use 'max_completion_tokens' instead."}, 400)
+    with serving(refusal, Reply(completion("hello"))) as server:
+        assert ask(server, retries=0).text == "hello"
+    assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.asked] == [(True, None), (False, 48)]
+
+
+@pytest.mark.parametrize("content", ["<html>", {}, {"choices": []}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])
+def test_nonsense_is_a_policy_error(content: Any) -> None:
+    with serving(Reply(content)) as server, pytest.raises(PolicyError, match="no chat completion"):
+        ask(server)
+
+
+def test_an_aborted_generation_is_a_policy_error() -> None:
+    with serving(Reply(completion("hel", "abort"))) as server, pytest.raises(PolicyError, match="'abort'"):
+        ask(server)
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:80", "ftp://host/v1", "https://me:secret@host/v1", "", "http://host:port"])
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match="address") as caught:
+        ChatSettings(endpoint=endpoint, model="m")
+    assert "secret" not in str(caught.value)
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("2.5", 2.5),
+        ("-3", 0.0),
+        ("soon", None),
+        ("Thu, 01 Jan 2026 00:00:10 GMT", 10.0),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
+    ],
+)
+def test_retry_after_is_read(header: str | None, seconds: float | None) -> None:
+    assert retry_after(header, NOW) == seconds
+
+
+@given(st.integers(0, 20), st.floats(0.1, 100), st.lists(st.none() | st.floats(), max_size=30))
+def test_waits_stay_within_their_budget(retries: int, longest: float, wanted: list[float | None]) -> None:
+    retry = Retry(retries, longest, lambda: 0.5)
+    waits = [wait for wish in wanted if (wait := retry.next_wait(None if wish is None else max(0.0, wish))) is not None]
+    assert len(waits) <= retries
+    assert all(0 <= wait <= longest for wait in waits)
+
+
+def test_an_episode_of_a_hosted_reasoning_model() -> None:
+    replies = [
+        completion("```python\nx = 6 * 7\nx\n```", reasoning_content="I could write ```python\n```"),
+        completion("```python\nsubmit_final_answer(x)\n```", reasoning_content="done"),
+    ]
+
+    async def run(server: Server) -> Trajectory:
+        task = Task(id="q-0", group="q", sample=0, question="6 * 7?", ability="arithmetic", seed=1)
+        settings = AgentSettings(thinking="native", code_style="fence")
+        toolbox = Toolbox([])
+        async with httpx.AsyncClient(trust_env=False) as client:
+            policy = ChatPolicy(client, ChatSettings(endpoint=server.url, model="m"), Sampling(), settings.thinking)
+            kernel = InlineKernel(prelude([]), toolbox.call)
+            return await Episode(task, policy, kernel, toolbox, EstimatingRenderer(), settings).run()
+
+    with serving(*map(Reply, replies)) as server:
+        trajectory = asyncio.run(run(server))
+    assert (trajectory.status, trajectory.answer) == (Status.ANSWERED, "42")
+    assert trajectory.steps[0].think == "I could write ```python\n```"
+    assert set(trajectory.sampled()[0].token_ids) == {UNKNOWN}
+    assert [message["role"] for message in server.asked[1]["messages"]] == ["system", "user", "assistant", "user"]
+
+
+def test_a_scripted_policy_plays_a_list_and_repeats_its_last() -> None:
+    tokenizer = byte_tokenizer()
+    policy = ScriptedPolicy(["one", "two"], tokenizer)
+    played = [asyncio.run(policy.generate(PROMPT, 48, 0)) for _ in range(3)]
+    assert [tokenizer.decode(generation.token_ids) for generation in played] == ["one", "two", "two"]
