@@ -49,10 +49,12 @@ def own_groups() -> Iterator[list[Path]]:
     """Live in control groups of our own: yields the folders below which a holder's groups are made, none where we may not."""
     name = f"kill-nine-{os.getpid()}"
     tops = [parent for parent in cgroups.plan(name).parents if _joined(parent)]
-    yield tops
-    for top in tops:
-        (top.parent / "cgroup.procs").write_text(str(os.getpid()))
-        cgroups.remove_groups([str(top)])
+    try:
+        yield tops
+    finally:
+        for top in tops:
+            (top.parent / "cgroup.procs").write_text(str(os.getpid()))
+            cgroups.remove_groups([str(top / "home"), str(top)])
 
 
 def _joined(top: Path) -> bool:
@@ -74,7 +76,7 @@ def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     found = {
         "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in children],
-        "groups": [str(group) for top in tops for group in top.rglob("nbrl-*")],
+        "groups": [place for top in tops for place, _, _ in os.walk(top) if "/nbrl-" in place],
         "mounts": sorted({*_mounts().splitlines()} - {*mounts.splitlines()}),
         # Only these: Python's tempfile tries a folder out with a file that a kill may leave.
         "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).glob("nbrl-*")],
