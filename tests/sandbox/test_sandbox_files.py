@@ -61,7 +61,7 @@ file = open("sparse", "wb"); file.truncate(40 * 1024 * 1024); file.close()
         "link": "symbolic links",
         "folder/passwd": "symbolic links",
         "fifo": "not a regular file",
-        "deep": "Is a directory",
+        "deep": "not a regular file",
         "none": "No such file",
         "sparse": "larger than the 2000 bytes",
     }
