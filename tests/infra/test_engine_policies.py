@@ -1,0 +1,61 @@
+"""The agent's policies against a real SGLang server of the shipped policy: in token ids, and through its chat API."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import infra.engine.server
+from agent.messages import Message, Prompt
+from agent.policies.chat import ChatPolicy, ChatSettings
+from agent.policies.sglang import SglangPolicy, engine_session
+from agent.policy import Generation, Sampling
+from agent.tokens import UNKNOWN, ChatTokenizer
+from agent.worlds.recipe import TINY_AGENT
+from infra.engine.server import EngineServer
+from infra.engine.settings import EngineSettings, command
+
+TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
+TURNS = [
+    Message("system", TINY_AGENT.render_system_prompt("")),
+    Message("user", "What is 6 * 7?\n<budget>steps 4, tokens 100</budget>"),
+]
+GREEDY = Sampling(temperature=0)
+ROOM = 48
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """Ours never load a tokenizer; this one does, for its chat API."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            infra.engine.server, "command", lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"]
+        )
+        settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
+        server = EngineServer.start(settings, TINY, tmp_path_factory.mktemp("logs"))
+    yield server
+    server.stop()
+
+
+def test_ids_and_chat_lead_to_the_same_action(engine: EngineServer) -> None:
+    tokenizer = ChatTokenizer.load(TINY)
+    ids = [token for turn in TURNS for token in tokenizer.message(turn.role, turn.text)] + tokenizer.generation_prompt()
+
+    async def ask() -> tuple[list[Generation], Generation]:
+        async with engine_session(60) as session, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            sglang = SglangPolicy(session, engine.url, tokenizer.stop_ids, GREEDY)
+            chat = ChatPolicy(client, ChatSettings(endpoint=f"{engine.url}/v1", model="tiny", seeded=True), GREEDY)
+            sampled = await asyncio.gather(*(sglang.generate(Prompt(ids, TURNS), ROOM, seed) for seed in range(8)))
+            return sampled, await chat.generate(Prompt([UNKNOWN], TURNS), ROOM, 0)
+
+    sampled, said = asyncio.run(ask())
+    first = sampled[0]
+    assert first.finish == said.finish == "stop"
+    assert first.token_ids[-1] == tokenizer.end_id
+    assert len(first.logprobs) == len(first.token_ids) == len(said.token_ids)
+    assert all(generation.token_ids == first.token_ids for generation in sampled)
+    assert said.text == tokenizer.decode(first.token_ids)
+    assert said.text.startswith("<think>")
+    assert set(said.token_ids) == {UNKNOWN}
