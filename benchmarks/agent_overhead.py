@@ -1,0 +1,167 @@
+"""Complete episodes a second with a policy that answers at once: three steps, one tool call each.
+
+Ours runs every episode in a clean sandboxed kernel. Beside it smolagents' CodeAgent plays the same script with its default local
+executor, which has no sandbox, and the way of L0 starts a fresh bubblewrap and a stock kernel for every episode. The three take
+turns in one run. smolagents is one process, as it is commonly run; `smolagents_per_core_eps` is that times the cores.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from smolagents import CodeAgent, LogLevel, tool
+from smolagents.models import ChatMessage, MessageRole, Model
+from stock_kernel import stock_kernel
+
+from agent.episode import Episode, Task
+from agent.policies.scripted import ScriptedPolicy
+from agent.prelude import prelude
+from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer
+from agent.tools.base import Tool, Toolbox
+from agent.tools.search import SearchTool
+from agent.trajectory import Status
+from sandbox.pool import KernelPool
+from sandbox.settings import SandboxSettings
+from tasks.rollout.wiring import SandboxedKernel, handlers
+
+POLICY = Path(__file__).parent.parent / "infra/policies/tiny"
+PASSAGE = "Tilo was born in Keldra."
+CELLS = [f"found = search('Tilo born')\nprint({step}, found)" for step in (1, 2)]
+LAST = "print(search('Tilo born'))\n"
+
+
+def act(code: str) -> str:
+    return f"<think>I look it up in the corpus</think>\n<code>{code}</code>"
+
+
+class Ours:
+    """Real episodes in real sandboxes, `concurrency` at once."""
+
+    def __init__(self, pool: KernelPool, tools: list[Tool], concurrency: int) -> None:
+        self._pool, self._tools, self._concurrency = pool, tools, concurrency
+        self._tokenizer = ChatTokenizer.load(POLICY)
+
+    async def episodes(self, count: int) -> None:
+        gate = asyncio.Semaphore(self._concurrency)
+
+        async def one(number: int) -> None:
+            async with gate:
+                toolbox = Toolbox(self._tools)
+                script = [*map(act, CELLS), act(f"{LAST}submit_final_answer('Keldra')")]
+                policy = ScriptedPolicy(script, self._tokenizer)
+                task = Task(f"t-{number}", "t", number, "Where was Tilo born?", "qa", number)
+                async with self._pool.kernel(handlers(toolbox)) as kernel:
+                    wired = SandboxedKernel(kernel)
+                    done = await Episode(task, policy, wired, toolbox, self._tokenizer, AgentSettings()).run()
+                if (done.status, len(done.steps)) != (Status.ANSWERED, 3) or PASSAGE not in done.steps[0].observation:
+                    raise RuntimeError(f"an episode went wrong: {done.status} {done.failure}")
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+        await self._pool.settle()
+
+
+class Script(Model):
+    """The same actions in smolagents' words."""
+
+    def __init__(self) -> None:
+        super().__init__(model_id="script")
+        self._step = 0
+
+    def generate(self, messages: object, *_: object, **__: object) -> ChatMessage:
+        code = [*CELLS, f"{LAST}final_answer('Keldra')"][self._step % 3]
+        self._step += 1
+        text = f"I look it up in the corpus\n<code>\n{code}\n</code>"
+        return ChatMessage(role=MessageRole.ASSISTANT, content=text)
+
+
+class Smolagents:
+    """A new agent an episode: one agent's interpreter keeps its variables from run to run."""
+
+    def __init__(self, index: SearchTool) -> None:
+        loop = asyncio.new_event_loop()
+
+        @tool
+        def search(query: str) -> str:
+            """Looks up the corpus.
+
+            Args:
+                query: what to look for
+            """
+            return str(loop.run_until_complete(index.call({"query": query})))
+
+        self._search = search
+
+    async def episodes(self, count: int) -> None:
+        def work() -> None:
+            for _ in range(count):
+                agent = CodeAgent(tools=[self._search], model=Script(), verbosity_level=LogLevel.OFF)
+                answer = agent.run("Where was Tilo born?")
+                if answer != "Keldra" or len(agent.memory.steps) != 4:
+                    raise RuntimeError(f"smolagents answered {answer!r} in {len(agent.memory.steps)} steps")
+
+        await asyncio.to_thread(work)
+
+
+async def l0_way(count: int) -> None:
+    """A fresh kernel in a fresh bubblewrap an episode; the tool is a function inside, which costs it nothing."""
+    for _ in range(count):
+        async with stock_kernel() as client:
+            cells = [f"def search(query): return {PASSAGE!r}\n{CELLS[0]}", CELLS[1], LAST]
+            for cell in cells:
+                said: list[object] = []
+                await client.execute_interactive(cell, output_hook=said.append)
+                if PASSAGE not in str(said):
+                    raise RuntimeError(f"the stock kernel answered {said}")
+
+
+async def rate(work: Callable[[int], Awaitable[None]], count: int) -> float:
+    began = time.perf_counter()
+    await work(count)
+    return count / (time.perf_counter() - began)
+
+
+async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, float | int]:
+    index = SearchTool([PASSAGE, "Keldra lies on the Vorn."])
+    settings = SandboxSettings(warm=concurrency, max_live=2 * concurrency)
+    async with KernelPool(settings, prelude=prelude([index])) as pool:
+        ours, smolagents = Ours(pool, [index], concurrency), Smolagents(index)
+        ways = {"ours": (ours.episodes, episodes), "smolagents": (smolagents.episodes, episodes), "l0_way": (l0_way, 3)}
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for work, _ in ways.values():
+            await work(2)
+        for _ in range(rounds):
+            for name, (work, count) in ways.items():
+                found[name].append(await rate(work, count))
+    middle = {name: statistics.median(rates) for name, rates in found.items()}
+    return {
+        "ours_eps": round(middle["ours"], 2),
+        "smolagents_eps": round(middle["smolagents"], 2),
+        "smolagents_per_core_eps": round(middle["smolagents"] * (os.cpu_count() or 1), 2),
+        "l0_way_eps": round(middle["l0_way"], 2),
+        "vs_smolagents": round(middle["ours"] / middle["smolagents"], 2),
+        "vs_l0_way": round(middle["ours"] / middle["l0_way"], 1),
+        "rounds": rounds,
+        "episodes": episodes,
+        "concurrency": concurrency,
+        "cores": os.cpu_count() or 1,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--episodes", type=int, default=60, help="of ours and of smolagents in each round")
+    parser.add_argument("--concurrency", type=int, default=4)
+    given = parser.parse_args()
+    print(json.dumps(asyncio.run(measure(given.rounds, given.episodes, given.concurrency))))
+
+
+if __name__ == "__main__":
+    main()
