@@ -29,7 +29,9 @@ def main() -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    os.execve(python, [python, "-m", "pytest", "-p", "no:cacheprovider", *sys.argv[4:]], environment)
+    # Short, since names of sockets below it have a limit.
+    options = ["-p", "no:cacheprovider", "--basetemp", f"{home}/t"]
+    os.execve(python, [python, "-m", "pytest", *options, *sys.argv[4:]], environment)
 
 
 if __name__ == "__main__":
