@@ -28,5 +28,7 @@ class Critic(nn.Module):
         out = self.trunk(
             input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
         )
-        value_N: Tensor = self.head(out.last_hidden_state[0][predictor_N])[:, 0]
-        return value_N if value_N.dtype == torch.float64 else value_N.float()
+        value_N1: Tensor = self.head(out.last_hidden_state[0][predictor_N])
+        if value_N1.dtype != torch.float64:
+            value_N1 = value_N1.float()
+        return value_N1.sum(dim=1)  # not a view, which FSDP cannot follow

@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 from hypothesis import strategies as st
 
 from agent.trajectory import ROOT, Node, Status, Trajectory, to_table
-from tasks.update.batch import ADVANTAGES_SCHEMA
+from tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from tasks.update.orders import UpdateOrder
 
 VOCAB = 300
@@ -78,6 +78,30 @@ def make_trajectories(seed: int, count: int = 6) -> list[Trajectory]:
     return [make_trajectory(draw, f"t{index}", steps=int(draw.integers(1, 4))) for index in range(count)]
 
 
+def action_logprobs(lm: Any, trajectory: Trajectory) -> list[torch.Tensor]:
+    """Of every sampled action in turn, from one plain sequence each."""
+    found = []
+    for index, each in enumerate(trajectory.nodes):
+        if each.kind == "sampled":
+            logprobs = torch.log_softmax(lm(input_ids=torch.tensor([trajectory.path(index)])).logits[0], dim=-1)
+            count = len(each.token_ids)
+            found.append(logprobs[-count - 1 : -1].gather(1, torch.tensor(each.token_ids)[:, None])[:, 0])
+    return found
+
+
+def sample_as(policy: Path, trajectories: Sequence[Trajectory], noise: float) -> list[Trajectory]:
+    """Give the sampled tokens the log-probs of the policy, off by up to `noise`, as an engine would; exact in float32."""
+    from transformers import AutoModelForCausalLM
+
+    lm, draw = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval(), rng(0)
+    for each in trajectories:
+        with torch.no_grad():
+            for sampled, logprobs in zip(each.sampled(), action_logprobs(lm, each), strict=True):
+                off = logprobs.numpy() + draw.uniform(-noise, noise, len(logprobs))
+                sampled.logprobs = off.astype(np.float32).astype(float).tolist()
+    return list(trajectories)
+
+
 def node(parent: int, ids: list[int], step: int = -1) -> Node:
     """A sampled node when it has a step, else a trunk node."""
     if step < 0:
@@ -107,12 +131,13 @@ def write_order(
     advantage: Callable[[int], float] = alternating,
     **fields: Any,
 ) -> UpdateOrder:
-    """Write both tables and the order over them; `advantage` is by row number."""
+    """Write both tables and the order over them; `advantage` is by row number, and a reward in an order to estimate."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs = [(each.id, node.step) for each in trajectories for node in each.sampled()]
-    rows = [{"trajectory": name, "step": step, "advantage": advantage(row)} for row, (name, step) in enumerate(pairs)]
+    schema = REWARDS_SCHEMA if fields.get("estimate") else ADVANTAGES_SCHEMA
+    rows = [dict(zip(schema.names, (*pair, advantage(row)), strict=True)) for row, pair in enumerate(pairs)]
     pq.write_table(to_table(trajectories), folder / "trajectories.parquet")
-    pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "advantages.parquet")
     return UpdateOrder(
         trajectories=str(folder / "trajectories.parquet"),
         advantages=str(folder / "advantages.parquet"),

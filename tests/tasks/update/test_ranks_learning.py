@@ -1,0 +1,81 @@
+"""The same batch gives the same steps whatever the number of ranks and the size of a micro-batch, with every part of the loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import update_lab
+from safetensors.torch import load_file
+
+from tasks.advantage.settings import AdvantageSettings
+from tasks.update.learner import Learner
+from tasks.update.settings import UpdateSettings
+
+PPO = {"kind": "ppo"}
+MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
+    "action mean, gspo, masked actions": (
+        {
+            "loss": {"kind": "gspo"},
+            "minibatches": 2,
+            "aggregation": "action_mean",
+            "tis": {"kind": "mask_actions", "cap": 1.2},
+            "kl_estimator": "k2",
+        },
+        None,
+    ),
+    "trajectory mean, ppo, bi-level critic, KL in the reward": (
+        {
+            "loss": PPO,
+            "epochs": 2,
+            "aggregation": "trajectory_mean",
+            "kl_in": "reward",
+            "critic": {"lr": 0.1, "value_clip": 0.1},
+        },
+        AdvantageSettings(estimator="bilevel_gae"),
+    ),
+    "fixed length, truncated": (
+        {"aggregation": "fixed_length", "fixed_length": 30, "tis": {"kind": "truncate", "cap": 1.1}},
+        AdvantageSettings(),
+    ),
+}
+FIGURES = ("update/loss", "update/kl", "update/grad_norm", "critic/loss", "critic/explained_variance", "update/clipped_share")
+
+
+def learn(policy: Path, workers: int, folder: Path, budget: int) -> dict[str, list[tuple[dict[str, float], Any]]]:
+    """Two orders in a row for each settings: figures and weights."""
+    results: dict[str, list[tuple[dict[str, float], Any]]] = {}
+    for name, (fields, estimate) in MANY.items():
+        exact = {"workers": workers, "dtype": "float64", "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1}
+        settings = UpdateSettings.model_validate(exact | {"tokens_per_micro_batch": budget} | fields)
+        learner, before = Learner(settings, str(policy), torch.device("cpu")), None
+        results[name] = []
+        for number in range(2):
+            trajectories = update_lab.sample_as(policy, update_lab.make_trajectories(number, 7), 0.3)
+            order = update_lab.write_order(
+                folder / f"{dist.get_rank()}-{number}",
+                trajectories,
+                str(folder / f"{name} {number}"),
+                iteration=number,
+                checkpoint_in=before,
+                estimate=estimate,
+            )
+            result = learner.execute(order)
+            before = result.checkpoint
+            figures = {key: result.metrics[key] for key in FIGURES if key in result.metrics}
+            results[name].append((figures, load_file(f"{before}/hf/model.safetensors")))
+    return results
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("ranks", "budget", "digits"), [(2, 8192, 9), (3, 60, 5)])
+def test_ranks_and_micro_batches_change_nothing(policy64: Path, tmp_path: Path, ranks: int, budget: int, digits: int) -> None:
+    """Norms are computed in float32 whatever the model's dtype, and a loss times 3 rounds otherwise than one times 1 or 2."""
+    near = {"rel": 10.0**-digits, "abs": 10.0**-digits}
+    one = learn(policy64, 1, tmp_path / "one", 100)
+    several = update_lab.on_ranks(ranks, learn, policy64, ranks, tmp_path / "several", budget)
+    for name, results in one.items():
+        for (single, weights), (figures, others) in zip(results, several[name], strict=True):
+            assert figures == pytest.approx(single, **near), name
+            torch.testing.assert_close(others, weights, rtol=near["rel"], atol=near["abs"])

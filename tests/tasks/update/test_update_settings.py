@@ -1,0 +1,75 @@
+"""What could not act is refused, in a sentence that says why."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.config import check
+from tasks.errors import ConfigError
+from tasks.recipes import load
+from tasks.update.settings import UpdateSettings
+
+PPO = {"kind": "ppo"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"epochs": 2}, "policy_gradient takes one step a batch"),
+        ({"minibatches": 2}, "policy_gradient takes one step a batch"),
+        ({"loss": {"kind": "policy_gradient", "clip_low": 0.1}}, "clip_low"),
+        ({"loss": {"kind": "gspo", "dual_clip": 3.0}}, "dual_clip"),
+        ({"loss": {"kind": "cispo", "dual_clip": 3.0}}, "dual_clip"),
+        ({"loss": PPO | {"old": "engine"}, "tis": {"kind": "truncate"}}, "correct twice"),
+        ({"aggregation": "fixed_length"}, "need each other"),
+        ({"fixed_length": 100}, "need each other"),
+        ({"critic": {"value_clip": 0.2}}, "value_clip has no effect"),
+        ({"kl_coefficient": 0, "kl_clamp": 5.0}, "kl_clamp has no effect"),
+        ({"kl_coefficient": 0, "kl_in": "reward"}, "kl_in has no effect"),
+        ({"kl_coefficient": 0, "kl_estimator": "k2"}, "kl_estimator has no effect"),
+        ({"kl_estimator": "k1"}, "k1 in the loss"),
+        ({"lr_decay_steps": 10}, "no effect with lr_schedule constant"),
+        ({"lr_floor": 0.1}, "no effect with lr_schedule constant"),
+        ({"lr_schedule": "cosine"}, "needs lr_decay_steps"),
+        ({"lr_schedule": "linear", "lr_decay_steps": 5, "warmup_steps": 5}, "above warmup_steps"),
+        ({"tis": {"cap": 2.0}}, "kind"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        UpdateSettings.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["advantage.estimator=gae"], "set update.critic"),
+        (["update.critic.lr=1e-4"], "has no use for update.critic"),
+        (["update.loss.kind=ppo"], "nothing to clip"),
+        (["update.loss.kind=gspo"], "nothing to clip"),
+        (["update.loss.kind=cispo"], "nothing to clip"),
+        (["update.loss.kind=ppo", "update.minibatches=257"], "only 256 trajectories"),
+        (["advantage.estimator=grpo", "advantage.gamma=0.5"], "gamma has no effect"),
+    ],
+)
+def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(load("tiny-cpu", overrides))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["update.loss.kind=ppo", "update.minibatches=4", "update.tis.kind=mask_tokens"],
+        ["update.loss.kind=gspo", "update.loss.old=engine"],
+        ["advantage.estimator=bilevel_gae", "advantage.lam=1", "update.critic.lr=1e-4"],
+        ["advantage.estimator=dr_grpo", "update.aggregation=fixed_length", "update.fixed_length=200"],
+        ["update.kl_in=reward", "update.kl_estimator=k1"],
+        ["update.lr_schedule=cosine", "update.lr_decay_steps=100"],
+    ],
+)
+def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[str]) -> None:
+    config = load("tiny-cpu", overrides)
+    check(config)
+    assert type(config).model_validate(config.model_dump(mode="json")) == config
