@@ -32,8 +32,8 @@ _MATHS = re.compile(r"[$\\]")
 def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -> NotebookNode:
     """A valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
 
-    Thoughts are markdown cells, actions code cells with their outputs. What a reader does not see first stands in the metadata
-    under `nbrl`: status and rewards in the notebook's, tool calls, notepad and step reward in each step's last cell.
+    Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first stands in
+    the metadata under `nbrl`: status and rewards in the notebook's, tool calls, notepad and step reward in each step's last cell.
     """
     rewards = rewards or {}
     steps = rewards.get("step_rewards") or [None] * len(trajectory.steps)
@@ -97,7 +97,7 @@ def _markdown(identity: str, source: str, metadata: dict[str, Any]) -> NotebookN
 def _step(index: int, step: Step, reward: float | None, count: int) -> list[NotebookNode]:
     """A step's cells; `count` is the number of its cell among those that ran."""
     name = f"step-{index + 1}"
-    facts = step.model_dump(include={"cell_status", "tool_calls", "policy_seconds", "kernel_seconds"})
+    facts = step.model_dump(include={"cell_status", "tool_calls", "unrecorded_calls", "policy_seconds", "kernel_seconds"})
     facts |= {"step": index + 1, "notepad": json.loads(step.notepad)}
     if reward is not None:
         facts["reward"] = reward

@@ -106,14 +106,19 @@ def agent(
         from flows.save import save as write
         from flows.save import writable
         from flows.tools import ToolOptions
+        from tasks.errors import ConfigError
 
+        if save is not None and no_save:
+            raise ConfigError("--save and --no-save contradict each other; give one of them")
         if path is not None:
             writable(path)
+        # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which cannot be sent.
+        text = question.encode("utf-8", "replace").decode()
         server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
         asked = Question(
-            text=question,
+            text=text,
             endpoint=server,
             agent=checked(
                 AgentSettings,

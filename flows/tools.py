@@ -31,6 +31,8 @@ class ToolOptions:
         """`endpoint` is asked by visual_qa, its key is in the environment variable `key`. Raises ConfigError."""
         if self.file is not None:
             return self._of_file(self.file)
+        if self.ability:
+            raise ConfigError("--ability chooses among the abilities of --tool-settings; give that file too")
         if self.corpus is not None and self.web is not None:
             raise ConfigError("--corpus and --web both make the tool search; give one of them")
         servers = {f"mcp{number}" if number > 1 else "mcp": _server(place) for number, place in enumerate(self.mcp, 1)}
@@ -39,6 +41,8 @@ class ToolOptions:
             names = ["search"] * (self.corpus is not None or self.web is not None) + ["inspect_file"] * attached
         if "search" in names and self.corpus is None and self.web is None:
             raise ConfigError("the tool search needs something to look in; give --corpus FILE or --web ENGINE")
+        if "search" not in names and (self.corpus is not None or self.web is not None):
+            raise ConfigError("--corpus and --web are for the tool search, which --tools leaves out; name it there")
         settings: dict[str, Any] = {"default": (*names, *servers), "mcp": servers}
         if "search" in names:
             settings["search"] = {"engine": self.web or "corpus", "top_k": TOP_K}
@@ -58,6 +62,10 @@ class ToolOptions:
         if not isinstance(found, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
         settings = checked(ToolSettings, **found)
+        if self.corpus is not None and not settings.needs_corpus():
+            raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
+        if self.corpus is None and settings.needs_corpus():
+            raise ConfigError(f"{file} names search, which needs something to look in; give --corpus FILE")
         if self.ability and self.ability not in settings.abilities:
             raise ConfigError(f"{file} has no ability {self.ability!r}; it has {', '.join(settings.abilities) or 'none'}")
         return settings

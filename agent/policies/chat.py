@@ -97,7 +97,8 @@ class ChatPolicy:
             reply = response.json()
             choice = reply["choices"][0]
             finish, message = choice.get("finish_reason"), choice["message"]
-            text = self._text(message)
+            # JSON can hold halves of surrogate pairs; they could be neither sent back nor stored.
+            text = self._text(message).encode("utf-8", "replace").decode()
             usage = reply.get("usage") or {}
             count = int(usage.get("completion_tokens") or len(self._estimate.encode_action(text)))
         except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -62,6 +62,7 @@ def test_steps_become_cells_with_their_outputs_and_metadata() -> None:
     assert (stream.text, result.data["text/plain"], result.execution_count) == ("seen\n", "3", 1)
     assert base64.b64decode(display.data["image/png"]) == png(64, 48)
     assert made.cells[2].metadata.nbrl.tool_calls == [call.model_dump()]
+    assert made.cells[2].metadata.nbrl.unrecorded_calls == 0
     assert made.cells[2].metadata.nbrl.notepad == {"facts": ["f"]}
     assert [made.cells[i].metadata.nbrl.reward for i in (2, 3, 5)] == [0.1, 0.0, 0.4]
     assert "there is no &#60;think&#62; block" in made.cells[3].source
@@ -69,6 +70,16 @@ def test_steps_become_cells_with_their_outputs_and_metadata() -> None:
     assert (error.ename, error.evalue, made.cells[5].execution_count) == ("ZeroDivisionError", "by: 0", 2)
     assert made.metadata.kernelspec.name == "python3"
     assert (made.metadata.nbrl.status, made.metadata.nbrl.rewards) == ("answered", {"total": 0.5, "em": 1.0})
+
+
+def test_a_summary_is_markdown_and_no_cell_that_ran() -> None:
+    summary = Step(kind="summary", think="sum up", observation="found <b>")
+    empty = Step(kind="summary", malformed="the summary is empty")
+    made = read(notebook(trajectory(summary, empty, Step(think="t", code="c", cell_status="ok"))))
+    assert [cell.cell_type for cell in made.cells] == ["markdown"] * 4 + ["code", "markdown"]
+    assert "found &#60;b&#62;" in made.cells[1].source
+    assert "the summary is empty" in made.cells[2].source
+    assert made.cells[4].execution_count == 1
 
 
 @pytest.mark.parametrize(("status", "words"), [("timeout", "too long"), ("dead", "died"), ("none", "did not end")])

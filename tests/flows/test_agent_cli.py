@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,23 @@ def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, speaks: boo
     assert "sk-secret" not in done.stdout + done.stderr + saved
 
 
+def test_text_that_cannot_be_sent_ends_nothing(tmp_path: Path) -> None:
+    with model_server(act("x = 1", "half \ud800"), act("submit_final_answer('ok')")) as server:
+        done = run(tmp_path, os.fsdecode(b"caf\xe9"), "--endpoint", server.url, "--save", "out.ipynb")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert "half ?" in nbformat.read(tmp_path / "out.ipynb", 4).cells[1].source
+
+
+def test_abilities_and_own_tools_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text('def double(n: int) -> int:\n    """Doubles a number."""\n    return 2 * n\n')
+    (tmp_path / "tools.yaml").write_text("abilities: {sums: [double], none: []}\nown: {double: mine:double}\n")
+    options = ["--tool-settings", "tools.yaml", "--ability", "sums", "--no-save"]
+    with model_server(act("submit_final_answer(double(21))")) as server:
+        path = f"{REPOSITORY}{os.pathsep}{tmp_path}"
+        done = run(tmp_path, "q", "--endpoint", server.url, *options, PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_done_before_ctrl_c_is_saved(tmp_path: Path, ending: signal.Signals) -> None:
     with model_server(act("print('done before')"), None, sglang=True) as server:
@@ -167,6 +185,9 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--tools", "serch"], "did you mean 'search'"),
         (["--tools", "search"], "give --corpus FILE or --web ENGINE"),
         (["--tools", "visual_qa"], "name it by --model"),
+        (["--tools", "read_page", "--web", "exa"], "which --tools leaves out"),
+        (["--ability", "qa"], "give that file too"),
+        (["--save", "a.ipynb", "--no-save"], "contradict"),
         (["--mcp", "/no/such/program"], "the MCP server mcp cannot be reached"),
         (["--tool-settings", "missing.yaml"], "missing.yaml cannot be read"),
         (["--max-steps", "0"], "--max-steps: "),
@@ -204,7 +225,7 @@ def test_help_needs_nothing_of_the_training_stack(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_an_installation_without_extras_is_enough(tmp_path: Path) -> None:
-    uv = REPOSITORY / ".venv-uv/bin/uv"
+    uv = shutil.which("uv") or REPOSITORY / ".venv-uv/bin/uv"
     venv = tmp_path / "venv"
     make = [[uv, "venv", "-q", "--python", sys.executable, venv], [uv, "pip", "install", "-q", "--python", venv, REPOSITORY]]
     for command in make:
