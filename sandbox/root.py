@@ -132,8 +132,9 @@ def bubblewrap_arguments(root: Root, settings: SandboxSettings, *, nested: bool)
     after += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     if not nested:
         # A zygote's children mount a /proc of their own, which the system allows only where none of the outer one is hidden.
-        for path in (f"/proc/{name}" for name in HIDDEN if Path("/proc", name).exists()):
-            after += ["--ro-bind", "/dev/null", path]
+        for name in HIDDEN:
+            if Path("/proc", name).exists():
+                after += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (WORKSPACE, "0700")):
         after += ["--size", size, "--perms", mode, "--tmpfs", folder]
     return before, [*after, "--remount-ro", "/", "--chdir", WORKSPACE, "--"]

@@ -11,7 +11,8 @@ from agent.notepad import State, read_state
 from tasks.reward.score import score
 from tasks.reward.settings import RewardSettings
 from tasks.rollout.wiring import SandboxedKernel
-from tests.hostile.arena import TOOLS, Arena, Kernel
+from tests.hostile.arena import Arena, Kernel
+from tests.hostile.cells import TOOLS
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,12 +1,10 @@
-"""Processes: signal, stop, trace or outlive; loops that do not end; rights over one's own limits"""
+"""Processes: signal, stop, trace or outlive; loops that do not end"""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.hostile.arena import Arena, Kernel
-from tests.hostile.canaries import process
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -192,42 +190,3 @@ attempt("namespace", system, 56, 0x20000000 | signal.SIGCHLD, 0, 0, 0, 0)
         "for _ in range(20):\n    if os.fork() == 0:\n        if os.fork(): os._exit(0)\n        os._exit(0)\nprint('zombies')"
     )
     assert victim.text(orphans) == "zombies\n"
-
-
-@pytest.mark.attack(
-    tried="Raise one's own limits, priority, scheduling class, oom_score_adj, dumpability",
-    wall="hard limits set before the first cell, no capabilities",
-    effect="the host sees the same limits, no realtime class, no better priority, no protection from the OOM killer",
-)
-def test_limits_and_priority_cannot_be_raised(arena: Arena, victim: Kernel) -> None:
-    before = [process(pid) for pid in arena.victims_processes()]
-    code = """
-for name in dir(resource):
-    if name.startswith("RLIMIT_"):
-        kind = getattr(resource, name)
-        soft, hard = resource.getrlimit(kind)
-        if hard != resource.RLIM_INFINITY:
-            attempt(name, resource.setrlimit, kind, (hard, hard + 1))
-            attempt(name, resource.prlimit, 0, kind, (soft, resource.RLIM_INFINITY))
-attempt("nice", os.nice, -1)
-attempt("priority", os.setpriority, os.PRIO_PROCESS, 0, -5)
-for policy in (os.SCHED_FIFO, os.SCHED_RR):
-    attempt("realtime", os.sched_setscheduler, 0, policy, os.sched_param(1))
-attempt("deadline", system, 314, 0, struct.pack("IIQiIQQQ", 48, 6, 0, 0, 0, 10**7, 10**8, 10**8), 0)
-attempt("io", system, 251, 1, 0, 1 << 13)
-def protect():
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("-900")
-attempt("oom", protect)
-attempt("cgroup", lambda: open("/sys/fs/cgroup/cgroup.procs", "w").write("1"))
-"""
-    victim.refused(code)
-    after = {known.pid: known for known in map(process, arena.victims_processes()) if known is not None}
-    for known in before:
-        assert known is not None
-        assert after[known.pid].limits == known.limits
-        assert (after[known.pid].policy, after[known.pid].nice) == (0, known.nice)
-        assert int(after[known.pid].oom_score_adj) >= int(known.oom_score_adj)
-    for pid in after:
-        limits = Path(f"/proc/{pid}/limits").read_text()
-        assert "Max realtime priority     0" in limits or "launcher" in Path(f"/proc/{pid}/cmdline").read_text()
