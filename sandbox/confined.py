@@ -59,7 +59,7 @@ class Confined:
         complaints = os.memfd_create("complaints")
         passed = [watch, *keep]
         try:
-            passed.append(_file(code))
+            passed.append(memory_file(code))
             if module == "zygote":
                 # Its children put the filter on themselves, after they have made their namespaces.
                 arguments = [str(passed[-1]), *arguments]
@@ -183,10 +183,10 @@ def _groups(plan: cgroups.Plan, settings: SandboxSettings) -> Groups | None:
         return None
 
 
-def _file(code: bytes) -> int:
-    """The system call filter as a file to read inside."""
-    descriptor = os.memfd_create("filter")
-    os.write(descriptor, code)
+def memory_file(data: bytes) -> int:
+    """`data` as a file without a name, to be inherited and read inside."""
+    descriptor = os.memfd_create("nbrl")
+    os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 

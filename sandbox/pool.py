@@ -34,8 +34,8 @@ class _Clean:
 class KernelPool:
     """An async context manager that owns every kernel it started; at its exit none is left.
 
-    `prelude` is trusted code that runs in each kernel before it is handed out. It may define what it likes, but has no
-    tools yet: `host_call` answers once the kernel is handed out.
+    `prelude` is trusted code that has run in each kernel before it is handed out: in the zygote, once for all. It may define
+    what it likes, but has no tools yet: `host_call` answers once the kernel is handed out.
     """
 
     def __init__(self, settings: SandboxSettings, *, prelude: str = "") -> None:
@@ -118,8 +118,10 @@ class KernelPool:
         kernel = SandboxKernel(process, broker, self._settings)
         clean = _Clean(kernel, asyncio.create_task(broker.serve(process.channel)))
         try:
-            await kernel.ready(ask=not self._prelude)
-            if self._prelude:
+            # A zygote's kernels have it from their birth.
+            own = bool(self._prelude) and self._settings.provisioner == "bubblewrap"
+            await kernel.ready(ask=not own)
+            if own:
                 done = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
                 if done.status != "ok":
                     said = "\n".join(output.text for output in done.outputs)
@@ -148,7 +150,7 @@ class KernelPool:
                 await self._zygote.end()
                 self._zygote = None
             if self._zygote is None:
-                self._zygote = await Zygote.start(self._settings)
+                self._zygote = await Zygote.start(self._settings, self._prelude)
             return self._zygote
 
     def _discard(self, clean: _Clean) -> None:

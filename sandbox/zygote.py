@@ -4,12 +4,13 @@ import asyncio
 import errno
 import itertools
 import json
+import os
 import secrets
 import select
 import socket
 
 from sandbox.bubblewrap import birth_message
-from sandbox.confined import Confined, receive_handles
+from sandbox.confined import Confined, memory_file, receive_handles
 from sandbox.errors import SandboxError
 from sandbox.process import Address, KernelProcess, listen, readable, unbound
 from sandbox.settings import SandboxSettings
@@ -25,16 +26,18 @@ class Zygote:
         self._numbers = itertools.count()
 
     @classmethod
-    async def start(cls, settings: SandboxSettings) -> "Zygote":
-        """Start it and wait until its libraries are imported."""
+    async def start(cls, settings: SandboxSettings, prelude: str = "") -> "Zygote":
+        """Start it and wait until its libraries are imported and the trusted `prelude` has run, once for all its kernels."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        source = memory_file(prelude.encode())
         try:
-            number = theirs.fileno()
-            confined = Confined.start("zygote", [str(number), *settings.preload], [number], settings)
+            passed = [theirs.fileno(), source]
+            confined = Confined.start("zygote", [*map(str, passed), *settings.preload], passed, settings)
         except BaseException:
             ours.close()
             raise
         finally:
+            os.close(source)
             theirs.close()
         ours.setblocking(False)
         zygote = cls(settings, confined, ours)

@@ -75,8 +75,9 @@ class PreparedKernel(IPythonKernel):
     _supports_kernel_subshells = False
 
     @classmethod
-    def prepare(cls) -> "PreparedKernel":
-        """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm."""
+    def prepare(cls, prelude: str = "") -> "PreparedKernel":
+        """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm, what the
+        trusted `prelude` defines. Raises RuntimeError when the prelude fails."""
         config = configuration()
         config.Kernel._execute_sleep = 0.0
         session = Session(config=config, key=b"replaced after the fork")
@@ -91,6 +92,9 @@ class PreparedKernel(IPythonKernel):
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel._rehearse()
+        done = kernel.shell.run_cell(prelude, silent=True)
+        if not done.success:
+            raise RuntimeError(f"the prelude failed: {done.error_before_exec or done.error_in_exec!r}")
         _rehearse_messages()
         return kernel
 

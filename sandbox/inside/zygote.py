@@ -78,10 +78,12 @@ def main() -> None:
         code = file.read()
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
-    for name in sys.argv[3:]:
+    with open(int(sys.argv[3]), "rb") as file:
+        prelude = file.read().decode()
+    for name in sys.argv[4:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    kernel = PreparedKernel.prepare()
+    kernel = PreparedKernel.prepare(prelude)
     # Nobody waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     threads = os.listdir("/proc/self/task")
