@@ -13,7 +13,7 @@ from tasks.reward.score import score_table
 from tasks.scope import Artifact, Scope
 
 COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
-FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution"]
+FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
 
 def with_answers(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:

@@ -6,6 +6,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
+from tasks.reward.settings import QaWeights
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
 
@@ -32,6 +34,15 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 def f1(answer: str, references: Sequence[str]) -> float:
     """Token F1 with the best reference."""
     return max((_f1(answer, reference) for reference in references), default=0.0)
+
+
+def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights) -> float:
+    """The weighted sum of F1, exact match and having answered; no answer scores 0."""
+    if answer is None:
+        return weights.scaled(0.0)
+    return weights.scaled(
+        weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
+    )
 
 
 def _f1(answer: str, reference: str) -> float:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.reward.qa import exact_match, f1
+from tasks.reward import l0
+from tasks.reward.length import length_of
+from tasks.reward.qa import exact_match, f1, qa_reward
 from tasks.reward.settings import RewardSettings
 
 SCHEMA = pa.schema(
@@ -22,6 +24,7 @@ SCHEMA = pa.schema(
         ("answered", pa.float64()),
         ("format", pa.float64()),
         ("execution", pa.float64()),
+        ("length", pa.float64()),
     ]
 )
 MIN_THINK, MIN_CODE = 10, 5
@@ -45,25 +48,37 @@ def execution_of(step: Mapping[str, Any]) -> float:
     return 1.0 - sum(output["kind"] == "error" for output in outputs) / len(outputs)
 
 
+def thought_length(step: Mapping[str, Any], target: int | None) -> float:
+    """The length facet of a cell's thought; 0 where no length is wanted."""
+    return length_of(step["think"], target) if target is not None and step["kind"] == "cell" else 0.0
+
+
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
     """Rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`.
 
-    A summary runs no cell: it earns nothing for execution and takes nothing from what the cells can earn.
+    A summary runs no cell: it earns nothing for execution and takes nothing from what the cells can earn. With `compat` l0 the
+    answer and the cells are paid by L0's rules; em, f1 and answered are what they are.
     """
+    as_l0 = settings.compat == "l0"
     steps = row["steps"]
     answer = row["answer"] if row["answer"] and row["answer"].strip() else None
     em = exact_match(answer, row["answers"]) if answer else 0.0
     overlap = f1(answer, row["answers"]) if answer else 0.0
-    weights = settings.qa_weights
-    qa = weights.f1 * overlap + weights.exact * em + weights.answered * (answer is not None)
+    if as_l0:
+        qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
+    else:
+        qa = qa_reward(answer, row["answers"], settings.qa_weights)
     formats = [format_of(step) for step in steps]
-    executions = [execution_of(step) for step in steps]
+    executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
+    lengths = [thought_length(step, settings.length_target) for step in steps]
     count, cells = max(1, len(steps)), max(1, sum(step["kind"] == "cell" for step in steps))
     rewards = [
-        settings.format * good / count + settings.execution * ran / cells for good, ran in zip(formats, executions, strict=True)
+        settings.format * good / count + settings.execution * ran / cells + settings.length * near / cells
+        for good, ran, near in zip(formats, executions, lengths, strict=True)
     ]
-    if rewards:
-        rewards[-1] += settings.qa * qa
+    every = range(len(rewards))
+    for place in every if as_l0 and l0.empty_gold(row["answers"]) else every[-1:]:
+        rewards[place] += settings.qa * qa
     return {
         "trajectory": row["id"],
         "group": row["group"],
@@ -77,6 +92,7 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
         "answered": float(answer is not None),
         "format": sum(formats) / count,
         "execution": sum(executions) / cells,
+        "length": sum(lengths) / cells,
     }
 
 

@@ -1,30 +1,58 @@
 """Weights of the reward's facets (L0: 0.8 QA, 0.1 format, 0.1 execution)."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class QaWeights(BaseModel):
-    """QA reward = f1·F1 + exact·EM + answered·has-answer (L0's paper: 0.4, 0.5, 0.1)."""
+    """QA reward = low + (high − low)·(f1·F1 + exact·EM + answered·has-answer) (L0's paper: 0.4, 0.5, 0.1; from 0 to 1)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     f1: float = Field(0.4, ge=0)
     exact: float = Field(0.5, ge=0)
     answered: float = Field(0.1, ge=0)
+    low: float = Field(0.0, description="what a score of 0 pays, no answer included")
+    high: float = Field(1.0, description="what a score of 1 pays")
+
+    def scaled(self, score: float) -> float:
+        return self.low + (self.high - self.low) * score
+
+    @model_validator(mode="after")
+    def _rises(self) -> "QaWeights":
+        if self.low >= self.high:
+            raise ValueError("qa_weights.low must be below qa_weights.high: a better answer is to pay more")
+        return self
 
 
 class RewardSettings(BaseModel):
-    """Step reward = qa·QA (last step) + format·format/T + execution·execution/C for T steps, C of them cells."""
+    """Step reward = qa·QA (last step) + format·format/T + (execution·execution + length·length)/C, T the number of steps, C of
+    those that are cells.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     qa: float = Field(0.8, ge=0)
     format: float = Field(0.1, ge=0)
     execution: float = Field(0.1, ge=0)
+    length: float = Field(0.0, ge=0)
+    length_target: int | None = Field(None, ge=1, description="words a thought is to have; for the weight length")
     qa_weights: QaWeights = QaWeights()
+    compat: Literal["none", "l0"] = Field("none", description="l0 pays as L0's code did, faults included: see docs/learning.md")
 
     @model_validator(mode="after")
     def _pays(self) -> "RewardSettings":
-        if self.qa + self.format + self.execution <= 0:
-            raise ValueError("reward.qa, reward.format and reward.execution are all 0: nothing would be rewarded")
+        if self.qa + self.format + self.execution + self.length <= 0:
+            raise ValueError("reward.qa, reward.format, reward.execution and reward.length are all 0: nothing would be rewarded")
+        return self
+
+    @model_validator(mode="after")
+    def _acts(self) -> "RewardSettings":
+        if (self.length > 0) != (self.length_target is not None):
+            raise ValueError("the weight length and length_target need each other; set both or neither")
+        if self.qa == 0 and self.qa_weights != QaWeights():
+            raise ValueError("qa_weights has no effect with qa 0; leave it out, or set a weight")
+        if self.compat == "l0" and self.qa == 0 and self.execution == 0:
+            raise ValueError("compat l0 has no effect with qa 0 and execution 0; leave it out, or set a weight")
         return self

@@ -1,8 +1,10 @@
 import pytest
+from pydantic import ValidationError
 
+from tasks.reward.length import length_of
 from tasks.reward.qa import exact_match, f1, normalise
 from tasks.reward.score import execution_of, format_of, score
-from tasks.reward.settings import RewardSettings
+from tasks.reward.settings import QaWeights, RewardSettings
 
 
 def step(
@@ -83,6 +85,40 @@ def test_a_wrong_answer_earns_having_answered_and_no_answer_nothing() -> None:
 def test_a_trajectory_without_steps_scores_nothing() -> None:
     scored = score(row(None, ["Keldra"], []), RewardSettings())
     assert (scored["step_rewards"], scored["total"]) == ([], 0.0)
+
+
+def test_a_thought_of_the_wanted_length_earns_length() -> None:
+    assert [length_of("word " * count, 10) for count in (10, 8, 12, 0, 7, 22, 40)] == pytest.approx(
+        [1.0, 1.0, 1.0, 0.6, 0.95, 0.5, 0.0]
+    )
+    settings = RewardSettings(length=0.2, length_target=10)
+    scored = score(row(None, ["Keldra"], [step(think="word " * 10), step(think="word " * 22)]), settings)
+    plain = score(row(None, ["Keldra"], [step(think="word " * 10), step(think="word " * 22)]), RewardSettings())
+    extra = [a - b for a, b in zip(scored["step_rewards"], plain["step_rewards"], strict=True)]
+    assert extra == pytest.approx([0.1, 0.05])
+    assert (scored["length"], plain["length"]) == (0.75, 0.0)
+
+
+def test_a_range_moves_what_an_answer_pays() -> None:
+    settings = RewardSettings(qa_weights=QaWeights(low=-1.0, high=3.0))
+    found = [score(row(answer, ["Keldra"], [step()]), settings)["qa"] for answer in ("Keldra", "Vorn", None)]
+    assert found == pytest.approx([3.0, -0.6, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"qa": 0, "format": 0, "execution": 0}, "all 0"),
+        ({"length": 0.1}, "need each other"),
+        ({"length_target": 10}, "need each other"),
+        ({"qa_weights": {"low": 1.0}}, "must be below"),
+        ({"qa": 0, "qa_weights": {"exact": 0.9}}, "qa_weights has no effect"),
+        ({"qa": 0, "execution": 0, "compat": "l0"}, "compat l0 has no effect"),
+    ],
+)
+def test_weights_that_cannot_act_are_refused(fields: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RewardSettings.model_validate(fields)
 
 
 def test_a_summary_earns_format_and_takes_nothing_from_execution() -> None:

@@ -1,0 +1,54 @@
+"""L0's reward as its code pays it, faults included, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
+
+What differs from the default: text outside [a-z0-9 ] is deleted, so any two answers without such text are the same; an empty
+answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns nothing.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.reward.settings import QaWeights
+
+EMPTY_GOLD = 0.5
+
+
+def normalise(text: str) -> str:
+    """Lowercase, nothing but [a-z0-9 ], single spaces; articles stay."""
+    return " ".join(re.sub(r"[^a-z0-9 ]", "", text.lower()).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    return float(any(normalise(answer) == normalise(reference) for reference in references))
+
+
+def f1(answer: str, references: Sequence[str]) -> float:
+    """Token F1 with the best reference; two texts without a token are the same."""
+    return max((_f1(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    common = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * common / (len(given) + len(wanted))
+
+
+def empty_gold(references: Sequence[str]) -> bool:
+    return not any(references)
+
+
+def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights) -> float:
+    if empty_gold(references):
+        return EMPTY_GOLD
+    if answer is None:
+        return weights.scaled(0.0)
+    paid = weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
+    return weights.scaled(paid)
+
+
+def execution_of(step: Mapping[str, Any]) -> float:
+    """1 - errors / outputs; 0 without an output."""
+    outputs = step["outputs"]
+    return 1.0 - sum(output["kind"] == "error" for output in outputs) / len(outputs) if outputs else 0.0

@@ -1,0 +1,47 @@
+"""L0's bi-level advantages: two trajectories of two steps, gamma = lambda = 1, whitened over the four steps."""
+
+import numpy as np
+import pytest
+
+from agent.trajectory import ROOT, Node
+from tasks.advantage.gae import gae
+from tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
+from tasks.advantage.settings import AdvantageSettings
+from tasks.advantage.whiten import whiten
+from tasks.update.batch import Batch
+from tasks.update.estimates import make
+from tasks.update.targets import Targets
+from tasks.update.tree import Example, Forest
+
+REWARDS = [[0.5, 1.0], [0.2, 1.0]]
+VALUES = [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_the_return_of_the_first_step() -> None:
+    assert discounted_returns(REWARDS[0], 1.0)[0] == pytest.approx(1.5)
+    advantages = gae(REWARDS[0], VALUES[0], 1.0, 1.0)
+    assert advantages[0] + VALUES[0][0] == pytest.approx(1.5)
+
+
+def test_step_gae_and_broadcast() -> None:
+    raw = [gae(rewards, values, 1.0, 1.0) for rewards, values in zip(REWARDS, VALUES, strict=True)]
+    assert whiten(raw)[0][0] == pytest.approx(1.2430, abs=5e-5)
+
+
+def test_reinforce_pp_and_broadcast() -> None:
+    assert reinforce_pp(REWARDS, 1.0)[0][0] == pytest.approx(1.3754, abs=5e-5)
+
+
+@pytest.mark.parametrize(("settings", "first"), [({"estimator": "gae", "lam": 1.0}, 1.2430), ({}, 1.3754)])
+def test_every_token_of_a_step_gets_it_in_the_learner(settings: dict, first: float) -> None:
+    def sampled(step: int) -> Node:
+        return Node(parent=0, kind="sampled", step=step, token_ids=[2, 3], logprobs=[-0.5, -0.5])
+
+    steps = [dict(enumerate(rewards)) for rewards in REWARDS]
+    nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=[1]), sampled(0), sampled(1)]
+    forest = Forest([Example(str(number), nodes, each) for number, each in enumerate(steps)])
+    batch = Batch(forest, 2, ["g", "g"], list(steps), [1])
+    estimator = AdvantageSettings.model_validate({"gamma": 1.0} | settings)
+    values = np.array([[value, 99.0] for each in VALUES for value in each]).ravel()  # only the first token's value counts
+    made = make(batch, Targets.of(forest), estimator, None, values if estimator.with_critic else None)
+    assert made.advantage_N[:2].tolist() == pytest.approx([first, first], abs=5e-5)
