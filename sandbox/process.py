@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple, cast
 
 from jupyter_client.connect import KernelConnectionInfo
 
+from sandbox.errors import SandboxError
 from sandbox.settings import Protection
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
@@ -48,7 +50,13 @@ def unbound() -> list[socket.socket]:
 def listen(sockets: list[socket.socket], address: Address) -> None:
     """Give the sockets their names. They are made on the host, so that the kernel needs no folder to bind in."""
     for number, sock in enumerate(sockets, start=1):
-        sock.bind(f"{address.prefix}-{number}")
+        try:
+            sock.bind(f"{address.prefix}-{number}")
+        except OSError as error:
+            folder = tempfile.gettempdir()
+            raise SandboxError(
+                f"no socket of a kernel can be made below {folder}: {error}; set TMPDIR to a short path"
+            ) from error
         sock.listen(16)
         # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
         sock.setblocking(False)

@@ -40,7 +40,7 @@ class SandboxSettings(BaseModel):
     images: int = Field(4, ge=0, description="pictures kept of one cell; the others are text")
     expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression asked with a cell")
     message_bytes: int = Field(
-        16 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
+        4 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
     )
 
     call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
@@ -62,6 +62,16 @@ class SandboxSettings(BaseModel):
     def _warm_kernels_live(self) -> Self:
         if self.warm > self.max_live:
             raise ValueError(f"warm ({self.warm}) is more than max_live ({self.max_live}): warm kernels are alive too")
+        return self
+
+    @model_validator(mode="after")
+    def _messages_hold_what_is_kept(self) -> Self:
+        # A picture comes as base64, a reply with all its expressions; either comes with some words around it.
+        for name, size in (("image_bytes", 4 * self.image_bytes // 3), ("expression_bytes", self.expression_bytes)):
+            if size + 65536 > self.message_bytes:
+                raise ValueError(
+                    f"{name} does not fit into a message of message_bytes ({self.message_bytes}): raise message_bytes"
+                )
         return self
 
     @model_validator(mode="after")

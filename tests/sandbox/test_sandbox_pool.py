@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,17 @@ def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch
         lab.cells("1")
 
 
+def test_a_folder_too_deep_for_sockets_says_so(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(SandboxError, match="set TMPDIR to a short path"):
+        lab.cells("1")
+
+
 def test_settings_refuse_typos_and_contradictions() -> None:
+    with pytest.raises(ValidationError, match="image_bytes does not fit into a message"):
+        SandboxSettings(image_bytes=4_000_000)
     with pytest.raises(ValidationError):
         SandboxSettings(memori_mb=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="max_live"):
