@@ -54,9 +54,7 @@ def listen(sockets: list[socket.socket], address: Address) -> None:
             sock.bind(f"{address.prefix}-{number}")
         except OSError as error:
             folder = tempfile.gettempdir()
-            raise SandboxError(
-                f"no socket of a kernel can be made below {folder}: {error}; set TMPDIR to a short path"
-            ) from error
+            raise SandboxError(f"no kernel's socket can be made below {folder}: {error}; set TMPDIR to a short path") from error
         sock.listen(16)
         # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
         sock.setblocking(False)
