@@ -6,7 +6,7 @@ Usage: python docs/settings.py
 from pathlib import Path
 from typing import get_args
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -40,6 +40,8 @@ def bounds(constraint: object) -> list[tuple[str, float]]:
             return [(">", value)]
         case Le(le=value):
             return [("≤", value)]
+        case Lt(lt=value):
+            return [("<", value)]
         case _:
             return []
 

@@ -21,7 +21,7 @@ from tasks.update.node import update
 async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record | None:
     """Rounds of prompts fill the batch, one step learns from it, its weights go live. `cursor` is the first prompt to ask.
 
-    None when no round had a group with signal: there is nothing to learn.
+    None when there is nothing to learn: no round had a group with signal, or no trajectory of such a group took a step.
     """
     started = time.monotonic()
     config = parts.config
@@ -40,6 +40,8 @@ async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Reco
     if wanted == config.rollout.prompts:
         return None
     advantages = await watch.node("advantage", advantage(parts, scope, rewards, selections))
+    if not advantages.metrics["advantage/steps"]:
+        return None
     updated = await watch.node("update", update(parts, scope, advantages, trajectories))
     published = await watch.node("publish", publish(parts, scope, updated))
     made = [*trajectories, *rewards, *selections, advantages, updated, published]

@@ -5,12 +5,10 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,12 +19,11 @@ from tasks.update import checkpoint
 from tasks.update.batch import Batch, MicroBatch, deal, read_batch, to_device
 from tasks.update.critic import Critic
 from tasks.update.errors import UpdateError
-from tasks.update.estimates import explained_variance, make
 from tasks.update.folder import check_model
-from tasks.update.losses.kl import kl
+from tasks.update.known import Known, know
 from tasks.update.minibatches import minibatches
 from tasks.update.model import load_critic, load_sharded, stored_dtype
-from tasks.update.objective import Known, critic_loss, policy_loss
+from tasks.update.objective import critic_loss, policy_loss
 from tasks.update.orders import CANARY_TOKENS, UpdateOrder, UpdateResult
 from tasks.update.rate import learning_rate
 from tasks.update.scorer import Scorer
@@ -34,7 +31,7 @@ from tasks.update.settings import UpdateSettings
 from tasks.update.tally import MISMATCH_MAX, Tally, over_steps
 from tasks.update.targets import Targets, token_weights
 from tasks.update.trainee import Trainee
-from tasks.update.tree import Floats, chain
+from tasks.update.tree import chain
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 INITIAL = ""  # stands for the initial model where a checkpoint's identity would
@@ -153,7 +150,7 @@ class Learner:
 
     def _know(self, batch: Batch, order: UpdateOrder) -> tuple[Known, dict[str, float]]:
         """Forward whatever must be known of the whole batch before its first step; nothing by default."""
-        settings, targets = self._settings, Targets.of(batch.forest)
+        settings = self._settings
         several = settings.steps_per_batch > 1
         wanted: dict[str, Scorer | Critic] = {}
         if settings.kl_in_reward or (several and not settings.engine_is_old):
@@ -169,26 +166,7 @@ class Learner:
                     found[name][micro.index_N] = _forward(model, micro).double()
         for found_N in found.values():
             dist.all_reduce(found_N)
-        old_N, reference_N, value_N = (found.get(name) for name in ("old", "reference", "value"))
-        known = Known(self._put(targets.action_N), old_N, reference_N)
-        if order.estimate is None:
-            return known, {}
-        metrics: dict[str, float] = {}
-        penalty: Floats | None = None
-        if settings.kl_in_reward:
-            assert old_N is not None
-            assert reference_N is not None
-            kl_N = kl(settings.kl_estimator, old_N, reference_N, settings.kl_clamp)
-            penalty = (settings.kl_coefficient * kl_N).cpu().numpy()
-            metrics["update/kl"] = kl_N.mean().item()
-        values = None if value_N is None else value_N.cpu().numpy()
-        made = make(batch, targets, order.estimate, penalty, values)
-        known = replace(known, advantage_N=self._put(made.advantage_N))
-        if values is not None and made.return_N is not None and made.valued_N is not None:
-            metrics["critic/explained_variance"] = explained_variance(values, made)
-            metrics["critic/value"] = float(values[made.valued_N].mean())
-            known = replace(known, value_N=value_N, return_N=self._put(made.return_N), valued_N=self._put(made.valued_N))
-        return known, metrics
+        return know(settings, batch, Targets.of(batch.forest), order.estimate, found, self._device)
 
     def _train(self, batch: Batch, known: Known, order: UpdateOrder) -> tuple[dict[str, float], str]:
         """Every optimiser step of the batch: the metrics, and why steps were not taken."""
@@ -223,7 +201,7 @@ class Learner:
         """
         settings = self._settings
         weights = token_weights(targets, examples, settings.aggregation, settings.fixed_length)
-        weight_N = self._put(weights)
+        weight_N = torch.from_numpy(weights).to(self._device)
         count = int((weights > 0).sum())
         valued = count if known.valued_N is None else int((known.valued_N & (weight_N > 0)).sum())
         tally, micro_batches = Tally(self._device), 0
@@ -243,9 +221,9 @@ class Learner:
                 figures["critic/loss"] = value_loss * (count / valued)
             tally.add(figures)
             tally.add({"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
-        figures_ = tally.gather()
-        forwarded = figures_.pop("tokens")
-        result = {name: value if name == MISMATCH_MAX else value / count for name, value in figures_.items()}
+        gathered = tally.gather()
+        forwarded = gathered.pop("tokens")
+        result = {name: value if name == MISMATCH_MAX else value / count for name, value in gathered.items()}
         result["update/loss"] = result["update/pg_loss"] + settings.kl_coefficient * result["update/kl"]
         return result | {"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}
 
@@ -264,9 +242,6 @@ class Learner:
             return known.reference_N[micro.index_N]
         with torch.no_grad():
             return _forward(self._reference, micro)
-
-    def _put(self, array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
 
     def _canary(self, ids: list[int]) -> list[float]:
         with torch.no_grad():

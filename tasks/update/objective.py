@@ -1,13 +1,12 @@
 """The loss of a micro-batch, and what there is to report about it."""
 
-# ruff: noqa: N803, N806, N815 - suffixes of tensor names are shapes
-
-from dataclasses import dataclass
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
 
 import torch
 from torch import Tensor
 
 from tasks.update.batch import MicroBatch
+from tasks.update.known import Known
 from tasks.update.losses.cispo import cispo
 from tasks.update.losses.gspo import gspo
 from tasks.update.losses.kl import kl
@@ -17,23 +16,6 @@ from tasks.update.losses.tis import tis_weights
 from tasks.update.losses.value import value_loss
 from tasks.update.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
 from tasks.update.tally import MAX, MISMATCH_MAX
-
-
-@dataclass(frozen=True)
-class Known:
-    """What stays fixed while a batch is trained on: by token of the whole batch, float64, None where nobody asked for it.
-
-    `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy. Without `advantage_N`
-    the advantages are those of the order's table.
-    """
-
-    action_N: Tensor
-    old_N: Tensor | None = None
-    reference_N: Tensor | None = None
-    advantage_N: Tensor | None = None
-    value_N: Tensor | None = None
-    return_N: Tensor | None = None
-    valued_N: Tensor | None = None
 
 
 def policy_loss(

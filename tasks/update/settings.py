@@ -104,7 +104,7 @@ class UpdateSettings(_Closed):
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
-    kl_clamp: float = Field(10.0, gt=0, description="bound on |logp_ref - logp| inside the estimate")
+    kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp inside the estimate")
     critic: CriticSettings | None = None
     tokens_per_micro_batch: int = Field(8192, ge=1, description="unique tokens of one forward; a longer trajectory goes alone")
     seed: int = Field(0, ge=0)
