@@ -55,13 +55,9 @@ class SandboxKernel:
         """Whether cells can still run."""
         return not self._process.gone.is_set()
 
-    async def ready(self, *, ask: bool) -> None:
-        """Wait until the kernel's outputs reach us and, with `ask`, until it answers; a first cell tells the latter too."""
+    async def ready(self) -> None:
+        """Wait until the kernel's outputs reach us."""
         async with asyncio.timeout(self._settings.start_timeout_s):
-            if ask:
-                cell = self._request("kernel_info_request", {})
-                await self._until(cell.replied, None)
-                self._cell = None
             await self._until(self._welcome, None)
         if not self.alive:
             raise SandboxError("the kernel ended while it started: is memory_mb too small for its imports?")

@@ -118,10 +118,9 @@ class KernelPool:
         kernel = SandboxKernel(process, broker, self._settings)
         clean = _Clean(kernel, asyncio.create_task(broker.serve(process.channel)))
         try:
-            # A zygote's kernels have it from their birth.
-            own = bool(self._prelude) and self._settings.provisioner == "bubblewrap"
-            await kernel.ready(ask=not own)
-            if own:
+            await kernel.ready()
+            # A zygote's kernels have run it, and other cells, before their birth.
+            if self._settings.provisioner == "bubblewrap":
                 done = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
                 if done.status != "ok":
                     said = "\n".join(output.text for output in done.outputs)
