@@ -67,8 +67,8 @@ class Arena:
         self.provisioner = provisioner
         self.settings = SandboxSettings(
             provisioner=provisioner, warm=0, max_live=4, memory_mb=256, max_processes=48, max_open_files=128,
-            workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, interrupt_grace_s=0.5,
-            calls_per_s=1e6,
+            workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, image_bytes=0, interrupt_grace_s=0.5,
+            image_bytes=MIB // 2, calls_per_s=1e6,
         )  # fmt: skip
         self.canaries = Canaries(self.settings.unprivileged_uid)
         # Names of sockets must fit in 108 bytes.
@@ -79,7 +79,7 @@ class Arena:
         self._thread.start()
         self._pool = KernelPool(self.settings, prelude=PRELUDE)
         self.wait(self._pool.__aenter__())
-        self.sibling = self._born()
+        self.sibling = self.born()
         names = ("memory", "environment", "workspace")
         hidden = {name: f"nbrl-canary-sibling{name}-{secrets.token_hex(16)}" for name in names}
         assert self.sibling.run(SIBLING.format(**hidden)).status == "ok"
@@ -88,7 +88,7 @@ class Arena:
         self.secrets = [*hidden.values(), *self.canaries.secrets.values(), key]
         self.processes: dict[int, Process] = descendants()
         self._host, self._files = host_state(), self._listing()
-        self._victim = self._born()
+        self._victim = self.born()
         self._descriptors = 0
         self._memory = 0
 
@@ -99,7 +99,8 @@ class Arena:
         """Wait until every kernel that was given back is gone."""
         self.wait(self._pool.settle())
 
-    def _born(self) -> Kernel:
+    def born(self) -> Kernel:
+        """One more kernel; who asks closes it."""
         kernel = Kernel(self)
         self.wait(kernel.open(self._pool))
         return kernel
@@ -111,7 +112,7 @@ class Arena:
         """A clean kernel; from now on this process's memory is watched."""
         if self._victim.closed:
             # The last check failed half-way.
-            self._victim = self._born()
+            self._victim = self.born()
         self._descriptors = len(os.listdir("/proc/self/fd"))
         Path("/proc/self/clear_refs").write_text("5")
         self._memory = _status("VmRSS")
@@ -145,7 +146,7 @@ class Arena:
         answer = done.expressions["state"]["data"]["text/plain"]
         assert ast.literal_eval(answer) == self._expected
         assert self.sibling.kernel.broker.calls == []
-        self._victim = self._born()
+        self._victim = self.born()
         first = self._victim.run("import os; print(os.listdir(), {*os.listdir('/tmp')} - {'.ipython'}, 6 * 7)")
         assert [output.text for output in first.outputs] == ["[] set() 42\n"], first
         assert len(os.listdir("/proc/self/fd")) <= self._descriptors

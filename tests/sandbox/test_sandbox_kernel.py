@@ -112,7 +112,7 @@ def test_huge_outputs_are_cut_before_they_leave_the_kernel(lab: Lab) -> None:
         "'a' + 'x' * 60_000_000 + 'b'",
         "import os\nfor _ in range(40): os.write(1, b'y' * 1_000_000)",
     )
-    for done in lab.cells(*cells, "1", message_bytes=1 << 20):
+    for done in lab.cells(*cells, "1", message_bytes=1 << 20, image_bytes=0):
         assert done.status == "ok"
 
 
