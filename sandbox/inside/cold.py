@@ -18,8 +18,8 @@ def main() -> None:
     channel = Channel(sock)
     birth = channel.receive()
     channel.limit = birth["call_bytes"]
-    limits.apply(birth["limits"])
     announce(sock, birth["workspace"])
+    limits.apply(birth["limits"])
     CapturedStream.limit = birth["message_chars"]
     restore_in_children()
     install_host_call(channel)

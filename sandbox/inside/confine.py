@@ -1,4 +1,4 @@
-"""How a fork of the zygote walls itself in: namespaces, mounts, limits, no capabilities, no dangerous system calls.
+"""How a fork of the zygote walls itself in: namespaces, mounts, no capabilities, no dangerous system calls.
 
 Everything here runs before untrusted code does, in a single-threaded process.
 """
@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from sandbox.inside import limits, seccomp
+from sandbox.inside import seccomp
 
 _NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, network
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x80000
@@ -96,8 +96,7 @@ def fork() -> int:
 def enter(birth: dict[str, Any], code: bytes) -> None:
     """Wall in the process that `fork` made; `code` is the system call filter, empty where there may be none.
 
-    The order matters: processes are counted from the user namespace on, mounts need the capabilities that are dropped after
-    them, and the filter forbids what came before it.
+    The order matters: mounts need the capabilities that are dropped after them, and the filter forbids what came before it.
     """
     # Before any id is mapped we look like the overflow user; the zygote's ids are the only ones that may be mapped.
     _write("/proc/self/setgroups", "deny")
@@ -110,7 +109,6 @@ def enter(birth: dict[str, Any], code: bytes) -> None:
     _loopback_up()
     _libc.sethostname(b"sandbox", 7)
     _write("/proc/sys/user/max_user_namespaces", "0")
-    limits.apply(birth["limits"])
     _drop_capabilities()
     # Dropping capabilities made the process undumpable, which would hide its own /proc entries from it.
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "set dumpable")

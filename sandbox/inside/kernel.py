@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import resource
 import signal
 import socket
 import sys
@@ -54,7 +55,13 @@ def install_host_call(channel: Channel) -> None:
 
 
 def announce(sock: socket.socket, workspace: str) -> None:
-    """Send the host a pidfd of this process and its workspace folder, then stop writing to the host's stderr."""
+    """Send the host a pidfd of this process and its workspace folder, then stop writing to the host's stderr.
+
+    Call it before the limits bind: descriptors under way are counted for all kernels' one user, and who has more than that many
+    under way, by anybody's doing, may send none.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     handles = [os.pidfd_open(os.getpid()), os.open(workspace, os.O_PATH | os.O_DIRECTORY)]
     socket.send_fds(sock, [b"\1"], handles)
     for handle in handles:

@@ -16,9 +16,10 @@ import socket
 import struct
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
-from sandbox.inside import confine
+from sandbox.inside import confine, limits
 from sandbox.inside.channel import Channel
 from sandbox.inside.kernel import announce, install_host_call
 from sandbox.inside.prepared import PreparedKernel
@@ -27,14 +28,37 @@ from sandbox.inside.streams import CapturedStream
 _DESCRIPTORS = 6
 
 
+def _reseed() -> None:
+    """Give this fork generators of its own. Those that renew themselves by their process's number see no change: it is 1."""
+    random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "_ssl" in sys.modules:
+        sys.modules["_ssl"].RAND_add(os.urandom(32), 32.0)
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"]._name_sequence = None  # type: ignore[attr-defined]
+
+
+def _demand_nothing_shared(control: int) -> None:
+    """Forks share what is open and what is mapped as shared and writable: by it one kernel could talk to another."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    shared = [line.split(maxsplit=5)[-1] for line in maps if line.split()[1] in ("rw-s", "-w-s", "rwxs")]
+    for name in os.listdir("/proc/self/fd"):
+        # The folder that is listed is closed by now.
+        with contextlib.suppress(FileNotFoundError):
+            if int(name) not in (0, 1, 2, control):
+                shared.append(os.readlink(f"/proc/self/fd/{name}"))
+    if shared:
+        raise RuntimeError(f"kernels would share what the prelude or a module of sandbox.preload holds open: {', '.join(shared)}")
+
+
 def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int]) -> None:
     """The newborn's life, in a process of its own."""
     own, *adopted = descriptors
     sock = socket.socket(fileno=own)
     announce(sock, birth["workspace"])
-    random.seed()
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+    limits.apply(birth["limits"])
+    _reseed()
     CapturedStream.limit = birth["message_chars"]
     install_host_call(Channel(sock, birth["call_bytes"]))
     kernel.connect(birth["connection"]["key"].encode(), adopted)
@@ -90,6 +114,7 @@ def main() -> None:
     if len(threads) != 1:
         raise RuntimeError(f"the zygote has {len(threads)} threads after its imports; only a single-threaded process may fork")
     gc.collect()
+    _demand_nothing_shared(control.fileno())
     gc.freeze()
     control.send(b"ready")
     _serve(control, kernel, code)

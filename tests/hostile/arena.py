@@ -67,7 +67,7 @@ class Arena:
         self.provisioner = provisioner
         self.settings = SandboxSettings(
             provisioner=provisioner, warm=0, max_live=4, memory_mb=256, max_processes=48, max_open_files=128,
-            workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, image_bytes=0, interrupt_grace_s=0.5,
+            workspace_mb=8, workspace_files=256, file_mb=4, output_bytes=16384, message_bytes=MIB, interrupt_grace_s=0.5,
             image_bytes=MIB // 2, calls_per_s=1e6,
         )  # fmt: skip
         self.canaries = Canaries(self.settings.unprivileged_uid)

@@ -128,6 +128,29 @@ print("ok")
 
 
 @pytest.mark.attack(
+    tried="Keep descriptors under way in unix sockets, which the system counts for all kernels' one user",
+    wall="a newborn kernel sends its own to the host before its limits bind",
+    effect="new kernels are born meanwhile; siblings' cells may be refused to pass descriptors on",
+)
+def test_descriptors_under_way_keep_no_kernel_from_birth(arena: Arena, victim: Kernel) -> None:
+    code = """
+held, count, null = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM), 0, os.open("/dev/null", os.O_RDONLY)
+try:
+    while count < 100_000:
+        message = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("250i", *[null] * 250))]
+        held[0].sendmsg([b"x"], message, socket.MSG_DONTWAIT)
+        count += 250
+except OSError:
+    pass
+print(count)
+"""
+    assert int(victim.text(code)) > arena.settings.max_open_files
+    newborn = arena.born()
+    assert newborn.text("print(6 * 7)") == "42\n"
+    newborn.close()
+
+
+@pytest.mark.attack(
     tried="Hold kernels for ever, so that none is left for others",
     wall="the pool owns every kernel and kills it when its user is done or gone",
     effect="what a cell does cannot keep a kernel's place",
