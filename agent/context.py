@@ -13,7 +13,7 @@ from agent.policy import Generation
 from agent.settings import AgentSettings
 from agent.tokens import Renderer
 from agent.trajectory import ROOT, Node, NodeKind, Step
-from agent.tree import Tree, shared
+from agent.tree import Tree
 from agent.view import Editor, Part, Request, Shown, place
 
 FIRST_CHARS = 80
@@ -72,11 +72,9 @@ class Context:
         first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
         top = self._tree.add(ROOT, "system", 0, first)
         self._task = self._tail = self._tree.add(top, "task", 0, second)
-        self._start = len(first) + len(second)
-        # The ids of the last prompt; what the next one shares with it is copied, the rest added.
-        self._ids = [*shared(first), *shared(second)]
-        # The path below the task: what is shown, the node it ends in, the tokens up to there.
-        self._path: list[tuple[Shown, int, int]] = []
+        self._head, self._start = [first, second], len(first) + len(second)
+        # The path below the task: what is shown and the node it ends in.
+        self._path: list[tuple[Shown, int]] = []
         self._view: list[Shown] = []
         self._cells: list[Shown] = []
         self._leaving: list[Shown] = []
@@ -117,18 +115,16 @@ class Context:
         """Bring the tree to `view`, hang the tail off it and give the whole path."""
         same = next((i for i, (old, new) in enumerate(zip(self._path, view, strict=False)) if old[0] is not new), None)
         del self._path[min(len(self._path), len(view)) if same is None else same :]
-        node, length = (self._path[-1][1], self._path[-1][2]) if self._path else (self._task, self._start)
-        ids = self._ids[:length]
+        node = self._path[-1][1] if self._path else self._task
         for shown in view[len(self._path) :]:
             for part in shown.parts:
                 node = self._tree.add(node, part.kind, shown.step, part.ids)
-                ids.extend(shared(part.ids))
-            self._path.append((shown, node, len(ids)))
-        self._tail = self._tree.add(node, "tail", step, array("i", tail.ids))
-        ids.extend(shared(tail.ids))
-        self._ids = ids
-        messages = [*self._opening, *(part.message for shown in view for part in shown.parts), Message("user", tail.text)]
-        return Prompt(ids, messages)
+            self._path.append((shown, node))
+        ids = array("i", tail.ids)
+        self._tail = self._tree.add(node, "tail", step, ids)
+        parts = [part for shown in view for part in shown.parts]
+        messages = [*self._opening, *(part.message for part in parts), Message("user", tail.text)]
+        return Prompt([*self._head, *(part.ids for part in parts), ids], messages)
 
     def _trim(self, steps_left: int, state: State) -> _Tail | None:
         """Take out of view what does not fit; a notepad too long for an empty view is shown cut in its middle."""
@@ -182,7 +178,7 @@ class Context:
         It is asked for once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
         """
         self._summarised = True
-        seen = [shown for shown, _, _ in self._path if shown in self._leaving]
+        seen = [shown for shown, _ in self._path if shown in self._leaving]
         cells = sorted({cell for shown in seen for cell in shown.cells})
         summary = self._summary(tuple(cells), self._within(text.strip(), self._settings.summary_tokens), step)
         if summary is None:
@@ -200,10 +196,11 @@ class Context:
 
     def _summary(self, cells: tuple[int, ...], text: str, step: int) -> Shown | None:
         text = text.strip()
-        return Shown(cells, step, (self._part("summary", "user", f"<summary>{text}</summary>"),), text) if text else None
+        return Shown(cells, step, (self._part("summary", text, "summary"),), text) if text else None
 
-    def _part(self, kind: NodeKind, role: Role, text: str, images: tuple[bytes, ...] = ()) -> Part:
-        return Part(kind, array("i", self._tokenizer.message(role, text)), Message(role, text, images))
+    def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
+        message = Message("user", text, images, tag)
+        return Part(kind, array("i", self._tokenizer.message("user", message.text)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Hang the action off this step's tail, ids as the engine returned them."""
@@ -227,7 +224,7 @@ class Context:
             line for line in (cut_middle(step.observation, self._settings.observation_chars), *editor.ignored) if line
         )
         images = tuple(output.image for output in step.outputs if output.image)
-        cell.parts = (action, self._part("observation", "user", f"<output>{text}</output>", images))
+        cell.parts = (action, self._part("observation", text, "output", images))
         self._untold.append((cell.cells[0], step.think, step.code, step.observation))
         self._summarised = False
 

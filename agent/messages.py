@@ -1,6 +1,8 @@
 """A conversation as text and images: what people read and what chat servers take. Token ids are another view of the same."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
@@ -8,20 +10,34 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. `images` are PNG files, shown after the text to policies that can see."""
+    """One turn: `body`, inside `tag` if there is one. `images` are PNG files, shown after the text to policies that can see.
+
+    Body and tag are kept apart because the body of an observation is also its step's: a long text is held once.
+    """
 
     role: Role
-    text: str
+    body: str
     images: tuple[bytes, ...] = ()
+    tag: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"<{self.tag}>{self.body}</{self.tag}>" if self.tag else self.body
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a policy continues. `token_ids` and `messages` are the same conversation; the last message is the tail.
+    """What a policy continues. `runs` of token ids and `messages` are the same conversation; the last message is the tail.
+
+    The runs are those of the tree, so a prompt that waits holds no ids of its own; `token_ids` makes a new list of them.
 
     Without a tokenizer (a hosted chat model) the ids are unknown: each is `agent.tokens.UNKNOWN` and only their number, an
     estimate, means something.
     """
 
-    token_ids: list[int]
+    runs: Sequence[Sequence[int]]
     messages: list[Message]
+
+    @property
+    def token_ids(self) -> list[int]:
+        return list(chain.from_iterable(self.runs))

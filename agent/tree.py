@@ -1,17 +1,10 @@
 """The message tree of one episode, held small while the episode waits for its policy."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.trajectory import Node, NodeKind
-
-_SAME: dict[int, int] = {}
-
-
-def shared(ids: Sequence[int]) -> Iterator[int]:
-    """The ids, each as one object of this process: a thousand waiting prompts hold pointers, not integers of their own."""
-    return map(_SAME.setdefault, ids, ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from agent.messages import Prompt
 from agent.policies.sglang import SglangPolicy, engine_session
 from agent.policy import Sampling
 
-_PROMPT = Prompt(list(range(1500)), [])
+_PROMPT = Prompt([range(1500)], [])
 _TOKENS = 200
 _REPLY = json.dumps(
     {

@@ -37,6 +37,22 @@ class SglangPolicy:
         self._stop_ids, self._sampling, self._seeded = stop_ids, sampling, seeded
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        try:
+            reply = json.loads(await self._post(self._request(prompt, max_tokens, seed)))
+            meta = reply["meta_info"]
+            finish = meta["finish_reason"]["type"]
+            logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
+            ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
+        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as error:
+            raise PolicyError(
+                f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
+            ) from error
+        if finish not in ("stop", "length"):
+            raise PolicyError(f"the engine at {self._url} ended a generation with {finish!r}; it is retried")
+        return Generation(ids, logprobs, str(meta.get("weight_version", "")), finish)
+
+    def _request(self, prompt: Prompt, max_tokens: int, seed: int) -> bytes:
+        """The body; the list of ids lives only here, for a waiting request is held as long as the engine thinks."""
         body: dict[str, Any] = {
             "input_ids": prompt.token_ids,
             "return_logprob": True,
@@ -49,19 +65,7 @@ class SglangPolicy:
         }
         if self._seeded:
             body["sampling_params"]["sampling_seed"] = seed
-        try:
-            reply = json.loads(await self._post(json.dumps(body).encode()))
-            meta = reply["meta_info"]
-            finish = meta["finish_reason"]["type"]
-            logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
-            ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
-        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as error:
-            raise PolicyError(
-                f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
-            ) from error
-        if finish not in ("stop", "length"):
-            raise PolicyError(f"the engine at {self._url} ended a generation with {finish!r}; it is retried")
-        return Generation(ids, logprobs, str(meta.get("weight_version", "")), finish)
+        return json.dumps(body, separators=(",", ":")).encode()
 
     async def _post(self, body: bytes) -> bytes:
         """The reply's body. A connection that the server closed, as it may when idle, is replaced once."""

@@ -30,7 +30,7 @@ from tests.tokenizer import byte_tokenizer
 KEY = "sk-very-secret"
 PNG = b"\x89PNG picture"
 PROMPT = Prompt(
-    [UNKNOWN] * 9,
+    [[UNKNOWN] * 9],
     [
         Message("system", "s"),
         Message("user", "u"),

@@ -8,7 +8,7 @@ from agent.policies.sglang import SglangPolicy, engine_session
 from agent.policy import Generation, Sampling
 from tests.agent.chat_server import Hold, Reply, Server, serving
 
-PROMPT = Prompt([5, 6, 7], [Message("user", "hi")])
+PROMPT = Prompt([[5, 6, 7]], [Message("user", "hi")])
 META = {
     "finish_reason": {"type": "stop", "matched": 2},
     "weight_version": "7",

@@ -47,8 +47,8 @@ def test_ids_and_chat_lead_to_the_same_action(engine: EngineServer) -> None:
         async with engine_session(60) as session, httpx.AsyncClient(timeout=60, trust_env=False) as client:
             sglang = SglangPolicy(session, engine.url, tokenizer.stop_ids, GREEDY)
             chat = ChatPolicy(client, ChatSettings(endpoint=f"{engine.url}/v1", model="tiny", seeded=True), GREEDY)
-            sampled = await asyncio.gather(*(sglang.generate(Prompt(ids, TURNS), ROOM, seed) for seed in range(8)))
-            return sampled, await chat.generate(Prompt([UNKNOWN], TURNS), ROOM, 0)
+            sampled = await asyncio.gather(*(sglang.generate(Prompt([ids], TURNS), ROOM, seed) for seed in range(8)))
+            return sampled, await chat.generate(Prompt([[UNKNOWN]], TURNS), ROOM, 0)
 
     sampled, said = asyncio.run(ask())
     first = sampled[0]
