@@ -1,16 +1,18 @@
 """The host's view of the notepad: validated, capped, rendered as part of the tail."""
 
+from itertools import accumulate
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-MAX_ITEMS, MAX_CHARS = 64, 2_000
+MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
 MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
 
-def cut_text(text: str) -> str:
-    """The start of a text too long for what a kernel may report."""
-    return text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
+def cut_text(text: str, chars: int = MAX_CHARS) -> str:
+    """The start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can store."""
+    text = text if len(text) <= chars else text[:chars] + "…"
+    return text.encode("utf-8", "replace").decode()
 
 
 class _Part(BaseModel):
@@ -28,7 +30,10 @@ class Item(_Part):
 
 
 class NotepadState(_Part):
-    """Plan, facts and draft as the kernel last reported them; items beyond the caps are dropped, long texts cut."""
+    """Plan, facts and draft as the kernel last reported them; items beyond the caps are dropped, long texts cut.
+
+    Plan and facts together have at most REPORT_CHARS characters: they are tokenised before every action.
+    """
 
     plan: list[Item] = Field(default_factory=list)
     facts: list[str] = Field(default_factory=list)
@@ -49,6 +54,14 @@ class NotepadState(_Part):
     def _short_draft(cls, draft: str) -> str:
         return cut_text(draft)
 
+    @model_validator(mode="after")
+    def _bounded(self) -> "NotepadState":
+        ends = list(accumulate(len(text) for text in [*(item.text for item in self.plan), *self.facts]))
+        plan = len(self.plan)
+        self.plan = [item for item, end in zip(self.plan, ends, strict=False) if end <= REPORT_CHARS]
+        self.facts = [fact for fact, end in zip(self.facts, ends[plan:], strict=True) if end <= REPORT_CHARS]
+        return self
+
     def render(self) -> str:
         lines = [f"[{MARKS[item.state]}] {item.text}" for item in self.plan]
         lines += [f"- {fact}" for fact in self.facts]
@@ -66,7 +79,7 @@ class State(_Part):
     @field_validator("answer")
     @classmethod
     def _short(cls, answer: str | None) -> str | None:
-        return None if answer is None else cut_text(answer)
+        return None if answer is None else cut_text(answer, ANSWER_CHARS)
 
 
 def read_state(reported: Any, previous: State) -> State:

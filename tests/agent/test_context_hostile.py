@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.episode import Episode
 from agent.kernel import CellResult
-from agent.notepad import MAX_CHARS, MAX_ITEMS, State, read_state
+from agent.notepad import MAX_CHARS, MAX_ITEMS, REPORT_CHARS, State, read_state
 from agent.tools.base import Toolbox
 from agent.trajectory import Status, Trajectory, to_table
 from agent.view import MAX_REQUESTS, read_requests
@@ -33,17 +33,23 @@ REQUEST = st.fixed_dictionaries(
     {"do": st.sampled_from(["drop", "summarise", "pin", "unpin", "recall", "exec"]), "cells": st.lists(CELLS, max_size=4)},
     optional={"text": SCALARS, "more": SCALARS},
 )
+TEXT = st.text(st.characters(codec=None), max_size=50)  # halves of surrogate pairs too
 VALID = st.fixed_dictionaries(
     {
         "do": st.sampled_from(["drop", "summarise", "pin", "recall"]),
         "cells": st.lists(st.integers(-1, 7), min_size=1, max_size=3),
     },
-    optional={"text": st.text(max_size=50)},
+    optional={"text": TEXT},
+)
+ITEM = st.fixed_dictionaries({"text": TEXT}, optional={"state": st.sampled_from(["todo", "doing", "done"])})
+NOTEPAD = st.fixed_dictionaries(
+    {}, optional={"plan": st.lists(ITEM, max_size=3), "facts": st.lists(TEXT, max_size=3), "draft": TEXT}
 )
 REPORT = st.one_of(
     JSON,
     st.fixed_dictionaries(
-        {"notepad": st.fixed_dictionaries({}), "requests": st.lists(st.one_of(VALID, REQUEST, JSON), max_size=6)},
+        {"notepad": NOTEPAD, "requests": st.lists(st.one_of(VALID, REQUEST, JSON), max_size=6)},
+        optional={"answer": st.one_of(st.none(), TEXT)},
     ),
 )
 
@@ -74,12 +80,12 @@ def test_any_report_is_data(reports: list[Any], trim: str) -> None:
     to_table([trajectory])
 
 
-@given(JSON)
+@given(REPORT)
 @hypothesis_settings(max_examples=300, deadline=None)
 def test_what_is_read_of_a_report_is_small(reported: Any) -> None:
     state = read_state(reported, State())
     state.model_dump_json()
-    assert len(state.notepad.render()) <= (2 * MAX_ITEMS + 1) * (MAX_CHARS + 8)
+    assert len(state.notepad.render()) <= REPORT_CHARS + 2 * MAX_ITEMS * 8 + MAX_CHARS
     assert all(len(request.text) <= MAX_CHARS + 1 for request in read_requests(reported))
 
 

@@ -175,7 +175,20 @@ def test_a_forged_state_is_ignored(reported: object) -> None:
 
 def test_a_huge_notepad_is_capped() -> None:
     state = read_state({"answer": None, "notepad": {"plan": [], "facts": ["x" * 10**6] * 10**4, "draft": "d" * 10**6}}, State())
-    assert len(state.notepad.render()) < 64 * 2100 + 2100
+    assert 28_000 < len(state.notepad.render()) < 34_000
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        {"answer": "a\ud800"},
+        {"notepad": {"plan": [{"text": "\ud800", "state": "done"}], "facts": ["\udcff"], "draft": "\udfff"}},
+    ],
+)
+def test_a_forged_text_that_nothing_can_store_is_replaced(reported: object) -> None:
+    state = read_state(reported, State())
+    assert "?" in state.model_dump_json()
+    assert state.notepad.render().encode() or state.answer == "a?"
 
 
 def test_the_middle_is_cut() -> None:

@@ -9,11 +9,14 @@ from agent.episode import Episode
 from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tools.base import Toolbox
-from agent.trajectory import Status, Trajectory
+from agent.trajectory import Status, Trajectory, from_table, to_table
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.rollout.wiring import SandboxedKernel
 from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, settings
+
+UNCHECKED = "import json\nget_ipython().kernel.session.pack = lambda message: json.dumps(message, default=str).encode()\n"
+"""A kernel that sends what its own library would not encode."""
 
 
 def play(policy: Asked, chosen: AgentSettings) -> Trajectory:
@@ -72,6 +75,9 @@ def test_soft_trimming_keeps_everything_in_reach() -> None:
         "get_ipython().get_parent = lambda: 1 / 0",
         "get_ipython().user_expressions = lambda e: {'state': {'data': {'application/json': {'requests': [[]], 'answer': 3}}}}",
         "_nbrl_state._repr_json_ = lambda: {'notepad': {}, 'requests': [{'do': 'pin', 'cells': [-5]}]}",
+        f"{UNCHECKED}_nbrl_state._repr_json_ = lambda: {{'answer': None, 'notepad': {{'facts': ['\\ud800']}}}}",
+        f"{UNCHECKED}get_ipython().user_expressions = lambda e: {{'state': {{'data': {{'application/json': {{'requests': "
+        "[{'do': 'summarise', 'cells': [0], 'text': '\\ud800'}]}}}}",
     ],
 )
 def test_an_attack_on_the_notebook_costs_its_own_agent_only(attack: str) -> None:
@@ -79,3 +85,4 @@ def test_an_attack_on_the_notebook_costs_its_own_agent_only(attack: str) -> None
     trajectory = play(policy, settings(context_tokens=5000, max_steps=4))
     assert trajectory.status in (Status.ANSWERED, Status.STEP_LIMIT)
     assert trajectory.steps[1].observation == "goes on"
+    assert from_table(to_table([trajectory])) == [trajectory]
