@@ -82,7 +82,8 @@ def test_soft_trimming_keeps_everything_in_reach() -> None:
 )
 def test_an_attack_on_the_notebook_costs_its_own_agent_only(attack: str) -> None:
     policy = Asked([act(attack), act("print('goes on')"), act("context.drop(0)"), act("submit_final_answer(1)")])
-    trajectory = play(policy, settings(context_tokens=5000, max_steps=4))
+    trajectory = play(policy, settings(context_tokens=5000, action_tokens=1000, max_steps=4))
+    assert not trajectory.steps[0].malformed
     assert trajectory.status in (Status.ANSWERED, Status.STEP_LIMIT)
     assert trajectory.steps[1].observation == "goes on"
     assert from_table(to_table([trajectory])) == [trajectory]
