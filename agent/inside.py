@@ -7,14 +7,14 @@ forged by the cell; the host validates and caps it, and nothing that earns rewar
 import json
 
 # The host's own caps; held to here as well, so that one long text does not cost the whole report.
-MAX_ITEMS, MAX_CHARS, REPORT_CHARS = 64, 2_000, 30_000
+MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
 MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
 
-def _text(value: object) -> str:
+def _text(value: object, chars: int = MAX_CHARS) -> str:
     """Text that can be sent: lone surrogates cannot."""
     try:
-        return str(value)[: MAX_CHARS + 1].encode("utf-8", "replace").decode()
+        return str(value)[: chars + 1].encode("utf-8", "replace").decode()
     except Exception:
         return "?"
 
@@ -260,8 +260,10 @@ class _State:
         self.requests.append(request)
 
     def _repr_json_(self) -> dict:
-        answer = None if self.answer is None else _text(self.answer)
-        return {"answer": answer, "notepad": self._notepad._report(), "requests": self.requests}
+        """With an answer the notebook ends, so there is nothing to ask for any more, and the answer has that room."""
+        answer = None if self.answer is None else _text(self.answer, ANSWER_CHARS)
+        requests = self.requests if answer is None else []
+        return {"answer": answer, "notepad": self._notepad._report(), "requests": requests}
 
     def __repr__(self) -> str:
         return "state"

@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-MAX_ITEMS, MAX_CHARS, REPORT_CHARS = 64, 2_000, 30_000
+MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
 MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
 
-def cut_text(text: str) -> str:
+def cut_text(text: str, chars: int = MAX_CHARS) -> str:
     """The start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can store."""
-    text = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
+    text = text if len(text) <= chars else text[:chars] + "…"
     return text.encode("utf-8", "replace").decode()
 
 
@@ -79,7 +79,7 @@ class State(_Part):
     @field_validator("answer")
     @classmethod
     def _short(cls, answer: str | None) -> str | None:
-        return None if answer is None else cut_text(answer)
+        return None if answer is None else cut_text(answer, ANSWER_CHARS)
 
 
 def read_state(reported: Any, previous: State) -> State:

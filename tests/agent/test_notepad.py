@@ -74,4 +74,4 @@ def test_a_long_answer_is_cut_and_not_lost() -> None:
     results, _ = run("submit_final_answer('a' * 10**6)")
     answer = read_state(results[0].state, State()).answer
     assert answer is not None
-    assert answer == "a" * 2000 + "…"
+    assert answer == "a" * 20_000 + "…"
