@@ -16,6 +16,8 @@ from sandbox.settings import SandboxSettings
 CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 _RECORDED_CHARS = 1000
+# So many bytes are paced as one more call: to read a long request takes the host's time.
+_CALL_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -47,15 +49,22 @@ class Broker:
         self.refused = 0
 
     async def serve(self, channel: socket.socket) -> None:
-        """Answer until the kernel closes its end. A new request means that the cell gave up on the one before."""
-        reader, writer = await asyncio.open_unix_connection(sock=channel)
+        """Answer until the kernel closes its end. A new request means that the cell gave up on the one before.
+
+        The channel is taken from its owner: closed by another while the event loop knows its number, the loop would take the
+        next kernel's descriptor of that number for it.
+        """
+        own = socket.socket(fileno=channel.detach())
+        own.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=own)
         running: asyncio.Task[None] | None = None
         try:
             while True:
-                await self._pace()
+                await self._pace(1.0)
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 if size > self._settings.call_bytes:
                     return
+                await self._pace(size / _CALL_BYTES)
                 request = await reader.readexactly(size)
                 await _stop(running)
                 running = asyncio.create_task(self._respond(request, writer))
@@ -65,10 +74,10 @@ class Broker:
             writer.close()
             await _stop(running)
 
-    async def _pace(self) -> None:
+    async def _pace(self, calls: float) -> None:
         """Read no faster than `calls_per_s` allows, after a burst of one second's worth; the rest waits in the socket."""
         now = time.monotonic()
-        self._due = max(self._due, now - 1.0) + 1.0 / self._settings.calls_per_s
+        self._due = max(self._due, now - 1.0) + calls / self._settings.calls_per_s
         if self._due > now:
             await asyncio.sleep(self._due - now)
 

@@ -72,7 +72,8 @@ class SandboxKernel:
     ) -> Execution:
         """Run `code`; evaluate `expressions` after it, in the same request, when it succeeded."""
         async with self._lock:
-            return await self._execute(code, timeout or self._settings.cell_timeout_s, expressions or {}, silent)
+            limit = self._settings.cell_timeout_s if timeout is None else timeout
+            return await self._execute(code, limit, expressions or {}, silent)
 
     async def _execute(self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool) -> Execution:
         began = time.monotonic()
@@ -105,7 +106,7 @@ class SandboxKernel:
             status = "dead"
         elif status == "ok" and reply.get("status") != "ok":
             status = "error"
-        return Execution(status, cell.outputs.finish(), self._expressions(reply), time.monotonic() - began)
+        return Execution(status, cell.outputs.finish(), self._expressions(reply, expressions), time.monotonic() - began)
 
     async def _interrupt(self, cell: _Cell) -> None:
         """Interrupt until the cell ends; kill when it does not end within the grace.
@@ -180,17 +181,19 @@ class SandboxKernel:
             case "clear_output":
                 cell.outputs.clear(wait=bool(content.get("wait")))
 
-    def _expressions(self, reply: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def _expressions(self, reply: dict[str, Any], asked: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """The answers to what was asked; a reply may hold any others besides."""
         answers = reply.get("user_expressions")
         if not isinstance(answers, dict):
             return {}
         limit, kept = self._settings.expression_bytes, {}
-        for name, answer in answers.items():
+        for name in [name for name in asked if name in answers]:
+            answer = answers[name]
             size = _size(answer)
             if not isinstance(answer, dict) or size > limit:
                 error = {"status": "error", "ename": "TooLarge", "evalue": f"{size:g} bytes, {limit} are allowed"}
                 answer = {**error, "traceback": []}
-            kept[str(name)] = answer
+            kept[name] = answer
         return kept
 
 

@@ -1,11 +1,13 @@
 """The two connections of a client, shell (DEALER) and iopub (SUB), read by the event loop without helper threads or tasks.
 
 The peer is hostile: it may send anything, endlessly, or take nothing. What is held of it stays within a message for each
-connection, work in one turn of the event loop is small, and what is not read waits in the kernel's own memory.
+connection, work in one turn of the event loop is small and has its share of all turns, and what is not read waits in the
+kernel's own memory.
 """
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,6 +18,8 @@ from sandbox.wire import Message, Wire
 # Messages and bytes taken in one turn of the event loop: a flood from one kernel must not starve the others.
 _TURN = 50
 _CHUNK = 1 << 16
+# Of the event loop's time: the share of one connection, and the seconds that it may take at once.
+_SHARE, _BURST_S = 0.1, 0.2
 
 
 class _Connection:
@@ -36,6 +40,8 @@ class _Connection:
         # Messages wait for READY; the greeting does not.
         self._waiting = bytearray(zmtp.SUBSCRIBE_ALL if role == "SUB" else b"")
         self._unsent = bytearray(zmtp.hello(role))
+        # When what was spent is paid for at the rate of the share.
+        self._due = 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.connect(path)
@@ -82,18 +88,33 @@ class _Connection:
             self._break()
             return
         self._parser.feed(data)
-        if not self._take():
+        all_taken, wait = self._take_turn()
+        if self._socket.fileno() >= 0 and (not all_taken or wait > 0):
             # Nothing more is read until what is here has been taken, a turn for each part of it.
             self._loop.remove_reader(self._socket)
-            self._loop.call_soon(self._go_on)
+            self._loop.call_later(wait, self._go_on)
 
     def _go_on(self) -> None:
         if self._socket.fileno() < 0:
             return
-        if self._take():
+        all_taken, wait = self._take_turn()
+        if self._socket.fileno() < 0:
+            return
+        if all_taken and wait <= 0:
             self._loop.add_reader(self._socket, self._read)
         else:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_later(wait, self._go_on)
+
+    def _take_turn(self) -> tuple[bool, float]:
+        """Take messages; whether that was all, and the seconds until this connection's next turn.
+
+        Messages differ a thousandfold in what they cost for each byte, so that it is the time spent which is shared out.
+        """
+        began = time.thread_time()
+        all_taken = self._take()
+        now = time.monotonic()
+        self._due = max(self._due, now - _BURST_S / _SHARE) + (time.thread_time() - began) / _SHARE
+        return all_taken, max(0.0, self._due - now)
 
     def _take(self) -> bool:
         """Hand on a turn's worth of messages; whether that was all."""

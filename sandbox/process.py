@@ -109,6 +109,7 @@ class KernelProcess:
         self._pidfd = handles.pidfd
         self._finish = finish
         self._ended = False
+        self._ending: asyncio.Task[None] | None = None
         self.gone = asyncio.Event()
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
@@ -123,9 +124,12 @@ class KernelProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     async def end(self) -> None:
-        """Kill the kernel and everything it started, and wait until they are gone."""
-        if self._ended:
-            return
+        """Kill the kernel and everything it started, and wait until they are gone; who waits no more does not stop it."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         self.send_signal(signal.SIGKILL)
         self._ended = True
         try:

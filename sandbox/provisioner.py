@@ -14,15 +14,23 @@ from sandbox.process import KernelProcess
 from sandbox.settings import SandboxSettings
 from sandbox.zygote import Zygote
 
+# What our own client and pool do with a kernel does not concern one that another client talks to.
+_ACTING = {
+    "start_timeout_s", "preload", "memory_mb", "max_processes", "max_open_files", "workspace_mb", "workspace_files", "file_mb",
+    "output_bytes", "require", "unprivileged_uid",
+}  # fmt: skip
+
 
 class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
     """A fresh interpreter in its own bubblewrap for each kernel. The `config` of the kernel spec's metadata may hold
-    any field of SandboxSettings."""
+    the fields of SandboxSettings that are about the kernel itself. Raises ValueError for any other."""
 
-    def __init__(self, **settings: Any) -> None:
-        names = SandboxSettings.model_fields.keys() & settings.keys()
-        self.settings = SandboxSettings.model_validate({name: settings.pop(name) for name in names})
-        super().__init__(**settings)
+    def __init__(self, **given: Any) -> None:
+        fields = {name: given.pop(name) for name in given.keys() - {*self.class_trait_names()}}
+        self.settings = SandboxSettings.model_validate(fields)
+        if idle := sorted(fields.keys() - _ACTING):
+            raise ValueError(f"{', '.join(idle)}: acts in a KernelPool only; take it out of the kernel spec's config")
+        super().__init__(**given)
         self._process: KernelProcess | None = None
 
     @property
@@ -35,6 +43,8 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         self._process = await self._start()
+        # Nobody here answers calls; host_call says so at once instead of waiting for ever.
+        self._process.channel.close()
         self.connection_info = self._process.address.connection_info()
         return self.connection_info
 
@@ -76,8 +86,8 @@ class ZygoteProvisioner(BubblewrapProvisioner):
     """A fork of a zygote. Each provisioner has a zygote of its own, so a restart is fast and the first start is not;
     `KernelPool` is what shares one between many kernels."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self._zygote: Zygote | None = None
 
     async def _start(self) -> KernelProcess:

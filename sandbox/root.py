@@ -48,10 +48,10 @@ def compile_once() -> None:
     spec = importlib.util.find_spec("IPython.core.debugger")
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return
-    # Where the installation cannot be written this does no harm and no good.
+    # Where the installation cannot be written this does no harm and no good. Nobody's own packages: HOME is anybody's.
     prepare = "import IPython.core.debugger; from sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
-    subprocess.run([sys.executable, "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
+    subprocess.run([sys.executable, "-s", "-P", "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
 
 
 def python_root() -> Root:

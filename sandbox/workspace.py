@@ -47,13 +47,13 @@ class Workspace:
     def __init__(self, folder: int, settings: SandboxSettings) -> None:
         self._folder = os.dup(folder)
         self._settings = settings
-        self._closed = False
 
     def close(self) -> None:
         """Let the workspace go with its kernel; may be called twice."""
-        if not self._closed:
-            self._closed = True
+        if self._folder >= 0:
             os.close(self._folder)
+            # The number may be another kernel's from now on.
+            self._folder = -1
 
     def put(self, path: str, data: bytes) -> None:
         """Write a new file, readable and writable by cells. Folders on the way are made.
@@ -192,8 +192,12 @@ def _read(top: int, path: bytes, limit: int) -> bytes:
     descriptor = open_beneath(top, path, os.O_RDONLY)
     try:
         # Looked at before it is made a file, which a folder refuses without closing it.
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
+        # A sparse file costs its maker nothing and its reader all of its length.
+        if status.st_size > limit:
+            raise ValueError(f"larger than the {limit} bytes that are left for it")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(limit + 1)
     finally:

@@ -1,14 +1,17 @@
 """The tool channel: calls out of a cell, answers into it, and all that can go wrong on either side."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
 from sandbox_lab import Lab
 
-from sandbox.broker import Call
+from sandbox.broker import Broker, Call
+from sandbox.inside.channel import frame
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Execution
+from sandbox.settings import SandboxSettings
 
 
 def resident_pages() -> int:
@@ -174,3 +177,52 @@ host_call('add', {'a': 1, 'b': 2})
 def test_the_prelude_defines_what_cells_use(lab: Lab) -> None:
     prelude = "def add(a, b):\n    return host_call('add', {'a': a, 'b': b})"
     assert lab.value("print(add(20, 22))", tools=TOOLS, prelude=prelude) == "42\n"
+
+
+def request(number: int, value: str) -> bytes:
+    return frame({"id": number, "name": "echo", "arguments": {"a": value}})
+
+
+def test_long_requests_are_paced_as_many() -> None:
+    async def run() -> list[int]:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        broker = Broker(SandboxSettings(calls_per_s=10))
+        broker.tools = TOOLS
+        loop, made = asyncio.get_running_loop(), []
+        serving = asyncio.create_task(broker.serve(ours))
+        # Long ones are waited for: 60 calls' worth each, a burst of ten is free.
+        for count, value in ((3, "short"), (4, "x" * 900_000)):
+            for number in range(count):
+                sending = asyncio.create_task(loop.sock_sendall(theirs, request(number, value)))
+                await asyncio.sleep(0.1)
+            made.append(len(broker.calls))
+        sending.cancel()
+        serving.cancel()
+        await asyncio.gather(sending, serving, return_exceptions=True)
+        theirs.close()
+        return made
+
+    assert asyncio.run(run()) == [3, 3]
+
+
+def test_the_end_of_a_kernel_whose_calls_are_paced_does_not_deafen_the_next() -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        serving = asyncio.create_task(Broker(SandboxSettings(calls_per_s=0.1)).serve(ours))
+        theirs.sendall(request(1, "") * 3)
+        await asyncio.sleep(0.1)
+        ours.close()
+        mine, yours = socket.socketpair()
+        heard = asyncio.Event()
+        asyncio.get_running_loop().add_reader(mine, heard.set)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        yours.send(b"x")
+        async with asyncio.timeout(20):
+            await heard.wait()
+        asyncio.get_running_loop().remove_reader(mine)
+        for sock in (theirs, mine, yours):
+            sock.close()
+
+    asyncio.run(run())

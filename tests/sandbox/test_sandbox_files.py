@@ -1,6 +1,8 @@
 """Files into a workspace and out of it, while the kernel there does what it likes with them."""
 
 import os
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +191,39 @@ def test_files_of_a_dead_kernel_can_still_be_collected_and_nothing_stays_open(la
     found = lab.with_kernel(body)
     assert [(file.path, file.data) for file in found.files] == [("left", b"behind")]
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_sparse_file_is_not_read_to_find_it_too_large(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> tuple[int, list[tuple[str, str]]]:
+        await kernel.execute("open('sparse', 'wb').truncate(60_000_000)")
+        tracemalloc.start()
+        try:
+            left_out = kernel.files.collect().left_out
+            return tracemalloc.get_traced_memory()[1], left_out
+        finally:
+            tracemalloc.stop()
+
+    peak, left_out = lab.with_kernel(body)
+    assert [name for name, _ in left_out] == ["sparse"]
+    assert peak < 1_000_000
+
+
+def test_a_closed_workspace_is_nobody_elses(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("secret")
+
+    async def body(kernel: SandboxKernel) -> None:
+        number = kernel.files._folder
+        kernel.files.close()
+        # The number is free; the next kernel's workspace may get it.
+        folder = os.open(tmp_path, os.O_PATH)
+        os.dup2(folder, number)
+        try:
+            with pytest.raises(SandboxError):
+                kernel.files.read("others")
+            assert kernel.files.collect().files == []
+        finally:
+            for descriptor in {folder, number}:
+                os.close(descriptor)
+            kernel.files.close()
+
+    lab.with_kernel(body)

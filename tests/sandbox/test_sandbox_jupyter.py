@@ -40,6 +40,8 @@ def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:
             # An error aborts what is queued, then the kernel goes on.
             again = await client.execute_interactive("2 + 2", timeout=30, output_hook=lambda message: None)
             assert again["content"]["status"] == "ok"
+            refused = await client.execute_interactive("host_call('x')", timeout=30, output_hook=lambda message: None)
+            assert "the host does not answer" in refused["content"]["evalue"]
             beats = await client._async_is_alive()
             await manager.interrupt_kernel()
         finally:
@@ -52,6 +54,14 @@ def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:
     assert any("hello\\n400" in text for text in said)
     assert any("ZeroDivisionError" in text for text in said)
     assert beats
+
+
+@pytest.mark.parametrize("owner", [BubblewrapProvisioner, ZygoteProvisioner])
+@pytest.mark.parametrize("field", ["memori_mb", "warm", "cell_timeout_s"])
+def test_a_kernel_spec_with_what_would_not_act_is_refused(owner: type[BubblewrapProvisioner], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        owner(**{field: 3})
+    assert owner(memory_mb=100).settings.memory_mb == 100
 
 
 def test_the_provisioners_are_registered() -> None:

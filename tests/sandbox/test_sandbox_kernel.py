@@ -1,5 +1,7 @@
 """Cells: state, outputs, errors, time-outs, death. What a cell does is an Execution, never an exception."""
 
+from typing import Any
+
 from sandbox_lab import Lab
 
 from sandbox.kernel import SandboxKernel
@@ -35,6 +37,21 @@ def test_expressions_come_with_the_reply(lab: Lab) -> None:
     assert done.expressions["note"]["data"]["application/json"] == {"n": 3}
     assert big.expressions["big"]["ename"] == "TooLarge"
     assert big.expressions["bad"]["ename"] == "NameError"
+
+
+def test_expressions_that_were_not_asked_for_are_left_out(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> dict[str, Any]:
+        await kernel.execute("get_ipython().user_expressions = lambda asked: {str(n): {'n': n} for n in range(1000)}")
+        return (await kernel.execute("", expressions={"7": "7"})).expressions
+
+    assert lab.with_kernel(body) == {"7": {"n": 7}}
+
+
+def test_no_time_at_all_is_a_time_too(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> str:
+        return (await kernel.execute("import time; time.sleep(1)", timeout=0)).status
+
+    assert lab.with_kernel(body) == "timeout"
 
 
 def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -> None:

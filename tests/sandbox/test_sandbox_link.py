@@ -6,8 +6,10 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -258,3 +260,36 @@ def test_a_kernel_costs_few_descriptors(lab: Lab) -> None:
                 return len(os.listdir("/proc/self/fd")) - before
 
     assert asyncio.run(run()) <= (6 if lab.provisioner == "zygote" else 10)
+
+
+def test_a_breach_behind_many_messages_ends_the_connection_quietly(tmp_path: Path) -> None:
+    async def run() -> list[dict[str, Any]]:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        with bench(tmp_path) as one, one.accept(1) as peer:
+            peer.sendall(GREETING + READY + zmtp.encode([b"x"]) * 200 + b"\xff\xff")
+            async with asyncio.timeout(20):
+                await one.broken.wait()
+            await asyncio.sleep(0.05)
+        return complaints
+
+    assert asyncio.run(run()) == []
+
+
+def test_costly_messages_get_a_share_of_the_event_loop(tmp_path: Path) -> None:
+    """Time of the processor, of which a busy machine gives less and never more."""
+
+    async def run() -> float:
+        with bench(tmp_path) as one, one.accept(1) as peer:
+            # Three bytes of JSON that become a hundred in memory.
+            _, message = Wire(b"key").request("stream", {"data": [[]] * 200_000})
+            thread = endlessly(peer, zmtp.encode(message))
+            await asyncio.sleep(0.2)
+            began = time.thread_time()
+            await asyncio.sleep(2.0)
+            spent = time.thread_time() - began
+            one.link.close()
+        await asyncio.to_thread(thread.join, 20)
+        return spent
+
+    assert asyncio.run(run()) < 0.8

@@ -149,8 +149,26 @@ def test_nothing_is_left_after_the_pool(lab: Lab, tmp_path: Path, monkeypatch: p
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         lab.cells("import os\nif os.fork() == 0:\n    os.setsid()\n    import time; time.sleep(1000)")
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         names = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children.read().split()]
     assert not [name for name in names if "launcher.py" in name or "bwrap" in name]
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+
+
+def test_an_end_that_nobody_waits_for_goes_on(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def run() -> None:
+        async with KernelPool(lab.settings()) as pool, pool.kernel() as kernel:
+            process = kernel._process
+            ending = asyncio.create_task(process.end())
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+            await process.end()
+            if lab.provisioner == "bubblewrap":
+                assert os.listdir(tmp_path) == []
+
+    asyncio.run(run())
+    assert os.listdir(tmp_path) == []
