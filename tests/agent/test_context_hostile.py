@@ -33,7 +33,7 @@ REQUEST = st.fixed_dictionaries(
     {"do": st.sampled_from(["drop", "summarise", "pin", "unpin", "recall", "exec"]), "cells": st.lists(CELLS, max_size=4)},
     optional={"text": SCALARS, "more": SCALARS},
 )
-TEXT = st.text(st.one_of(st.characters(), st.sampled_from("\ud800\udfff")), max_size=50)
+TEXT = st.lists(st.sampled_from(["a b", "é", "\n", "\ud800", "\udfff", "😀", "<|im_end|>"]), max_size=9).map("".join)
 VALID = st.fixed_dictionaries(
     {
         "do": st.sampled_from(["drop", "summarise", "pin", "recall"]),
