@@ -91,7 +91,8 @@ def checks(settings: SandboxSettings) -> list[Check]:
     """(name, works, what was found or how to mend it), in the order in which to mend them."""
     found = boundary()
     zygote = _kernel(settings.model_copy(update={"provisioner": "zygote"}))
-    if all(works for _, works, _ in found) and not zygote[1]:
+    cold = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))
+    if cold[1] and not zygote[1]:
         # Namespaces within namespaces may be forbidden where the outer ones are allowed.
         zygote = (*zygote[:2], f"{zygote[2]}; set sandbox.provisioner to bubblewrap, which is slower")
-    return [*found, zygote, _kernel(settings.model_copy(update={"provisioner": "bubblewrap"})), *_protections(settings)]
+    return [*found, zygote, cold, *_protections(settings)]

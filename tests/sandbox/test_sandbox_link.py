@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import socket
@@ -293,3 +294,20 @@ def test_costly_messages_get_a_share_of_the_event_loop(tmp_path: Path) -> None:
         return spent
 
     assert asyncio.run(run()) < 0.8
+
+
+def test_reading_a_message_sets_no_collector_to_work() -> None:
+    _, message = Wire(b"key").request("stream", {"data": [[]] * 200_000})
+    rounds: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        rounds.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        found = Wire(b"key").parse(message)
+    finally:
+        gc.callbacks.remove(note)
+    assert found is not None
+    assert len(rounds) < 10
+    assert gc.isenabled()

@@ -144,6 +144,15 @@ def test_the_doctor_finds_this_machine_well_and_says_what_is_missing(monkeypatch
     assert all("install the package" in said for _, _, said in found)
 
 
+def test_the_doctor_advises_no_way_that_does_not_work_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    said = {name: found for name, _, found in doctor.checks(SandboxSettings())}
+    assert "set TMPDIR to a short path" in said["zygote kernel"]
+    assert "provisioner" not in said["zygote kernel"]
+
+
 def test_nothing_is_left_after_the_pool(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     descriptors = len(os.listdir("/proc/self/fd"))
