@@ -1,5 +1,6 @@
 """Settings out of a command's options."""
 
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -9,11 +10,25 @@ from tasks.errors import ConfigError
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def checked(model: type[Model], **options: Any) -> Model:
+def checked(model: type[Model], /, **options: Any) -> Model:
     """A settings model of these values. Raises ConfigError, in one sentence that names the option."""
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        name = f"--{str(fault['loc'][0]).removesuffix('_s').replace('_', '-')}: " if fault["loc"] else ""
-        raise ConfigError(f"{name}{fault['msg'].removeprefix('Value error, ')}") from error
+        place, said = _fault(error)
+        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {said}" if place else said) from error
+
+
+def checked_file(model: type[Model], content: Any, file: Path) -> Model:
+    """A settings model of what `file` holds. Raises ConfigError, in one sentence that names file and key."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        place, said = _fault(error)
+        raise ConfigError(f"{file}: {'.'.join(place)}: {said}" if place else f"{file}: {said}") from error
+
+
+def _fault(error: ValidationError) -> tuple[list[str], str]:
+    """Where the first fault is and what it is."""
+    fault = error.errors(include_url=False)[0]
+    return [str(part) for part in fault["loc"]], fault["msg"].removeprefix("Value error, ")

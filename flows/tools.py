@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from agent.tools.settings import ToolSettings
-from flows.checked import checked
+from flows.checked import checked, checked_file
 from flows.endpoint import Endpoint, chat_url
 from tasks.errors import ConfigError
 
@@ -61,7 +61,7 @@ class ToolOptions:
             raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
         if not isinstance(found, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
-        settings = checked(ToolSettings, **found)
+        settings = checked_file(ToolSettings, found, file)
         if self.corpus is not None and not settings.needs_corpus():
             raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
         if self.corpus is None and settings.needs_corpus():

@@ -1,17 +1,26 @@
 """Which tools an agent has, and their options. Keys are never here: they are read from the environment of the host."""
 
 import difflib
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agent.errors import ToolError
 from agent.tools.names import check_tool_name
 
 BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
-_URL = r"^https?://[^\s@]+$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Variable = Annotated[str, Field(pattern=_VARIABLE)]
+
+
+def _address(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s@]+", url):
+        raise ValueError("give an address like https://host/path, without a name or password in it")
+    return url
+
+
+Address = Annotated[str, AfterValidator(_address)]
 
 
 class _Settings(BaseModel):
@@ -30,7 +39,7 @@ class WebSearch(_Settings):
 
     engine: Literal["serper", "exa", "firecrawl"]
     top_k: int = Field(5, ge=1, le=50, description="pages returned")
-    base_url: str | None = Field(None, pattern=_URL, description="the service's own when not set")
+    base_url: Address | None = Field(None, description="the service's own when not set")
     timeout_s: float = Field(20.0, gt=0)
 
 
@@ -38,10 +47,17 @@ class PageSettings(_Settings):
     """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, key in JINA_API_KEY if any."""
 
     reader: Literal["direct", "jina"] = "direct"
-    base_url: str = Field("https://r.jina.ai", pattern=_URL, description="of the reader")
-    max_bytes: int = Field(5_000_000, ge=1_000, description="largest page fetched directly")
+    base_url: Address = Field("https://r.jina.ai", description="of the reader; jina only")
+    max_bytes: int = Field(5_000_000, ge=1_000, description="largest page; direct only")
     max_chars: int = Field(100_000, ge=100, description="longest text returned; the rest is cut")
     timeout_s: float = Field(20.0, gt=0)
+
+    @model_validator(mode="after")
+    def _of_the_reader(self) -> "PageSettings":
+        idle = "base_url" if self.reader == "direct" else "max_bytes"
+        if self.__dict__[idle] != type(self).model_fields[idle].default:
+            raise ValueError(f"{idle} does nothing with reader {self.reader}; leave it out")
+        return self
 
 
 class FileSettings(_Settings):
@@ -54,7 +70,7 @@ class FileSettings(_Settings):
 class ModelSettings(_Settings):
     """The model that `visual_qa` and `inspect_file` ask, behind any OpenAI-compatible endpoint."""
 
-    base_url: str = Field(pattern=_URL, description="the part before /chat/completions")
+    base_url: Address = Field(description="the part before /chat/completions")
     name: str
     key: Variable | None = Field("OPENAI_API_KEY", description="environment variable of the key; null: none is sent")
     max_tokens: int = Field(1_000, ge=1, description="longest answer")
@@ -66,7 +82,7 @@ class McpSettings(_Settings):
 
     command: tuple[str, ...] = Field((), description="program and arguments; it speaks on its standard input and output")
     environment: tuple[Variable, ...] = Field((), description="variables of the host's environment that the program gets")
-    url: str = Field("", pattern=rf"^$|{_URL}")
+    url: Address | Literal[""] = ""
     headers: dict[str, Variable] = Field(default_factory=dict, description="header: environment variable with its value")
     tools: tuple[str, ...] | None = Field(None, description="those of its tools that are used; all when not set")
     timeout_s: float = Field(20.0, gt=0)
@@ -96,6 +112,11 @@ class ToolSettings(_Settings):
     mcp: dict[str, McpSettings] = Field(default_factory=dict, description="servers by name")
     own: dict[str, str] = Field(default_factory=dict, description="your own tools, name: package.module:function")
 
+    @field_validator("search", mode="before")
+    @classmethod
+    def _engine(cls, search: Any) -> Any:
+        return {"engine": "corpus", **search} if isinstance(search, dict) else search
+
     @model_validator(mode="after")
     def _names(self) -> "ToolSettings":
         known = [*BUILT_IN, *self.own, *self.mcp]
@@ -114,6 +135,10 @@ class ToolSettings(_Settings):
         for name in (*self.own, *self.mcp):
             if name not in self.named():
                 raise ValueError(f"no ability has the tool {name!r}: name it in default or in abilities, or leave it out")
+        for name in ("search", "read_page", "inspect_file"):
+            searched = name == "search" and self.default is None and self.search.engine == "corpus"
+            if name not in self.named() and not searched and self.__dict__[name] != type(self).model_fields[name].default:
+                raise ValueError(f"no ability has the tool {name}: name it in default or in abilities, or leave its settings out")
         return self._model_is_used()
 
     def _model_is_used(self) -> "ToolSettings":

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from agent.errors import ToolError
 from agent.tools.functions import tool
 from agent.tools.library import Library
-from agent.tools.settings import ToolSettings
+from agent.tools.settings import CorpusSearch, ToolSettings
 
 CORPUS = ["Tilo was born in Keldra."]
 MODEL = {"base_url": "http://127.0.0.1:1/v1", "name": "m"}
@@ -97,10 +97,23 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
         ({"default": ["lab"], "mcp": {"lab": {"command": ["x"], "headers": {"A": "A"}}}}, "gets environment"),
         ({"search": {"engine": "bing"}}, "engine"),
         ({"search": {"engine": "serper", "key": "secret"}}, "Extra inputs"),
-        ({"search": {"engine": "exa", "base_url": "http://user:password@a"}}, "pattern"),
+        ({"search": {"engine": "exa", "base_url": "http://user:password@a"}}, "without a name or password in it"),
+        ({"search": {"engine": "exa"}}, "no ability has the tool search"),
+        ({"default": ["search"], "read_page": {"max_chars": 500}}, "no ability has the tool read_page"),
+        ({"default": ["search"], "inspect_file": {"timeout_s": 5}}, "no ability has the tool inspect_file"),
+        ({"default": ["read_page"], "read_page": {"base_url": "http://a"}}, "base_url does nothing with reader direct"),
+        (
+            {"default": ["read_page"], "read_page": {"reader": "jina", "max_bytes": 5000}},
+            "max_bytes does nothing with reader jina",
+        ),
         ({"default": ["inspect_file"], "model": {**MODEL, "key": "sk-this is a key"}}, "pattern"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         ToolSettings.model_validate(settings)
+
+
+def test_search_is_of_the_corpus_where_no_engine_is_named() -> None:
+    settings = ToolSettings.model_validate({"search": {"top_k": 3}})
+    assert settings.search == CorpusSearch(top_k=3)

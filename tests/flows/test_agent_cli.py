@@ -151,6 +151,43 @@ def test_abilities_and_own_tools_come_from_a_file(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
 
 
+PIXEL = (
+    "open('a.png', 'wb').write(bytes([137]) + b'PNG\\r\\n' + bytes([26, 10]))\n"
+    "submit_final_answer(visual_qa('a.png', 'what is it?'))"
+)
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_visual_qa_asks_the_model(tmp_path: Path, by_file: bool) -> None:
+    with model_server(act(PIXEL), "a dot") as server:
+        named = ["--model", "scripted", "--tools", "visual_qa"]
+        if by_file:
+            model = f"{{base_url: '{server.url}/v1', name: scripted, key: null}}"
+            (tmp_path / "tools.yaml").write_text(f"default: [visual_qa]\nmodel: {model}\n")
+            named = ["--tool-settings", "tools.yaml"]
+        done = run(tmp_path, "q", "--endpoint", f"{server.url}/v1", *named, "--no-save")
+    assert (done.returncode, done.stdout) == (0, "a dot\n"), done.stderr
+    assert server.asked[1]["messages"][0]["content"][0]["text"] == "what is it?"
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("1: 2", "tools.yaml: 1: Keys should be strings"),
+        ("read_page: {max_chars: 1}", "tools.yaml: read_page.max_chars: Input should be greater"),
+        ("default: [serch]", "tools.yaml: there is no tool 'serch'"),
+        ("model: 3\ndefault: [visual_qa]", "tools.yaml: model: "),
+    ],
+)
+def test_a_file_of_tools_that_cannot_work_is_named_with_its_key(tmp_path: Path, written: str, words: str) -> None:
+    (tmp_path / "tools.yaml").write_text(written)
+    done = run(tmp_path, "q", "--endpoint", "http://127.0.0.1:9", "--tool-settings", "tools.yaml")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.count("nbrl: ") == 1
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_done_before_ctrl_c_is_saved(tmp_path: Path, ending: signal.Signals) -> None:
     with model_server(act("print('done before')"), None, sglang=True) as server:
@@ -189,6 +226,7 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--ability", "qa"], "give that file too"),
         (["--save", "a.ipynb", "--no-save"], "contradict"),
         (["--mcp", "/no/such/program"], "the MCP server mcp cannot be reached"),
+        (["--mcp", "https://me:secret@host/mcp"], "without a name or password in it"),
         (["--tool-settings", "missing.yaml"], "missing.yaml cannot be read"),
         (["--max-steps", "0"], "--max-steps: "),
         (["--context-tokens", "100"], "must be below context_tokens"),
