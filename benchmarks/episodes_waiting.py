@@ -1,9 +1,9 @@
 """What a waiting episode costs the host: memory of many episodes in flight, each with a full context, each waiting for the model.
 
 Episodes are real, and so are their requests: the last prompt of each is POSTed by the policy for SGLang to a server, another
-process, that reads it and keeps silent. Contexts are those of the default settings after seven steps, 20 000 tokens in the mean, in
-a vocabulary of 150 000 and five characters a token. The figure is the host's besides kernels, so here alone a kernel is an object
-of this process that returns text; no cell runs. Memory is this process's resident set, less what it was before the first episode.
+process, that reads it and keeps silent. Contexts are those of the default settings after seven steps, 20 000 tokens in the mean,
+in a vocabulary of 150 000 words with five characters a token. The figure is the host's besides kernels, so here alone a kernel is
+an object of this process that returns text; no cell runs. Memory is this process's resident set, less that before the episodes.
 
 Prints one JSON line: `episodes`, `mean_tokens` of the prompts that wait, `rss_mb` (MB = 10^6 bytes), `mb_each`.
 """
@@ -33,8 +33,8 @@ from agent.tools.base import Toolbox
 from agent.trajectory import Output, Trajectory
 
 VOCABULARY, STEPS, ACTION_TOKENS, MEAN_TOKENS, SPREAD = 150_000, 7, 300, 20_000, 2_000
-FRAME_TOKENS = 1_700
-"""Of the system prompt, the task, the tags around every turn and the tail, in this vocabulary."""
+WARM, FRAME_TOKENS = 2, 1_300
+"""FRAME_TOKENS are those of the system prompt, the task, the tags around every turn and the tail, in this vocabulary."""
 SILENT = """
 import asyncio
 async def swallow(reader, writer):
@@ -87,12 +87,12 @@ class Prints:
 class Waits:
     """agent.policy.Policy: written actions for STEPS steps, then a request that nobody answers."""
 
-    def __init__(self, texts: Texts, tokens: ChatTokenizer, engine: SglangPolicy, waiting: list[int]) -> None:
+    def __init__(self, texts: Texts, tokens: ChatTokenizer, engine: SglangPolicy, waiting: "asyncio.Queue[int]") -> None:
         self._texts, self._tokens, self._engine, self._waiting, self._step = texts, tokens, engine, waiting, 0
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         if self._step == STEPS:
-            self._waiting.append(len(prompt.token_ids))
+            self._waiting.put_nowait(len(prompt.token_ids))
             return await self._engine.generate(prompt, max_tokens, seed)
         self._step += 1
         think = self._texts.of(ACTION_TOKENS // 2)
@@ -109,7 +109,7 @@ def resident_mb() -> float:
 async def measure(episodes: int, seed: int) -> dict[str, float | int]:
     known = words()
     tokens, settings = tokenizer(known), AgentSettings(deadline_s=3600.0)
-    texts, chance, waiting = Texts(known, seed), random.Random(seed), list[int]()
+    texts, chance, waiting = Texts(known, seed), random.Random(seed), asyncio.Queue[int]()
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", SILENT, stdout=asyncio.subprocess.PIPE)
     assert server.stdout is not None
     url = f"http://127.0.0.1:{int(await server.stdout.readline())}"
@@ -123,33 +123,31 @@ async def measure(episodes: int, seed: int) -> dict[str, float | int]:
             policy, kernel = Waits(texts, tokens, engine, waiting), Prints(texts, printed)
             return asyncio.create_task(Episode(task, policy, kernel, Toolbox([]), tokens, settings).run())
 
-        async def run(count: int) -> list["asyncio.Task[Trajectory]"]:
-            """Episodes one after the other, until all wait; then everything that is sent is in the server's hands."""
-            tasks = []
-            for number in range(count):
-                already = len(waiting)
-                tasks.append(start(number))
-                while len(waiting) == already:
-                    await asyncio.sleep(0)
-            await asyncio.sleep(1.0)
-            return tasks
+        tasks, lengths = [], []
 
-        warm = await run(2)
-        before, _ = resident_mb(), waiting.clear()
-        tasks = await run(episodes)
-        after = resident_mb()
-        for task in (*warm, *tasks):
+        async def more(count: int) -> None:
+            """Episodes one after the other, until all wait; then everything that is sent is in the server's hands."""
+            for _ in range(count):
+                tasks.append(start(len(tasks)))
+                lengths.append(await waiting.get())
+            await asyncio.sleep(1.0)
+
+        await more(WARM)
+        before = resident_mb()
+        await more(episodes)
+        grown = resident_mb() - before
+        for task in tasks:
             task.cancel()
-        ended = await asyncio.gather(*warm, *tasks, return_exceptions=True)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
     server.kill()
     await server.wait()
     if strange := [each for each in ended if not isinstance(each, asyncio.CancelledError | PolicyError)]:
         raise RuntimeError(f"{len(strange)} episodes did not wait: {str(strange[0])[:500]}")
     return {
         "episodes": episodes,
-        "mean_tokens": round(statistics.mean(waiting)),
-        "rss_mb": round(after - before, 1),
-        "mb_each": round((after - before) / episodes, 3),
+        "mean_tokens": round(statistics.mean(lengths[WARM:])),
+        "rss_mb": round(grown, 1),
+        "mb_each": round(grown / episodes, 3),
     }
 
 
