@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -89,6 +89,7 @@ def test_how_a_cell_ended_is_told(status: Any, words: str) -> None:
 
 
 @given(TEXTS, st.floats())
+@settings(deadline=None)
 def test_any_text_makes_a_valid_notebook(text: str, reward: float) -> None:
     outputs = [Output(kind=kind, text=text) for kind in ("stream", "result", "error", "display")]  # type: ignore[arg-type]
     notes = json.dumps({"facts": [text], text: reward if reward == reward else None})
@@ -104,6 +105,7 @@ def test_any_text_makes_a_valid_notebook(text: str, reward: float) -> None:
 
 
 @given(TEXTS)
+@settings(deadline=None)
 def test_what_a_model_wrote_is_shown_and_never_rendered(text: str) -> None:
     markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
     tokens = [inner for token in markdown.parse(f"### Step\n\n{literal(text)}") for inner in (token, *(token.children or ()))]
