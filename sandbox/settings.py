@@ -40,7 +40,7 @@ class SandboxSettings(BaseModel):
     images: int = Field(4, ge=0, description="pictures kept of one cell; the others are text")
     expression_bytes: int = Field(262144, ge=1024, description="largest value of one expression asked with a cell")
     message_bytes: int = Field(
-        4 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
+        2 * 1024 * 1024, ge=1024 * 1024, description="largest kernel message; a larger one ends the kernel"
     )
 
     call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
