@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows.terminal import cancel_on_term, err, guard, out, say
+from flows.terminal import cancel_on_term, err, guard, out, plain, say
 
 NOT_ANSWERED = 3
 
@@ -165,7 +165,6 @@ def _key(variable: str | None) -> str | None:
 def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> None:
     """Print what came out and end with its exit code."""
     from agent.trajectory import Status
-    from flows.render import plain
 
     if as_json:
         # Halves of surrogate pairs, which a model's text may hold, survive as escapes.
@@ -175,6 +174,8 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
         out.print(plain(trajectory.answer), soft_wrap=True)
     if trajectory.status is Status.FAILED:
         say(trajectory.failure, "red")
+    elif trajectory.status is Status.TOKEN_LIMIT and not trajectory.steps:
+        say("the question and the tools leave no room for an action; raise --context-tokens or lower --action-tokens", "red")
     elif not quiet:
         say(f"{trajectory.status} after {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s")
     if path is not None and trajectory.steps and not quiet:

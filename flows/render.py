@@ -5,16 +5,11 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
-from rich.text import Text
 
 from agent.trajectory import Step, Trajectory
+from flows.terminal import plain
 
 SHOWN_CHARS = 1_000
-
-
-def plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey."""
-    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
 
 
 def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:

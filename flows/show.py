@@ -8,7 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from agent.trajectory import Trajectory, from_table
-from flows.render import plain
+from flows.terminal import plain
 from infra.errors import StorageError
 from infra.storage import Storage
 from tasks.errors import ConfigError

@@ -7,14 +7,20 @@ from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 out, err = Console(), Console(stderr=True)
 T = TypeVar("T")
 
 
+def plain(text: str, style: str = "") -> Text:
+    """Text as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
+
+
 def say(text: str, style: str = "") -> None:
-    """A line for people, on stderr."""
-    err.print(f"nbrl: {text}", style=style, markup=False, highlight=False, soft_wrap=True)
+    """A line for people, on stderr; some of it may come from a server."""
+    err.print(plain(f"nbrl: {text}", style), soft_wrap=True)
 
 
 def guard(

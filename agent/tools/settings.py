@@ -4,7 +4,7 @@ import difflib
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from agent.errors import ToolError
 from agent.tools.names import check_tool_name
@@ -14,17 +14,15 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Variable = Annotated[str, Field(pattern=_VARIABLE)]
 
 
-def _address(url: str) -> str:
-    if not re.fullmatch(r"https?://[^\s@]+", url):
-        raise ValueError("give an address like https://host/path, without a name or password in it")
-    return url
-
-
-Address = Annotated[str, AfterValidator(_address)]
-
-
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("base_url", "url", check_fields=False)
+    @classmethod
+    def _address(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if url is not None and (url or info.field_name == "base_url") and not re.fullmatch(r"https?://[^\s@]+", url):
+            raise ValueError("give an address like https://host/path, without a name or password in it")
+        return url
 
 
 class CorpusSearch(_Settings):
@@ -39,7 +37,7 @@ class WebSearch(_Settings):
 
     engine: Literal["serper", "exa", "firecrawl"]
     top_k: int = Field(5, ge=1, le=50, description="pages returned")
-    base_url: Address | None = Field(None, description="the service's own when not set")
+    base_url: str | None = Field(None, description="the service's own when not set")
     timeout_s: float = Field(20.0, gt=0)
 
 
@@ -47,7 +45,7 @@ class PageSettings(_Settings):
     """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, key in JINA_API_KEY if any."""
 
     reader: Literal["direct", "jina"] = "direct"
-    base_url: Address = Field("https://r.jina.ai", description="of the reader; jina only")
+    base_url: str = Field("https://r.jina.ai", description="of the reader; jina only")
     max_bytes: int = Field(5_000_000, ge=1_000, description="largest page; direct only")
     max_chars: int = Field(100_000, ge=100, description="longest text returned; the rest is cut")
     timeout_s: float = Field(20.0, gt=0)
@@ -70,7 +68,7 @@ class FileSettings(_Settings):
 class ModelSettings(_Settings):
     """The model that `visual_qa` and `inspect_file` ask, behind any OpenAI-compatible endpoint."""
 
-    base_url: Address = Field(description="the part before /chat/completions")
+    base_url: str = Field(description="the part before /chat/completions")
     name: str
     key: Variable | None = Field("OPENAI_API_KEY", description="environment variable of the key; null: none is sent")
     max_tokens: int = Field(1_000, ge=1, description="longest answer")
@@ -82,7 +80,7 @@ class McpSettings(_Settings):
 
     command: tuple[str, ...] = Field((), description="program and arguments; it speaks on its standard input and output")
     environment: tuple[Variable, ...] = Field((), description="variables of the host's environment that the program gets")
-    url: Address | Literal[""] = ""
+    url: str = ""
     headers: dict[str, Variable] = Field(default_factory=dict, description="header: environment variable with its value")
     tools: tuple[str, ...] | None = Field(None, description="those of its tools that are used; all when not set")
     timeout_s: float = Field(20.0, gt=0)

@@ -125,6 +125,13 @@ def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bo
     assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.nbrl.status == "step_limit"
 
 
+def test_a_question_without_room_for_an_action_says_so(tmp_path: Path) -> None:
+    with model_server(ANSWER) as server:
+        done = run(tmp_path, "q", "--endpoint", server.url, "--context-tokens", "150", "--action-tokens", "64")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "raise --context-tokens or lower --action-tokens" in done.stderr
+
+
 def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, speaks: bool) -> None:
     with model_server(act("import os; print(dict(os.environ))"), act("submit_final_answer(1)"), sglang=speaks) as server:
         done = run(tmp_path, "q", "--endpoint", server.url, "--json", "--api-key-env", "MY_KEY", MY_KEY="sk-secret")
@@ -234,6 +241,7 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--save", "no/folder.ipynb"], "there is no folder no"),
         (["--tokenizer", "."], "tokenizer.json"),
         (["--sees-images"], "is for chat APIs"),
+        (["--file", "no\x1b[2J"], "no\ufffd[2J"),
     ],
 )
 def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
@@ -243,6 +251,7 @@ def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, option
     assert words in done.stderr
     assert done.stderr.count("nbrl: ") == 1
     assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
     assert not list(tmp_path.iterdir())
 
 
