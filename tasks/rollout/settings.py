@@ -13,6 +13,6 @@ class RolloutSettings(BaseModel):
     prompts: int = Field(64, ge=1)
     group_size: int = Field(4, ge=1)
     hosts: int = Field(1, ge=1, le=1024)
-    episodes_per_host: int = Field(16, ge=1, le=4096)
+    episodes_per_host: int = Field(8, ge=1, le=4096)
     attempts: int = Field(3, ge=1, le=20, description="tries of a trajectory, each in a fresh kernel, before it counts as failed")
     tools: ToolSettings = ToolSettings()
