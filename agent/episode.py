@@ -173,9 +173,9 @@ class Episode:
         return generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
 
     def _read(self, generation: Generation) -> Step:
-        if generation.finish == "length":
-            return Step(think="", malformed=f"it is longer than {self._settings.action_tokens} tokens")
         text = self._text(generation)
+        if generation.finish == "length":
+            return Step(think=text, malformed=f"it is longer than {self._settings.action_tokens} tokens")
         action = self._settings.grammar.parse(text)
         if isinstance(action, Malformed):
             return Step(think=text, malformed=action.reason)

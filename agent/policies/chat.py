@@ -1,6 +1,7 @@
 """A policy behind any server of the OpenAI chat API: text in, text out; its trajectories can be scored, not trained on."""
 
 import asyncio
+import json
 import os
 import random
 from typing import Any, Literal
@@ -16,8 +17,11 @@ from agent.policies.retry import RETRIED, Retry, retry_after
 from agent.policy import Generation, Sampling
 from agent.protocol import Thinking
 from agent.tokens import THINK, THOUGHT, UNKNOWN
+from agent.tools.transfer import EncodingError, TooLargeError, body
 
 EXCERPT = 300
+ANSWER_BYTES = 16 << 20
+MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 LIMIT = "max_tokens"
 OTHER_LIMIT = "max_completion_tokens"  # what newer models of OpenAI want the limit to be called, as their refusal says
 LENGTH = ("length", "max_tokens")
@@ -80,10 +84,12 @@ class ChatPolicy:
         self._limit = LIMIT
         self._estimate = EstimatingRenderer()
         self._key = _key(settings.key_variable)
-        self._headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._headers = {"Accept-Encoding": "gzip, deflate"}
+        if self._key:
+            self._headers["Authorization"] = f"Bearer {self._key}"
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
-        body: dict[str, Any] = {
+        content: dict[str, Any] = {
             "model": self._settings.model,
             "messages": chat_messages(prompt.messages, self._settings.sees_images, self._thinking),
             "temperature": self._sampling.temperature,
@@ -91,22 +97,22 @@ class ChatPolicy:
             self._limit: max_tokens,
         }
         if self._settings.seeded:
-            body["seed"] = seed
-        response = await self._post(body)
+            content["seed"] = seed
+        answer = await self._post(content)
         try:
-            reply = response.json()
+            reply = json.loads(answer)
             choice = reply["choices"][0]
             finish, message = choice.get("finish_reason"), choice["message"]
-            # JSON can hold halves of surrogate pairs; they could be neither sent back nor stored.
-            text = self._text(message).encode("utf-8", "replace").decode()
-            usage = reply.get("usage") or {}
-            count = int(usage.get("completion_tokens") or len(self._estimate.encode_action(text)))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise PolicyError(f"{self._url} answered something that is no chat completion: {self._excerpt(response)}") from error
+            text = _storable(self._text(message))
+            count = (reply.get("usage") or {}).get("completion_tokens")
+            version = _storable(str(reply.get("model") or self._settings.model))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise PolicyError(f"{self._url} answered something that is no chat completion: {self._excerpt(answer)}") from error
+        if not isinstance(count, int) or not 0 < count <= MOST_TOKENS:
+            count = len(self._estimate.encode_action(text))
         if finish in ("abort", "error"):
             raise PolicyError(f"{self._url} ended a generation with {finish!r}; {LATER}")
         ended: Literal["stop", "length"] = "length" if finish in LENGTH else "stop"
-        version = str(reply.get("model") or self._settings.model)
         return Generation([UNKNOWN] * count, [0.0] * count, version, ended, text)
 
     def _text(self, message: dict[str, Any]) -> str:
@@ -118,22 +124,23 @@ class ChatPolicy:
             return f"{THINK}{thought}{THOUGHT}\n{content}"
         return str(content)
 
-    async def _post(self, body: dict[str, Any]) -> httpx.Response:
-        """The first answer of status 200 within the budget of tries. Raises PolicyError."""
+    async def _post(self, content: dict[str, Any]) -> bytes:
+        """The body of the first answer of status 200 within the budget of tries. Raises PolicyError."""
         retry = Retry(self._settings.retries, self._settings.longest_wait_s, random.random)
         while True:
             try:
-                response = await self._client.post(self._url, json=body, headers=self._headers)
+                status, answer, asks = await self._once(content)
             except httpx.HTTPError as error:
                 said, failed, wanted = f"did not answer: {type(error).__name__}: {self._hide(str(error))}", None, None
             else:
-                if response.status_code == 200:
-                    return response
-                if response.status_code == 400 and OTHER_LIMIT not in body and OTHER_LIMIT in response.text:
-                    self._limit, body[OTHER_LIMIT] = OTHER_LIMIT, body.pop(LIMIT)
+                if status == 200:
+                    return answer
+                if status == 400 and OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
+                    self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
                     continue
-                said, failed = f"answered {response.status_code}{self._said(response)}", response.status_code
-                wanted = retry_after(response.headers.get("Retry-After"))
+                # Nothing is quoted where the server may repeat the key.
+                quoted = "" if status in (401, 403) else f" ({self._excerpt(answer)})"
+                said, failed, wanted = f"answered {status}{quoted}", status, retry_after(asks)
             wait = retry.next_wait(wanted) if failed is None or failed in RETRIED else None
             if wait is None:
                 hint = HINTS.get(failed or 0, LATER).format(variable=self._settings.key_variable or "key_variable")
@@ -141,17 +148,27 @@ class ChatPolicy:
                 raise PolicyError(f"{self._url} {said}{tries}; {hint}")
             await asyncio.sleep(wait)
 
-    def _said(self, response: httpx.Response) -> str:
-        """What the server says of an error, but nothing where it may repeat the key."""
-        return "" if response.status_code in (401, 403) else f" ({self._excerpt(response)})"
+    async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
+        """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly packed."""
+        async with self._client.stream("POST", self._url, json=content, headers=self._headers) as response:
+            try:
+                answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
+            except (TooLargeError, EncodingError) as error:
+                raise PolicyError(f"{self._url} gave an answer that cannot be read: {error}; {LATER}") from None
+            return response.status_code, answer, response.headers.get("Retry-After")
 
-    def _excerpt(self, response: httpx.Response) -> str:
-        return " ".join(self._hide(response.text).split())[:EXCERPT]
+    def _excerpt(self, answer: bytes) -> str:
+        return " ".join(self._hide(answer.decode("utf-8", "replace")).split())[:EXCERPT]
 
     def _hide(self, text: str) -> str:
         for secret in filter(None, (self._key, self._client.headers.get("Authorization", "").removeprefix("Bearer "))):
             text = text.replace(secret, "[key]")
         return text
+
+
+def _storable(text: str) -> str:
+    """JSON can hold halves of surrogate pairs; they could be neither sent back nor stored."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _key(variable: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """A conversation as the OpenAI chat API takes it."""
 
 import base64
+import re
 from itertools import groupby
 from typing import Any
 
@@ -8,10 +9,14 @@ from agent.messages import Message
 from agent.protocol import Thinking
 from agent.tokens import THINK, THOUGHT
 
+# What models of the known families take for the marks of a turn, where a server renders text and then tokenises all of it.
+_MARK = re.compile(r"<(?=[|｜][^\s<>]{1,60}[|｜]>|/?s>|(?:start|end)_of_turn>)|\[(?=/?INST\])")
+
 
 def chat_messages(messages: list[Message], sees_images: bool, thinking: Thinking) -> list[dict[str, Any]]:
     """Neighbours of one role become one message, for many templates want the roles to alternate.
 
+    Marks of a turn in what was not sampled are set apart by a space, so that a page that holds `<|im_end|>` ends no turn.
     Pictures become parts of their own after the text, whose marks such as "[image 640x480]" are all that other models see.
     Native thinking of earlier turns is left out, as reasoning models expect.
     """
@@ -21,6 +26,8 @@ def chat_messages(messages: list[Message], sees_images: bool, thinking: Thinking
 def _chat_message(role: str, group: list[Message], sees_images: bool, thinking: Thinking) -> dict[str, Any]:
     said = role == "assistant" and thinking == "native"
     text = "\n".join(_without_thinking(message.text) if said else message.text for message in group)
+    if role != "assistant":
+        text = _MARK.sub(lambda mark: f"{mark[0]} ", text)
     images = [image for message in group for image in message.images] if sees_images else []
     if not images:
         return {"role": role, "content": text}

@@ -43,7 +43,9 @@ class SglangPolicy:
             finish = meta["finish_reason"]["type"]
             logprobs = [float(entry[0]) for entry in meta["output_token_logprobs"]]
             ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
-        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as error:
+            if not all(0 <= number < 2**31 for number in ids):
+                raise ValueError("a sampled id is no token")
+        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PolicyError(
                 f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"
             ) from error
@@ -80,6 +82,8 @@ class SglangPolicy:
         async with self._session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as response:
             reply = await response.read()
             if response.status != 200:
-                said = reply[:EXCERPT].decode("utf-8", "replace")
-                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {said}")
+                said = reply.decode("utf-8", "replace")
+                if secret := self._session.headers.get("Authorization", "").removeprefix("Bearer "):
+                    said = said.replace(secret, "[key]")
+                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {said[:EXCERPT]}")
             return reply

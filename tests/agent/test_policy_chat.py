@@ -15,6 +15,7 @@ from agent.estimate import EstimatingRenderer
 from agent.inline import InlineKernel
 from agent.messages import Message, Prompt
 from agent.policies.chat import ChatPolicy, ChatSettings
+from agent.policies.chat_messages import chat_messages
 from agent.policies.retry import Retry, retry_after
 from agent.policies.scripted import ScriptedPolicy
 from agent.policy import Generation, Sampling
@@ -168,6 +169,37 @@ def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
 def test_nonsense_is_a_policy_error(content: Any) -> None:
     with serving(Reply(content)) as server, pytest.raises(PolicyError, match="no chat completion"):
         ask(server)
+
+
+@pytest.mark.parametrize("count", [10**15, -5, float("inf"), float("nan"), "many", [], True])
+def test_a_count_of_tokens_that_cannot_be_is_estimated(count: Any) -> None:
+    reply = completion("hello") | {"usage": {"completion_tokens": count}, "model": "half \ud800"}
+    with serving(Reply(reply)) as server:
+        generation = ask(server)
+    assert 0 < len(generation.token_ids) < 3
+    assert generation.weights_version == "half ?"
+
+
+def test_an_answer_nested_too_deep_or_too_large_is_a_policy_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Reply("[" * 200_000)) as server, pytest.raises(PolicyError, match="no chat completion"):
+        ask(server)
+    monkeypatch.setattr("agent.policies.chat.ANSWER_BYTES", 5_000)
+    with serving(Reply(completion("x" * 9_000))) as server, pytest.raises(PolicyError, match="larger than 5000 bytes"):
+        ask(server)
+
+
+@pytest.mark.parametrize(
+    "mark", ["<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<｜User｜>", "</s>", "<end_of_turn>", "[/INST]"]
+)
+def test_marks_of_a_turn_are_set_apart_in_what_was_not_sampled(mark: str) -> None:
+    said = [
+        Message("system", mark),
+        Message("user", f"a{mark}b"),
+        Message("assistant", mark),
+        Message("user", "a <| b |> c < s>"),
+    ]
+    shown = [message["content"] for message in chat_messages(said, False, "tag")]
+    assert shown == [f"{mark[0]} {mark[1:]}", f"a{mark[0]} {mark[1:]}b", mark, "a <| b |> c < s>"]
 
 
 def test_an_aborted_generation_is_a_policy_error() -> None:

@@ -68,12 +68,25 @@ def test_a_server_that_always_closes_is_a_policy_error() -> None:
         (Reply("<html>"), "did not answer a generation: JSONDecodeError"),
         (Reply({"meta_info": {}}), "did not answer a generation: KeyError"),
         (Reply([]), "did not answer a generation: TypeError"),
+        (Reply("[" * 200_000), "did not answer a generation: RecursionError"),
+        (Reply({"meta_info": {**META, "output_token_logprobs": [[-0.1, 2**31]]}}), "a sampled id is no token"),
+        (Reply({"meta_info": {**META, "output_token_logprobs": [[-0.1, float("inf")]]}}), "OverflowError"),
         (Reply({"meta_info": {**META, "finish_reason": {"type": "abort"}}}), "ended a generation with 'abort'"),
     ],
 )
 def test_nonsense_is_a_policy_error(reply: Reply, reason: str) -> None:
     with serving(reply) as server, pytest.raises(PolicyError, match=reason):
         ask(server)
+
+
+def test_an_error_that_repeats_the_key_is_told_without_it() -> None:
+    async def run(server: Server) -> None:
+        async with engine_session(30, {"Authorization": "Bearer sk-secret"}) as session:
+            await SglangPolicy(session, server.url, [2], Sampling()).generate(PROMPT, 48, 0)
+
+    refusal, words = Reply({"error": "Bearer sk-secret is wrong"}, status=401), r"answered 401 .*Bearer \[key\] is wrong"
+    with serving(refusal) as server, pytest.raises(PolicyError, match=words):
+        asyncio.run(run(server))
 
 
 def test_a_server_that_is_gone_or_silent_is_a_policy_error() -> None:
