@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.tools.service import ServiceError
+from agent.tools.service import ServiceError, without
 from agent.tools.settings import McpSettings
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGES = 50
 ERROR_CHARS = 2_000
+KEY_CHARS = 8
 
 
 class McpSession:
@@ -55,8 +56,9 @@ class McpSession:
             raise ServiceError(self._redacted(text)[:ERROR_CHARS] or f"{tool} failed and did not say why")
         structured = result.structured_content
         if structured is None:
-            return text
-        return structured["result"] if isinstance(structured, dict) and list(structured) == ["result"] else structured
+            return self._redacted(text)
+        answer = structured["result"] if isinstance(structured, dict) and list(structured) == ["result"] else structured
+        return without(answer, self._secrets())
 
     async def close(self) -> None:
         """End the session, and the server where it was started from here."""
@@ -147,10 +149,14 @@ class McpSession:
 
     def _redacted(self, text: str) -> str:
         """Without the values of the variables that the server was given."""
-        for name in (*self._settings.environment, *self._settings.headers.values()):
-            if value := os.environ.get(name):
-                text = text.replace(value, f"[{name}]")
+        for value, name in self._secrets().items():
+            text = text.replace(value, name)
         return text
+
+    def _secrets(self) -> dict[str, str]:
+        """Values of those variables, each with what stands in its place. Shorter ones are words like any other, no keys."""
+        named = (*self._settings.environment, *self._settings.headers.values())
+        return {value: f"[{name}]" for name in named if len(value := os.environ.get(name, "")) >= KEY_CHARS}
 
 
 def _lost(error: Exception) -> bool:

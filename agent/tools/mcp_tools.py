@@ -1,6 +1,7 @@
 """Tools of a Model Context Protocol server as tools of the agent, by the schemas that the server gives."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import ToolError
@@ -68,7 +69,26 @@ def _checker(name: str, schema: dict[str, Any]) -> Any:
     except jsonschema.SchemaError as error:
         raise ToolError(f"the tool {name} has no valid schema, leave it out: {error.message[:200]}") from None
     # A registry of its own: no reference in a schema makes the host fetch anything.
-    return jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
+    return _quick()(schema, registry=referencing.Registry())
+
+
+@lru_cache(maxsize=1)
+def _quick() -> Any:
+    """Checks without what can take for ever, a pattern of the server on a text of the cell; the server checks those itself."""
+    import jsonschema
+
+    def additional(validator: Any, extra: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
+        if "patternProperties" in schema:
+            return ()
+        return plainly(validator, extra, instance, schema) or ()
+
+    def unchecked(validator: Any, value: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
+        return ()
+
+    plainly = jsonschema.Draft202012Validator.VALIDATORS["additionalProperties"]
+    slow = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
+    rules = {**dict.fromkeys(slow, unchecked), "additionalProperties": additional}
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
 
 
 def _parameters(schema: dict[str, Any]) -> tuple[Parameter, ...]:

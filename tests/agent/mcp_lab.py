@@ -40,6 +40,12 @@ def fail() -> str:
 
 
 @server.tool()
+def tell(code: Annotated[str, Field(pattern="^(a+)+$")] = "a") -> list[str]:
+    """Tells what it should not."""
+    return [f"the token is {os.environ.get('LAB_TOKEN')}"]
+
+
+@server.tool()
 def die() -> str:
     """Ends the server."""
     os._exit(3)

@@ -16,6 +16,7 @@ import pytest
 from agent.errors import ToolError
 from agent.inline import InlineKernel
 from agent.prelude import prelude
+from agent.tools import mcp_tools
 from agent.tools.base import Toolbox, describe
 from agent.tools.library import Library
 from agent.tools.settings import McpSettings, ToolSettings
@@ -113,6 +114,21 @@ def test_wrong_arguments_and_failures_are_errors_in_the_cell(code: str, reason: 
     assert reason in said
     assert "lab-secret" not in said
     assert said.endswith("\n2\n")
+
+
+def test_a_key_in_an_answer_is_cut_out(server: McpSettings) -> None:
+    said = with_library(settings(server), lambda library: cell(library, "print(tell())"))
+    assert said == "['the token is [LAB_TOKEN]']\n"
+
+
+def test_a_pattern_of_a_server_is_left_to_the_server() -> None:
+    """On this text it would take the host longer than there is."""
+    schema = {"type": "object", "properties": {"code": {"pattern": "^(a+)+$"}}, "additionalProperties": False}
+    check = mcp_tools._checker("tell", schema)
+    assert list(check.iter_errors({"code": "a" * 60 + "b"})) == []
+    assert "'more' was unexpected" in next(check.iter_errors({"more": 1})).message
+    by_pattern = {"type": "object", "patternProperties": {"^(a+)+$": {}}, "additionalProperties": False}
+    assert list(mcp_tools._checker("tell", by_pattern).iter_errors({"a" * 60 + "b": 1})) == []
 
 
 def test_a_server_gets_the_variables_that_are_named_and_no_other() -> None:

@@ -1,6 +1,7 @@
 """Search engines and other services of the web: what they are asked, what comes of their answers, and that keys stay here."""
 
 import asyncio
+import json
 import logging
 import re
 from typing import Any
@@ -175,6 +176,9 @@ def test_a_key_that_cannot_be_a_header_is_not_quoted(key: str, monkeypatch: pyte
 def test_a_key_that_comes_back_is_removed() -> None:
     with serving(Said({"organic": [{"title": KEY, "link": "x", "snippet": f"your key {KEY}"}]})) as server:
         assert find(Serper(server.url, 5, 10.0)) == [Hit("[key]", "x", "your key [key]")]
+    escaped = json.dumps({"organic": [{"title": KEY}]}).replace("-", "\\u002d").encode()
+    with serving(Said(escaped)) as server:
+        assert find(Serper(server.url, 5, 10.0)) == [Hit("[key]", "", "")]
 
 
 def test_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
