@@ -20,7 +20,7 @@ from sandbox.kernel import SandboxKernel
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.errors import ConfigError
-from tasks.rollout.wiring import SandboxedKernel, equip
+from tasks.rollout.wiring import SandboxedKernel, equip, parser
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
@@ -54,7 +54,7 @@ async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Tr
     """
     async with AsyncExitStack() as stack:
         policy, tokenizer = await connect(stack, question.endpoint, question.sampling, question.agent)
-        library = Library(question.tools, question.passages)
+        library = Library(question.tools, question.passages, parser())
         stack.push_async_callback(library.close)
         await library.open()
         pool = await stack.enter_async_context(KernelPool(_sandbox(question.files), prelude=prelude(library.common())))

@@ -2,10 +2,13 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-_PROGRAM = str(Path(__file__).with_name("convert.py"))
+CONVERT = Path(__file__).with_name("convert.py")
+UNCONFINED = (sys.executable, "-I", str(CONVERT))
+"""The command line of the parser without a sandbox; tasks.rollout.wiring gives one with."""
 PARSED = ("html", "pdf", "docx", "xlsx")
 PLAIN = ("txt", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "log", "py", "tex")
 _AT_ONCE = 4
@@ -27,10 +30,10 @@ def kind_of(path: str) -> str:
 
 
 class Documents:
-    """Converts a few documents at once, each to at most `max_chars` characters within `timeout_s`."""
+    """Converts a few documents at once, each to at most `max_chars` characters within `timeout_s`, by the program `parser`."""
 
-    def __init__(self, max_chars: int, timeout_s: float) -> None:
-        self._max_chars, self._timeout_s = max_chars, timeout_s
+    def __init__(self, max_chars: int, timeout_s: float, parser: Sequence[str] = UNCONFINED) -> None:
+        self._max_chars, self._timeout_s, self._parser = max_chars, timeout_s, parser
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def to_text(self, kind: str, data: bytes, charset: str = "utf-8-sig") -> str:
@@ -40,7 +43,7 @@ class Documents:
 
     async def _parse(self, kind: str, data: bytes) -> str:
         async with self._places:
-            program = [sys.executable, "-I", _PROGRAM, kind, str(self._max_chars + 1)]
+            program = [*self._parser, kind, str(self._max_chars + 1)]
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/")
             try:

@@ -8,7 +8,7 @@ from typing import Any
 from agent.errors import ToolError
 from agent.tools import exa, files, firecrawl, serper
 from agent.tools.base import Tool
-from agent.tools.documents import Documents
+from agent.tools.documents import UNCONFINED, Documents
 from agent.tools.exa import Exa
 from agent.tools.files import ReadFile
 from agent.tools.firecrawl import Firecrawl
@@ -39,16 +39,17 @@ async def no_files(path: str) -> bytes:
 class Library:
     """`open` before use, `close` after; `tools` are those of an ability, for one trajectory.
 
-    Which tools there are never changes in between. Raises ToolError when one that is named cannot be set up.
+    Which tools there are never changes in between. `parser` is the command line of agent.tools.convert. Raises ToolError when
+    one that is named cannot be set up.
     """
 
-    def __init__(self, settings: ToolSettings, passages: Sequence[str]) -> None:
-        self._settings, self._passages = settings, passages
+    def __init__(self, settings: ToolSettings, passages: Sequence[str], parser: Sequence[str] = UNCONFINED) -> None:
+        self._settings, self._passages, self._parser = settings, passages, parser
         self._default = settings.default if settings.default is not None else (("search",) if passages else ())
         self._shared: dict[str, list[Tool]] = {}
         self._services: list[Service] = []
         self._sessions: list[McpSession] = []
-        self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s)
+        self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s, parser)
         self._model = self._chat_model(settings.model)
 
     async def open(self) -> None:
@@ -126,7 +127,7 @@ class Library:
             jina = JinaReader(settings.base_url, settings.max_chars, settings.timeout_s)
             self._services.append(jina.service)
             return read_page(jina)
-        documents = Documents(settings.max_chars, settings.timeout_s)
+        documents = Documents(settings.max_chars, settings.timeout_s, self._parser)
         return read_page(DirectReader(documents, settings.max_bytes, settings.timeout_s))
 
     def _chat_model(self, settings: ModelSettings | None) -> ChatModel | None:

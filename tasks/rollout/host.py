@@ -26,7 +26,7 @@ from sandbox.errors import SandboxError
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.rollout.settings import RolloutSettings
-from tasks.rollout.wiring import SandboxedKernel, equip
+from tasks.rollout.wiring import SandboxedKernel, equip, parser
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SandboxHost:
                 return
             passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
             tokenizer = ChatTokenizer.load(self._plan.model_path, self._plan.agent)
-            library = Library(self._plan.rollout.tools, passages)
+            library = Library(self._plan.rollout.tools, passages, parser())
             await library.open()
             try:
                 pool = await KernelPool(self._plan.sandbox, prelude=prelude(library.common())).__aenter__()

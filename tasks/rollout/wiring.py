@@ -6,17 +6,24 @@ from functools import partial
 from agent.kernel import CellResult
 from agent.prelude import functions, state_expression
 from agent.tools.base import Toolbox
+from agent.tools.documents import CONVERT
 from agent.tools.library import Library
 from agent.trajectory import Output
 from sandbox.broker import CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Output as SandboxOutput
+from sandbox.program import confined_program
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
     """The toolbox as a kernel's allow-list."""
     return {name: partial(toolbox.call, name) for name in toolbox.tools}
+
+
+def parser() -> tuple[str, ...]:
+    """The parser of hostile documents, in a sandbox of its own. Raises SandboxUnavailable without bubblewrap."""
+    return confined_program(CONVERT)
 
 
 async def equip(kernel: SandboxKernel, library: Library, ability: str) -> Toolbox:

@@ -1,6 +1,7 @@
 """A task's ability decides which tools its kernel has, in a real sandbox."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,24 @@ import pytest
 
 from agent.kernel import CellResult
 from agent.prelude import prelude
+from agent.tools.documents import Documents
 from agent.tools.library import Library
 from agent.tools.settings import ToolSettings
 from agent.trajectory import ToolCall
 from sandbox.pool import KernelPool
+from sandbox.program import confined_program
 from sandbox.settings import SandboxSettings
 from tasks.config import RunConfig, check
 from tasks.data import SCHEMA
 from tasks.errors import ConfigError
-from tasks.rollout.wiring import SandboxedKernel, equip
+from tasks.rollout.wiring import SandboxedKernel, equip, parser
 
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 
 def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
     async def work() -> tuple[list[CellResult], list[ToolCall]]:
-        library = Library(ToolSettings.model_validate(settings), ["Tilo was born in Keldra."])
+        library = Library(ToolSettings.model_validate(settings), ["Tilo was born in Keldra."], parser())
         await library.open()
         source = prelude(library.common())
         try:
@@ -100,3 +103,16 @@ def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> N
 def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.tools\.own: the tool mine is not at 'no\.such:f'"):
         check(config({"default": ["mine"], "own": {"mine": "no.such:f"}}), "evaluate")
+
+
+def test_documents_are_parsed_where_there_is_no_host(tmp_path: Path) -> None:
+    assert "hello" in asyncio.run(Documents(1_000, 60.0, parser()).to_text("html", b"<html><body><p>hello</p></body></html>"))
+    secret, program = tmp_path / "secret", tmp_path / "look.py"
+    secret.write_text("x")
+    program.write_text(
+        "import os, socket\n"
+        f"print(os.path.exists({str(secret)!r}), os.path.exists('/etc/shadow'), sorted(os.listdir('/workspace')))\n"
+        "print([name for _, name in socket.if_nameindex()], os.getpid() < 5, os.environ.get('SECRET'))\n"
+    )
+    done = subprocess.run(confined_program(program), capture_output=True, text=True, env={"SECRET": "x"}, timeout=60, check=True)
+    assert done.stdout == "False False []\n['lo'] True None\n"
