@@ -10,7 +10,7 @@ from sandbox import bubblewrap, descriptors
 from sandbox.broker import Broker, CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
-from sandbox.process import KernelProcess
+from sandbox.process import OWN_CHANNELS, KernelProcess
 from sandbox.root import compile_once
 from sandbox.settings import SandboxSettings
 from sandbox.zygote import Zygote
@@ -137,11 +137,11 @@ class KernelPool:
             return await bubblewrap.start_kernel(self._settings)
         zygote = await self._living_zygote()
         try:
-            return await zygote.fork()
+            return await zygote.fork(OWN_CHANNELS)
         except SandboxError:
             if zygote.alive:
                 raise
-            return await (await self._living_zygote()).fork()
+            return await (await self._living_zygote()).fork(OWN_CHANNELS)
 
     async def _living_zygote(self) -> Zygote:
         async with self._zygote_lock:

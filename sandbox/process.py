@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -17,6 +17,8 @@ from sandbox.errors import SandboxError
 from sandbox.settings import Protection
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+OWN_CHANNELS = CHANNELS[:2]
+"""What our own client uses; the others are for Jupyter's."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Address:
         return cast(KernelConnectionInfo, {**info, "signature_scheme": "hmac-sha256", **ports})
 
 
-def unbound() -> list[socket.socket]:
+def unbound(channels: Sequence[str] = CHANNELS) -> list[socket.socket]:
     """The five sockets of a kernel, without names yet."""
-    return [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in CHANNELS]
+    return [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in channels]
 
 
 def listen(sockets: list[socket.socket], address: Address) -> None:

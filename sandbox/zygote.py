@@ -8,11 +8,12 @@ import os
 import secrets
 import select
 import socket
+from collections.abc import Sequence
 
 from sandbox.bubblewrap import birth_message
 from sandbox.confined import Confined, memory_file, receive_handles
 from sandbox.errors import SandboxError
-from sandbox.process import Address, KernelProcess, listen, readable, unbound
+from sandbox.process import CHANNELS, Address, KernelProcess, listen, readable, unbound
 from sandbox.settings import SandboxSettings
 
 
@@ -63,13 +64,13 @@ class Zygote:
         hangup.register(self._control, 0)
         return not hangup.poll(0)
 
-    async def fork(self) -> KernelProcess:
-        """A clean kernel: a fork of the zygote in namespaces of its own."""
+    async def fork(self, channels: Sequence[str] = CHANNELS) -> KernelProcess:
+        """A clean kernel: a fork of the zygote in namespaces of its own, listening on the first of the channels or on all."""
         settings = self._settings
         name = str(next(self._numbers))
         address = Address(self._confined.folder / name, secrets.token_hex(16).encode())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        sockets = unbound()
+        sockets = unbound(channels)
         try:
             listen(sockets, address)
             descriptors = [sock.fileno() for sock in (theirs, *sockets)]

@@ -115,7 +115,7 @@ class PreparedKernel(IPythonKernel):
         shell.user_ns.update({name: value for name, value in fresh.items() if name not in shell.user_ns})
 
     def connect(self, key: bytes, adopted: list[int]) -> None:
-        """Take up the five listening sockets: shell, iopub, stdin, control, heartbeat. After the fork, once."""
+        """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork."""
         session = self.session
         session.key = key
         session.pid = os.getpid()
@@ -128,15 +128,20 @@ class PreparedKernel(IPythonKernel):
             adopt(sock, descriptor)
             return sock
 
-        shell, iopub, stdin, control, heartbeat = adopted
+        shell, iopub, *others = adopted
         self.iopub_thread = thread = Publisher(serve(zmq.XPUB, iopub), session)
         self.iopub_socket = thread.background_socket
         self.shell.displayhook.pub_socket = self.iopub_socket
         self.shell.display_pub.pub_socket = self.iopub_socket
-        self.stdin_socket = serve(zmq.ROUTER, stdin)
-        self.control_stream = ZMQStream(serve(zmq.ROUTER, control), thread.io_loop)
-        echo = ZMQStream(serve(zmq.ROUTER, heartbeat), thread.io_loop)
-        echo.on_recv(echo.send_multipart)
+        if others:
+            stdin, control, heartbeat = (serve(zmq.ROUTER, descriptor) for descriptor in others)
+            self.stdin_socket = stdin
+            # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
+            self._control_lock = asyncio.Lock()
+            self.control_stream = ZMQStream(control, thread.io_loop)
+            self.control_stream.on_recv(self.dispatch_control, copy=False)
+            echo = ZMQStream(heartbeat, thread.io_loop)
+            echo.on_recv(echo.send_multipart)
         self.shell_stream = DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
         sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
         sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
@@ -147,9 +152,6 @@ class PreparedKernel(IPythonKernel):
         """Begin to read; the stock method would set up subshells and the debugger."""
         self.shell.exit_now = False
         self.io_loop = ioloop.IOLoop.current()
-        # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
-        self._control_lock = asyncio.Lock()
-        self.control_stream.on_recv(self.dispatch_control, copy=False)
         self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
         self.iopub_thread.start()
         wake_on_signals()
