@@ -44,8 +44,8 @@ bounds; a new kernel is clean.
   `sandbox.require` can demand them.
 - **Counts that only the zygote's kernels have:** inodes of their tmpfs and terminals. A kernel of the `bubblewrap` provisioner
   can use up the machine's terminals but for the host's own reserve, while it lives.
-- **Counts of one user.** All kernels of a host have one user there. Descriptors under way in unix sockets and watches of epoll are
-  counted for it as a whole: a kernel that holds many keeps its siblings from passing descriptors on or, where memory is small
+- **Counts of one user.** All kernels of a host have one user there. Descriptors under way in unix sockets and watches of epoll
+  are counted for it as a whole: a kernel that holds many keeps its siblings from passing descriptors on or, where memory is small
   and no control group bounds it, from watching more. For a host that is not root, that user is its own, as are its processes
   (`ulimit -u`): let it have more than `max_live` times `max_processes`.
 - **Holes in the system's kernel.** All of this leans on it. For more, put the machine that hosts sandboxes in a virtual

@@ -33,7 +33,7 @@ from sandbox.errors import SandboxError
 from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 from tasks.errors import ConfigError, RunError
-from tasks.rollout.wiring import SandboxedKernel, equip
+from tasks.rollout.wiring import SandboxedKernel, equip, parser
 
 HERE = Path(__file__).parent
 TOKENIZER = HERE.parent.parent / "infra/policies/tiny"
@@ -90,7 +90,7 @@ async def research(given: argparse.Namespace) -> Trajectory:
     chosen, task = settings(given), Task("report", "report", 0, given.question, "research", seed=0)
     async with AsyncExitStack() as stack:
         acting, tokenizer = await policy(stack, given, chosen)
-        library = Library(tools(given), (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines())
+        library = Library(tools(given), (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines(), parser())
         stack.push_async_callback(library.close)
         await library.open()
         # A clean kernel that knows notepad, context, history and a function for each tool; calls come back to this process.

@@ -110,7 +110,12 @@ class SandboxHost:
                     trajectory = await asyncio.to_thread(self._earlier, path) if path in there else None
                     if trajectory is None:
                         trajectory = await self._attempts(Task(**row), session, batch)
-                        await asyncio.to_thread(self._plan.storage.write_table, path, to_table([trajectory]))
+                        try:
+                            table = to_table([trajectory])
+                        except ValueError as error:  # pyarrow's and encoding's: nothing a trajectory holds may end the batch
+                            trajectory = failed(Task(**row), f"it cannot be stored: {error}")
+                            table = to_table([trajectory])
+                        await asyncio.to_thread(self._plan.storage.write_table, path, table)
                 self._finished += 1
                 return trajectory
 

@@ -15,6 +15,9 @@ from sandbox.kernel import SandboxKernel
 from sandbox.output import Output as SandboxOutput
 from sandbox.program import confined_program
 
+STATE_TIMEOUT_S = 5.0
+"""For the state of a cell that failed or was stopped, asked for by itself."""
+
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
     """The toolbox as a kernel's allow-list."""
@@ -59,7 +62,8 @@ class SandboxedKernel:
         execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
-            reported = (await self._kernel.execute("", timeout=timeout, expressions=state, silent=True)).expressions
+            asked = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)
+            reported = asked.expressions
         outputs = [Output(kind=output.kind, text=_text(output), image=output.image) for output in execution.outputs]
         return CellResult(execution.status, outputs, _state(reported.get("state")))
 

@@ -38,6 +38,6 @@ def make_model(settings: WarmstartSettings, vocab_size: int, end_id: int, pad_id
             for branch in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 torch.nn.init.normal_(branch.weight, std=WEIGHT_STD / (2 * settings.layers) ** 0.5)
     model.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, top_p=1.0, top_k=0, eos_token_id=end_id, pad_token_id=pad_id
+        do_sample=True, temperature=1.0, top_p=1.0, eos_token_id=end_id, pad_token_id=pad_id
     )
     return model
