@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from agent.messages import Message, Prompt, Role
-from agent.notepad import State
+from agent.notepad import NotepadState, State
 from agent.policy import Generation
 from agent.settings import AgentSettings
 from agent.tokens import Renderer
@@ -17,6 +17,8 @@ from agent.tree import Tree
 from agent.view import Editor, Part, Request, Shown, place
 
 FIRST_CHARS = 80
+BUDGET_TOKENS = 64
+"""More than the tokens by which the tails of two views with the same notepad can differ: their budgets' numbers."""
 
 
 def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None) -> str:
@@ -79,6 +81,8 @@ class Context:
         self._cells: list[Shown] = []
         self._leaving: list[Shown] = []
         self._summarised = False
+        # A notepad whose tail did not fit, and how many tokens a tail with it has at least: many views may be tried with it.
+        self._long: tuple[NotepadState | None, int] = (None, 0)
         self._untold: list[tuple[int, str, str, str]] = []
 
     @property
@@ -105,11 +109,16 @@ class Context:
         settings = self._settings
         left = settings.context_tokens - self._start - sum(shown.size for shown in view)
         room = settings.summary_tokens if summary else settings.action_tokens
-        if left <= room:
+        whole = note_chars is None
+        if left <= room or (whole and self._long[0] is state.notepad and self._long[1] + room > left):
             return None
         text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
         ids = self._tokenizer.message("user", text) + self._tokenizer.generation_prompt()
-        return _Tail(text, ids) if len(ids) + room <= left else None
+        if len(ids) + room <= left:
+            return _Tail(text, ids)
+        if whole and not summary:
+            self._long = (state.notepad, len(ids) - BUDGET_TOKENS)
+        return None
 
     def _hang(self, step: int, view: Sequence[Shown], tail: _Tail) -> Prompt:
         """Bring the tree to `view`, hang the tail off it and give the whole path."""
