@@ -81,9 +81,9 @@ class Script(Model):
 
 
 class Smolagents:
-    """A new agent an episode: one agent's interpreter keeps its variables from run to run."""
+    """A new agent an episode, as clean as a new kernel; or one agent for all, whose interpreter keeps its variables."""
 
-    def __init__(self, index: SearchTool) -> None:
+    def __init__(self, index: SearchTool, *, reused: bool) -> None:
         loop = asyncio.new_event_loop()
 
         @tool
@@ -96,11 +96,15 @@ class Smolagents:
             return str(loop.run_until_complete(index.call({"query": query})))
 
         self._search = search
+        self._agent = self._new() if reused else None
+
+    def _new(self) -> CodeAgent:
+        return CodeAgent(tools=[self._search], model=Script(), verbosity_level=LogLevel.OFF)
 
     async def episodes(self, count: int) -> None:
         def work() -> None:
             for _ in range(count):
-                agent = CodeAgent(tools=[self._search], model=Script(), verbosity_level=LogLevel.OFF)
+                agent = self._agent or self._new()
                 answer = agent.run("Where was Tilo born?")
                 if answer != "Keldra" or len(agent.memory.steps) != 4:
                     raise RuntimeError(f"smolagents answered {answer!r} in {len(agent.memory.steps)} steps")
@@ -130,8 +134,14 @@ async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, flo
     index = SearchTool([PASSAGE, "Keldra lies on the Vorn."])
     settings = SandboxSettings(warm=concurrency, max_live=2 * concurrency)
     async with KernelPool(settings, prelude=prelude([index])) as pool:
-        ours, smolagents = Ours(pool, [index], concurrency), Smolagents(index)
-        ways = {"ours": (ours.episodes, episodes), "smolagents": (smolagents.episodes, episodes), "l0_way": (l0_way, 3)}
+        ours = Ours(pool, [index], concurrency)
+        fresh, reused = Smolagents(index, reused=False), Smolagents(index, reused=True)
+        ways = {
+            "ours": (ours.episodes, episodes),
+            "smolagents": (fresh.episodes, episodes),
+            "smolagents_reused": (reused.episodes, episodes),
+            "l0_way": (l0_way, 3),
+        }
         found: dict[str, list[float]] = {name: [] for name in ways}
         for work, _ in ways.values():
             await work(2)
@@ -143,8 +153,10 @@ async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, flo
         "ours_eps": round(middle["ours"], 2),
         "smolagents_eps": round(middle["smolagents"], 2),
         "smolagents_per_core_eps": round(middle["smolagents"] * (os.cpu_count() or 1), 2),
+        "smolagents_reused_eps": round(middle["smolagents_reused"], 2),
         "l0_way_eps": round(middle["l0_way"], 2),
         "vs_smolagents": round(middle["ours"] / middle["smolagents"], 2),
+        "vs_smolagents_reused": round(middle["ours"] / middle["smolagents_reused"], 2),
         "vs_l0_way": round(middle["ours"] / middle["l0_way"], 1),
         "rounds": rounds,
         "episodes": episodes,

@@ -138,8 +138,8 @@ except OSError:
 print(count)
 """
     done = victim.run(code)
-    if arena.provisioner == "bubblewrap" and done.status == "dead":
-        return  # its control group has ended it
+    if arena.provisioner == "bubblewrap" and "cgroups" not in victim.kernel._process.lacking and done.status == "dead":
+        return  # its control group has ended it; that the host and the siblings are well is checked after every test
     assert done.status == "ok", done
     made = int(done.outputs[0].text)
     assert made > 0
