@@ -108,6 +108,8 @@ def main() -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     kernel = PreparedKernel.prepare(prelude)
+    # What the first reseeding sets up, OpenSSL above all, need not be set up in every kernel: 3 ms of CPU.
+    _reseed()
     # Nobody waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     threads = os.listdir("/proc/self/task")
