@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tasks.update import checkpoint
+from tasks.update import state
 from tasks.update.settings import UpdateSettings
 
 
@@ -34,8 +34,8 @@ class Trainee:
             parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        for state in self._optimizer.state.values():
-            state["step"].zero_()
+        for moments in self._optimizer.state.values():
+            moments["step"].zero_()
 
     def step(self, loss: float) -> Stepped:
         """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite."""
@@ -57,8 +57,8 @@ class Trainee:
 
     def save(self, folder: Path) -> None:
         """Collective. Raises UpdateError on every rank when any could not write."""
-        checkpoint.save_state(folder, self._model, self._optimizer, self._steps)
+        state.save(folder, self._model, self._optimizer, self._steps)
 
     def load(self, folder: Path) -> None:
         """Collective. Raises UpdateError on every rank when any could not read."""
-        self._steps = checkpoint.load_state(folder, self._model, self._optimizer)
+        self._steps = state.load(folder, self._model, self._optimizer)
