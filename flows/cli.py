@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -13,11 +13,17 @@ from flows.terminal import cancel_on_term, err, guard, out
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
 T = TypeVar("T")
+ROOT = ".nbrl/storage"
 
 
 def _recipes(typed: str) -> list[str]:
     folder = Path(__file__).resolve().parent.parent / "infra" / "recipes"
     return sorted(path.stem for path in folder.glob(f"{typed}*.yaml"))
+
+
+def _runs(context: typer.Context, typed: str) -> list[str]:
+    """Runs of a local storage root; those of S3 are not listed at a key press."""
+    return sorted(path.parent.name for path in Path(context.params.get("root") or ROOT).glob(f"runs/{typed}*/run.json"))
 
 
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=_recipes)]
@@ -28,7 +34,7 @@ Home = Annotated[str, typer.Option(help="folder of the local servers' state and 
 
 def _root_flag(config: Any) -> str:
     """What `nbrl show` must be told to find this run's storage."""
-    return "" if config.storage.root == ".nbrl/storage" else f" --root {config.storage.root}"
+    return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
 
 
 def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -141,11 +147,36 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
 
 
 @app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=_runs)],
+    folder: Annotated[Path, typer.Argument(help="where the model folder is written; nothing there is overwritten")],
+    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="convert the weights; as they are when not given")
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="cut the weights into files of at most this size, e.g. 5GB")
+    ] = None,
+    root: Root = ROOT,
+) -> None:
+    """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
+
+    def work() -> None:
+        from flows.export import export as write
+        from infra.storage import Storage, StorageSettings
+
+        source = write(Storage(StorageSettings(root=root)), run, checkpoint, folder, dtype, max_shard_size)
+        out.print(f"{folder}   {source}", markup=False, highlight=False, soft_wrap=True)
+
+    guard(work, lambda: "nothing was written")
+
+
+@app.command()
 def show(
     trajectory: Annotated[
         str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")
     ],
-    root: Root = ".nbrl/storage",
+    root: Root = ROOT,
     limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
     notebook: Annotated[
         Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")

@@ -115,10 +115,14 @@ class Storage:
             digests = list(pool.map(_file_sha256, files))
         return self.write_bytes(f"{prefix}/{MANIFEST}", json.dumps(dict(zip(names, digests, strict=True)), indent=1).encode())
 
-    def download_folder(self, prefix: str, target: Path) -> Path:
-        """Brings a folder here, checked against its manifest; `target` appears when it is whole, replacing what was there."""
+    def download_folder(self, prefix: str, target: Path, below: str = "") -> Path:
+        """Brings a folder here, checked against its manifest; `target` appears when it is whole, replacing what was there.
+
+        With `below`, only the files of that subfolder come, at the same places.
+        """
         prefix = _checked(prefix)
         manifest: dict[str, str] = json.loads(self.read_bytes(f"{prefix}/{MANIFEST}"))
+        wanted = {name: digest for name, digest in manifest.items() if not below or name.startswith(f"{below}/")}
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
 
@@ -131,7 +135,7 @@ class Storage:
 
         try:
             with ThreadPoolExecutor(PARALLEL) as pool:
-                list(pool.map(bring, manifest.keys(), manifest.values()))
+                list(pool.map(bring, wanted.keys(), wanted.values()))
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
         except StorageError:

@@ -1,0 +1,170 @@
+"""`nbrl export`: a checkpoint as a folder that others load."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import update_lab
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from flows.export import export
+from infra.engine.server import EngineServer
+from infra.engine.settings import EngineSettings
+from infra.storage import Storage, StorageSettings
+from tasks.errors import ConfigError
+from tasks.export import export as copy
+from tasks.run import Run
+from tasks.update.learner import Learner
+from tasks.update.orders import UpdateResult
+from tasks.update.settings import UpdateSettings
+
+NBRL = Path(sys.executable).with_name("nbrl")
+TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
+
+SCORE = """
+import sys, json, torch
+from transformers import AutoModelForCausalLM
+model, ids = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32), torch.tensor([json.loads(sys.argv[2])])
+with torch.no_grad():
+    logp = model(ids).logits[0].log_softmax(-1)
+print(json.dumps(logp[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage root with a run `a` of two updates of the tiny policy, of which only the first was recorded."""
+    root = tmp_path_factory.mktemp("storage")
+    run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
+    learner, before = Learner(UpdateSettings(workers=1, lr=1e-3), str(TINY), torch.device("cpu")), None
+    for number in range(2):
+        out = root / run.scope(0).checkpoint(number + 1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        order = update_lab.write_order(
+            root / "orders", update_lab.make_trajectories(1), str(out), iteration=number, checkpoint_in=before
+        )
+        before = learner.execute(order).checkpoint
+    storage = Storage(StorageSettings(root=str(root)))
+    storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
+    storage.write_bytes(f"{run.scope(0).folder}/record.json", b"{}")
+    return root
+
+
+def write(
+    root: Path, run: str, target: Path, updates: int | None = None, dtype: Any = None, max_shard_size: str | None = None
+) -> None:
+    export(Storage(StorageSettings(root=str(root))), run, updates, target, dtype, max_shard_size)
+
+
+def command(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [str(NBRL), "export", *map(str, arguments), "--root", str(root)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+
+
+def canary(root: Path) -> UpdateResult:
+    return UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001/result.json").read_text())
+
+
+def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: Path, tmp_path: Path) -> None:
+    proof, target = canary(root), tmp_path / "new" / "model"
+    done = command(root, "a", target, "--max-shard-size", "1MB")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoints/000001" in done.stdout
+    names = {path.name for path in target.iterdir()}
+    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert {"model.safetensors.index.json", "model-00001-of-00004.safetensors"} <= names
+    assert "chat_template" in json.loads((target / "tokenizer_config.json").read_text())
+    assert list((tmp_path / "new").iterdir()) == [target]
+    line = [sys.executable, "-c", SCORE, str(target), json.dumps(proof.canary_token_ids)]
+    scored = json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+    torch.testing.assert_close(scored, proof.canary_logprobs, atol=1e-4, rtol=1e-4)
+    assert served(target, proof.canary_token_ids, tmp_path) == pytest.approx(proof.canary_logprobs, abs=1e-3)
+
+
+def served(model: Path, ids: list[int], logs: Path) -> list[float]:
+    import asyncio
+
+    engine = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60), model, logs)
+
+    async def score() -> list[float]:
+        async with engine.client() as client:
+            return await client.score(ids)
+
+    try:
+        return asyncio.run(score())
+    finally:
+        engine.stop()
+
+
+def test_without_options_the_files_are_the_checkpoints_own(root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "empty"
+    target.mkdir()
+    write(root, "a", target, updates=1)
+    source = root / "runs/a/checkpoints/000001/hf"
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {p.name: p.read_bytes() for p in source.iterdir()}
+
+
+def test_weights_are_converted(root: Path, tmp_path: Path) -> None:
+    write(root, "a", tmp_path / "half", dtype="bfloat16")
+    whole = load_file(root / "runs/a/checkpoints/000001/hf/model.safetensors")
+    half = load_file(tmp_path / "half" / "model.safetensors")
+    assert half.keys() == whole.keys()
+    assert all(torch.equal(half[name], value.bfloat16()) for name, value in whole.items())
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "half", dtype="auto").dtype == torch.bfloat16
+
+
+def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    save_file({"w": torch.tensor([1e6])}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match="w has values that --dtype float16 cannot hold"):
+        copy(tmp_path, tmp_path / "out", "float16", None)
+
+
+@pytest.mark.parametrize(
+    ("run", "target", "options", "words"),
+    [
+        ("b", "out", {}, "there is no run 'b'"),
+        ("a", "out", {"updates": 2}, "checkpoints 1 to 1, not 2"),
+        ("a", "out", {"max_shard_size": "much"}, "no size"),
+        ("a", "full", {}, "nothing is overwritten"),
+        ("a", "full/file", {}, "nothing is overwritten"),
+        ("a", "full/file/below", {}, "could not be made"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
+    root: Path, tmp_path: Path, run: str, target: str, options: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=words):
+        write(root, run, tmp_path / target, **options)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def test_an_error_is_one_line_on_the_command_line(root: Path, tmp_path: Path) -> None:
+    done = command(root, "b", tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.count("nbrl:") == 1
+
+
+def test_of_a_remote_checkpoint_only_the_model_is_fetched(root: Path, tmp_path: Path) -> None:
+    """As from S3: a storage that has no local path, with a manifest."""
+    storage = Storage(StorageSettings(root=str(tmp_path / "far")))
+    storage.upload_folder(root / "runs/a/checkpoints/000001", "c")
+    for name in storage.list("c/state"):
+        storage.delete(name)
+    storage.download_folder("c", tmp_path / "near", "hf")
+    assert [path.name for path in (tmp_path / "near").iterdir()] == ["hf"]
+    assert (tmp_path / "near/hf/model.safetensors").read_bytes() == storage.read_bytes("c/hf/model.safetensors")
+
+
+def test_runs_are_completed_at_a_key_press(root: Path) -> None:
+    asked = {"_NBRL_COMPLETE": "complete_bash", "COMP_WORDS": f"nbrl export --root {root} ", "COMP_CWORD": "4"}
+    done = subprocess.run([str(NBRL)], capture_output=True, text=True, env=os.environ | asked, check=False)
+    assert done.stdout.split() == ["a"]
