@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tasks.update import attention
@@ -50,7 +50,11 @@ def _load(path: str, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _shard(root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh) -> None:
-    """Shard each decoder layer of `lm` that is below `root`, and then the rest of `root`."""
+    """Shard each decoder layer of `lm` that is below `root`, and then the rest of `root`.
+
+    Gradients are summed over ranks, not averaged: no factor that depends on the number of ranks goes through the backward pass,
+    whose norms round in float32.
+    """
     root.to(mesh.device_type)
     half = dtype.itemsize == 2
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
@@ -59,3 +63,7 @@ def _shard(root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: Devic
         if type(module).__name__ in layer_classes:
             fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(root, mesh=mesh, mp_policy=policy)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # or gloo is asked for a scaled sum, which it does not have

@@ -61,7 +61,7 @@ class Passes:
     def gradient(self, batch: Batch, known: Known, targets: Targets, examples: Sequence[int]) -> dict[str, float]:
         """Leave the gradient of the examples' loss in the parameters, and give the figures to report.
 
-        FSDP averages gradients over ranks, so with the factor ranks / count each rank's sum becomes its part of the global mean.
+        Gradients are summed over ranks, so each rank's sum over `count`, that of all ranks, is its part of the global mean.
         """
         settings, phase = self._settings, self._phases.phase
         weights = token_weights(targets, examples, settings.aggregation, settings.fixed_length)
@@ -77,11 +77,11 @@ class Passes:
                 logp_N = _forward(self._policy, micro)
                 loss, figures = policy_loss(settings, micro, known, logp_N, reference_N, weight_N)
             with phase("backward"):
-                (loss * (self._ranks.count / count)).backward()
+                (loss / count).backward()
             if self._critic is not None and settings.critic is not None:
                 with phase("critic"):
                     value_loss = critic_loss(settings.critic.value_clip, micro, known, _forward(self._critic, micro), weight_N)
-                    (value_loss * (self._ranks.count / valued)).backward()
+                    (value_loss / valued).backward()
                 figures["critic/loss"] = value_loss * (count / valued)
             tally.add(figures)
             tally.add({"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})

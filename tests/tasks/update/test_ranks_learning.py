@@ -43,11 +43,11 @@ MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
 FIGURES = ("update/loss", "update/kl", "update/grad_norm", "critic/loss", "critic/explained_variance", "update/clipped_share")
 
 
-def learn(policy: Path, workers: int, folder: Path, budget: int) -> dict[str, list[tuple[dict[str, float], Any]]]:
+def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> dict[str, list[tuple[dict[str, float], Any]]]:
     """Two orders in a row for each settings: figures and weights."""
     results: dict[str, list[tuple[dict[str, float], Any]]] = {}
     for name, (fields, estimate) in MANY.items():
-        exact = {"workers": workers, "dtype": "float64", "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1}
+        exact = {"workers": workers, "dtype": dtype, "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1}
         settings = UpdateSettings.model_validate(exact | {"tokens_per_micro_batch": budget} | fields)
         learner, before = Learner(settings, str(policy), torch.device("cpu")), None
         results[name] = []
@@ -69,13 +69,22 @@ def learn(policy: Path, workers: int, folder: Path, budget: int) -> dict[str, li
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("ranks", "budget", "digits"), [(2, 8192, 9), (3, 60, 5)])
-def test_ranks_and_micro_batches_change_nothing(policy64: Path, tmp_path: Path, ranks: int, budget: int, digits: int) -> None:
-    """Norms are computed in float32 whatever the model's dtype, and a loss times 3 rounds otherwise than one times 1 or 2."""
-    near = {"rel": 10.0**-digits, "abs": 10.0**-digits}
-    one = learn(policy64, 1, tmp_path / "one", 100)
-    several = update_lab.on_ranks(ranks, learn, policy64, ranks, tmp_path / "several", budget)
-    for name, results in one.items():
-        for (single, weights), (figures, others) in zip(results, several[name], strict=True):
-            assert figures == pytest.approx(single, **near), name
-            torch.testing.assert_close(others, weights, rtol=near["rel"], atol=near["abs"])
+@pytest.mark.parametrize(
+    ("dtype", "splits", "near"),
+    [("float64", [(2, 8192), (3, 60)], 1e-9), ("float32", [(3, 60)], 1e-5)],
+    ids=["float64", "float32"],
+)
+def test_ranks_and_micro_batches_change_nothing(
+    policy64: Path, tmp_path: Path, dtype: str, splits: list[tuple[int, int]], near: float
+) -> None:
+    """With eps 1 Adam's steps are smooth in the gradient, so how far each weight moved tells gradients apart."""
+    before = load_file(policy64 / "model.safetensors")
+    one = learn(policy64, 1, tmp_path / "one", 100, dtype)
+    for ranks, budget in splits:
+        several = update_lab.on_ranks(ranks, learn, policy64, ranks, tmp_path / str(ranks), budget, dtype)
+        for name, results in one.items():
+            for (single, weights), (figures, others) in zip(results, several[name], strict=True):
+                assert figures == pytest.approx(single, rel=near, abs=near), name
+                for key, value in weights.items():
+                    moved = torch.linalg.norm(value - before[key])
+                    assert torch.linalg.norm(others[key] - value) <= near * moved, (name, key, ranks)
