@@ -18,3 +18,7 @@ class ToolError(AgentError):
 
 class TokenizerError(AgentError):
     """The tokenizer cannot render the agent's messages."""
+
+
+class RecordingError(AgentError):
+    """A saved trajectory cannot be read."""

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from agent.context import cut_middle
-from agent.trajectory import Output, Step, Trajectory
+from agent.trajectory import Output, Step, ToolCall, Trajectory
 
 TEXT_CHARS = 200_000
 _NOTICES = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died.", "none": "The cell did not end."}
@@ -33,7 +33,8 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
     """A valid notebook of `trajectory`; `rewards` is its row of a rewards table, if it was scored.
 
     Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first stands in
-    the metadata under `nbrl`: status and rewards in the notebook's, tool calls, notepad and step reward in each step's last cell.
+    the metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's
+    last cell. `agent.recording` reads it again.
     """
     rewards = rewards or {}
     steps = rewards.get("step_rewards") or [None] * len(trajectory.steps)
@@ -57,7 +58,7 @@ def written(made: NotebookNode) -> bytes:
 
 def literal(text: str) -> str:
     """Markdown that shows `text` as it is written, line by line. Lists stay lists; nothing else has a meaning."""
-    escaped = _MEANINGFUL.sub(lambda match: f"&#{ord(match[0])};", _printable(text))
+    escaped = _MEANINGFUL.sub(lambda match: f"&#{ord(match[0])};", printable(text))
     lines = _MATHS.sub(lambda match: f"<span>&#{ord(match[0])};</span>", escaped).split("\n")
     return "  \n".join(_indented(line) for line in lines)
 
@@ -71,7 +72,8 @@ def _indented(line: str) -> str:
     return blanks + body
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Text that every file and reader takes, the middle of a very long one cut."""
     return _UNPRINTABLE.sub("\ufffd", cut_middle(text.replace("\r\n", "\n"), TEXT_CHARS))
 
 
@@ -79,9 +81,9 @@ def _clean(value: Any) -> Any:
     """JSON that every reader takes: printable texts, finite numbers."""
     match value:
         case str():
-            return _printable(value)
+            return printable(value)
         case dict():
-            return {_printable(str(key)): _clean(item) for key, item in value.items()}
+            return {printable(str(key)): _clean(item) for key, item in value.items()}
         case list():
             return [_clean(item) for item in value]
         case float() if not math.isfinite(value):
@@ -97,25 +99,34 @@ def _markdown(identity: str, source: str, metadata: dict[str, Any]) -> NotebookN
 def _step(index: int, step: Step, reward: float | None, count: int) -> list[NotebookNode]:
     """A step's cells; `count` is the number of its cell among those that ran."""
     name = f"step-{index + 1}"
-    facts = step.model_dump(include={"cell_status", "tool_calls", "unrecorded_calls", "policy_seconds", "kernel_seconds"})
+    facts = step.model_dump(exclude={"code", "outputs", "observation", "tool_calls"})
     facts |= {"step": index + 1, "notepad": json.loads(step.notepad)}
+    if step.kind == "summary" or step.malformed:
+        facts["observation"] = step.observation
     if reward is not None:
         facts["reward"] = reward
-    metadata = {"nbrl": _clean(facts)}
+    metadata = {"nbrl": _clean(facts) | {"tool_calls": [_call(call) for call in step.tool_calls]}}
     head = f"### Step {index + 1}\n\n{literal(step.think)}"
     if step.malformed:
         return [_markdown(f"{name}-malformed", f"{head}\n\n**Malformed action:** {literal(step.malformed)}", metadata)]
     if step.kind == "summary":
         return [_markdown(f"{name}-summary", f"{head}\n\n**Summary:** {literal(step.observation)}", metadata)]
-    code = new_code_cell(_printable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
+    code = new_code_cell(printable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
     code.outputs = [_output(output, count) for output in step.outputs]
     if step.cell_status in _NOTICES:
         code.outputs.append(new_output("stream", name="stderr", text=_NOTICES[step.cell_status] + "\n"))
     return [_markdown(f"{name}-think", head, {}), code]
 
 
+def _call(call: ToolCall) -> dict[str, Any]:
+    """Uncut, for what is whole can be replayed: a record is JSON and bounded."""
+    return {
+        key: _UNPRINTABLE.sub("\ufffd", value) if isinstance(value, str) else value for key, value in call.model_dump().items()
+    }
+
+
 def _output(output: Output, count: int) -> NotebookNode:
-    text = _printable(output.text)
+    text = printable(output.text)
     if output.kind == "stream":
         return new_output("stream", name="stdout", text=text)
     if output.kind == "error":

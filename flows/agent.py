@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.episode import Episode, Task
-from agent.policy import Sampling
+from agent.estimate import EstimatingRenderer
+from agent.policies.recorded import RecordedPolicy
+from agent.policy import Policy, Sampling
 from agent.prelude import prelude
 from agent.settings import AgentSettings
+from agent.tokens import ChatTokenizer, Renderer
 from agent.tools.library import Library
 from agent.tools.settings import ToolSettings
 from agent.trajectory import Status, Trajectory
@@ -28,10 +31,13 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, of whom, and with what at hand."""
+    """What is asked, of whom, and with what at hand.
+
+    With a trajectory `recorded` its tools' answers are served again, and without an `endpoint` its actions are played too.
+    """
 
     text: str
-    endpoint: Endpoint
+    endpoint: Endpoint | None
     agent: AgentSettings
     sampling: Sampling
     seed: int
@@ -39,12 +45,15 @@ class Question:
     tools: ToolSettings
     passages: list[str]
     ability: str
+    recorded: Trajectory | None = None
+    tokenizer: Path | None = None
 
     @property
     def task(self) -> str:
-        """The question as the agent reads it."""
+        """The question as the agent reads it; a recorded one already names its files."""
         names = "\n".join(f"- {name}" for name in self.files)
-        return f"{self.text}\n\nFiles in the working folder:\n{names}" if names else self.text
+        named = f"\n\nFiles in the working folder:\n{names}" if names else ""
+        return self.text if self.text.endswith(named) else self.text + named
 
 
 async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Trajectory], None]) -> None:
@@ -53,14 +62,14 @@ async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Tr
     Raises AgentError, SandboxError or ConfigError when the episode cannot begin; what goes wrong in it is a status.
     """
     async with AsyncExitStack() as stack:
-        policy, tokenizer = await connect(stack, question.endpoint, question.sampling, question.agent)
+        policy, tokenizer = await _policy(stack, question)
         library = Library(question.tools, question.passages, parser())
         stack.push_async_callback(library.close)
         await library.open()
         pool = await stack.enter_async_context(KernelPool(_sandbox(question.files), prelude=prelude(library.common())))
         kernel = await stack.enter_async_context(pool.kernel())
         await asyncio.to_thread(_put, kernel, question.files)
-        toolbox = await equip(kernel, library, question.ability)
+        toolbox = await equip(kernel, library, question.ability, question.recorded)
         name = f"agent-{secrets.token_hex(4)}"
         task = Task(id=name, group=name, sample=0, question=question.task, ability=question.ability, seed=question.seed)
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
@@ -69,6 +78,17 @@ async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Tr
         except asyncio.CancelledError:
             keep(episode.trajectory(Status.FAILED, STOPPED))
             raise
+
+
+async def _policy(stack: AsyncExitStack, question: Question) -> tuple[Policy, Renderer]:
+    """Who acts, and the tokens it counts in."""
+    if question.endpoint is not None:
+        return await connect(stack, question.endpoint, question.sampling, question.agent)
+    if question.recorded is None:
+        raise ConfigError("nobody acts: name a server, or a recording whose actions are played")
+    folder = question.tokenizer
+    tokenizer = EstimatingRenderer() if folder is None else ChatTokenizer.load(folder, question.agent)
+    return RecordedPolicy(question.recorded.steps, question.agent, tokenizer), tokenizer
 
 
 def _sandbox(files: dict[str, bytes]) -> SandboxSettings:

@@ -28,8 +28,11 @@ def _built_in(typed: str) -> list[str]:
 
 
 def agent(
-    question: Annotated[str, typer.Argument(help="what the agent is to find out or to do")],
-    endpoint: Annotated[str, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")],
+    context: typer.Context,
+    question: Annotated[str | None, typer.Argument(help="what the agent is to find out or to do")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")
+    ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="the model; not needed where one is served")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="the model's tokenizer, to speak token ids with a SGLang server")
@@ -60,6 +63,14 @@ def agent(
         Path | None, typer.Option(metavar="FILE.yaml", help="the tools as a recipe has them under rollout.tools")
     ] = None,
     ability: Annotated[str, typer.Option(metavar="NAME", help="the tools of this ability of --tool-settings")] = "",
+    system_prompt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="your own, with {form} and {tools} where they belong")
+    ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY whose tools answer as they were recorded"),
+    ] = None,
+    root: Annotated[str, typer.Option(help="storage root of a RUN/TRAJECTORY to replay")] = ".nbrl/storage",
     max_steps: Annotated[int, typer.Option(help="think-code-observe steps before it gives up")] = 20,
     context_tokens: Annotated[int, typer.Option(help="most tokens of prompt and action together")] = 25_600,
     action_tokens: Annotated[int, typer.Option(help="most tokens of one action")] = 3_072,
@@ -87,6 +98,8 @@ def agent(
 ) -> None:
     """Ask the agent a question: the model at URL thinks and writes cells, which run in a sandbox on this machine.
 
+    With --replay and no --endpoint the recorded actions are played again, and neither model nor service is asked.
+
     The steps are shown on stderr while they happen, the answer is printed on stdout, and all of it is saved as a notebook. Ends
     with 0 when it answered, with 3 when not, with 1 after an error and with 130 after Ctrl-C.
     """
@@ -103,6 +116,7 @@ def agent(
         from flows.checked import checked
         from flows.endpoint import Endpoint
         from flows.live import Live
+        from flows.replay import load, verdict
         from flows.save import save as write
         from flows.save import writable
         from flows.tools import ToolOptions
@@ -112,9 +126,17 @@ def agent(
             raise ConfigError("--save and --no-save contradict each other; give one of them")
         if path is not None:
             writable(path)
+        _refuse_idle(context, endpoint, replay)
+        recorded = load(replay, root) if replay is not None else None
+        asked_text = question if question is not None or recorded is None else recorded.question
+        if asked_text is None:
+            raise typer.BadParameter("give a question, or a recording by --replay", param_hint="QUESTION")
         # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which cannot be sent.
-        text = question.encode("utf-8", "replace").decode()
-        server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
+        text = asked_text.encode("utf-8", "replace").decode()
+        server = None
+        if endpoint is not None:
+            server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
+        played = None if recorded is None or server is not None else sum(step.kind == "cell" for step in recorded.steps)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
         asked = Question(
@@ -122,7 +144,7 @@ def agent(
             endpoint=server,
             agent=checked(
                 AgentSettings,
-                max_steps=max_steps,
+                max_steps=max_steps if played is None else played,
                 context_tokens=context_tokens,
                 action_tokens=action_tokens,
                 trim=trim,
@@ -130,6 +152,7 @@ def agent(
                 deadline_s=deadline,
                 thinking=thinking,
                 code_style=code_style,
+                **_own_prompt(system_prompt),
             ),
             sampling=checked(Sampling, temperature=temperature, top_p=top_p),
             seed=seed or 0,
@@ -137,6 +160,8 @@ def agent(
             tools=options.settings(server, api_key_env, attached=bool(file)),
             passages=options.passages(),
             ability=ability,
+            recorded=recorded,
+            tokenizer=tokenizer,
         )
 
         def keep(trajectory: Any) -> None:
@@ -146,9 +171,40 @@ def agent(
 
         with nullcontext() if quiet else Live(err, asked.task, asked.agent) as live:
             asyncio.run(cancel_on_term(lambda: answer(asked, live, keep)))
+        if recorded is not None and played is not None and not quiet:
+            say(verdict(recorded, kept[0]))
 
     guard(work, stopped)
     _close(kept[0], path, json_, quiet)
+
+
+_ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_p", "seed", "sees_images")
+
+
+def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | None) -> None:
+    """Raises ConfigError for an option that would do nothing, and when nobody would act."""
+    from tasks.errors import ConfigError
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if replay is None and "root" in given:
+        raise ConfigError("--root is where --replay looks for a run; leave it out, or give --replay")
+    if endpoint is None and replay is None:
+        raise ConfigError("nobody would act; name a model's server by --endpoint, or a recording by --replay")
+    if endpoint is None and (idle := [name for name in _ACTING if name in given]):
+        option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
+        raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")
+
+
+def _own_prompt(file: Path | None) -> dict[str, str]:
+    from tasks.errors import ConfigError
+
+    if file is None:
+        return {}
+    try:
+        return {"system_prompt": file.read_text(encoding="utf-8")}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the system prompt {file} cannot be read as text: {error}") from error
 
 
 def _key(variable: str | None) -> str | None:

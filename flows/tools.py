@@ -27,8 +27,11 @@ class ToolOptions:
     file: Path | None = None
     ability: str = ""
 
-    def settings(self, endpoint: Endpoint, key: str | None, attached: bool) -> ToolSettings:
-        """`endpoint` is asked by visual_qa, its key is in the environment variable `key`. Raises ConfigError."""
+    def settings(self, endpoint: Endpoint | None, key: str | None, attached: bool) -> ToolSettings:
+        """`endpoint` is asked by visual_qa, its key is in the environment variable `key`; None where actions are played.
+
+        Raises ConfigError.
+        """
         if self.file is not None:
             return self._of_file(self.file)
         if self.ability:
@@ -47,6 +50,8 @@ class ToolOptions:
         if "search" in names:
             settings["search"] = {"engine": self.web or "corpus", "top_k": TOP_K}
         if "visual_qa" in names:
+            if endpoint is None:
+                raise ConfigError("the recording answers for visual_qa; leave it out of --tools, or give --endpoint")
             if endpoint.model is None:
                 raise ConfigError("the tool visual_qa asks the model about images; name it by --model")
             settings["model"] = {"base_url": chat_url(endpoint), "name": endpoint.model, "key": key}

@@ -8,7 +8,8 @@ from agent.prelude import functions, state_expression
 from agent.tools.base import Toolbox
 from agent.tools.documents import CONVERT
 from agent.tools.library import Library
-from agent.trajectory import Output
+from agent.tools.replay import Replay
+from agent.trajectory import Output, Trajectory
 from sandbox.broker import CallHandler
 from sandbox.errors import SandboxError
 from sandbox.kernel import SandboxKernel
@@ -29,16 +30,18 @@ def parser() -> tuple[str, ...]:
     return confined_program(CONVERT)
 
 
-async def equip(kernel: SandboxKernel, library: Library, ability: str) -> Toolbox:
+async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded: Trajectory | None = None) -> Toolbox:
     """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
 
-    Raises SandboxError when the kernel cannot take them.
+    With a trajectory `recorded`, its answers are served and no service is asked. Raises SandboxError when the kernel cannot take
+    the tools.
     """
 
     async def read_file(path: str) -> bytes:
         return await asyncio.to_thread(kernel.files.read, path)
 
-    toolbox = Toolbox(library.tools(ability, read_file))
+    tools = library.tools(ability, read_file)
+    toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
     kernel.broker.tools = handlers(toolbox)
     there = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:

@@ -1,0 +1,47 @@
+"""A policy that says once more what a recorded one said."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from agent.errors import PolicyError
+from agent.messages import Prompt
+from agent.policy import Generation
+from agent.protocol import Malformed
+from agent.settings import AgentSettings
+from agent.tokens import Renderer
+from agent.trajectory import Step
+
+
+class RecordedPolicy:
+    """Plays the actions of `steps` in their order, whatever the prompt says; a summary where one is asked for.
+
+    The texts are those of a trajectory under the same `settings`. Raises PolicyError when asked for more than was recorded.
+    """
+
+    def __init__(self, steps: Iterable[Step], settings: AgentSettings, tokenizer: Renderer) -> None:
+        self._steps, self._settings, self._tokenizer = deque(steps), settings, tokenizer
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        if prompt.messages[-1].body.endswith(self._settings.render_summary_prompt()):
+            return self._said(self._summary())
+        while self._steps and self._steps[0].kind == "summary":
+            self._steps.popleft()
+        if not self._steps:
+            raise PolicyError("the recording has no further action; replay it with the settings it was made with")
+        step = self._steps.popleft()
+        if not step.malformed:
+            return self._said(self._settings.grammar.write(step.think, step.code))
+        # What the grammar does not find wrong was wrong by its length.
+        cut = self._settings.grammar.parse(step.think) != Malformed(step.malformed)
+        return self._said(step.think, cut)
+
+    def _summary(self) -> str:
+        """The summary that was recorded here; none where the context is full and was not when it was recorded."""
+        if not self._steps or self._steps[0].kind != "summary":
+            return ""
+        step = self._steps.popleft()
+        return f"{step.think}</{self._settings.think_tag}>{step.observation}"
+
+    def _said(self, text: str, cut: bool = False) -> Generation:
+        ids = self._tokenizer.encode_action(text)
+        return Generation(ids, [0.0] * len(ids), "recorded", "length" if cut else "stop", text)

@@ -1,0 +1,45 @@
+"""A trajectory to run again: found by its name, and how far it came out the same."""
+
+from pathlib import Path
+
+from agent import recording
+from agent.errors import RecordingError
+from agent.trajectory import Trajectory
+from flows.show import find
+from infra.storage import Storage, StorageSettings
+from tasks.errors import ConfigError
+
+
+def load(name: str, root: str) -> Trajectory:
+    """Of a notebook or a JSON file that `nbrl agent` made, or RUN/TRAJECTORY of the storage at `root`, the newest of that name.
+
+    Raises ConfigError when there is none or no action in it.
+    """
+    run, _, identity = name.partition("/")
+    if (path := Path(name)).is_file():
+        found = _read(path)
+    elif identity and path.suffix not in (".ipynb", ".json"):
+        found = find(Storage(StorageSettings(root=root)), run, identity)[-1][1]
+    else:
+        raise ConfigError(f"there is no file {name} to replay; name a saved notebook, a trajectory as JSON, or RUN/TRAJECTORY")
+    if not any(step.kind == "cell" for step in found.steps):
+        raise ConfigError(f"the recording {name} has no action; there is nothing to replay")
+    return found
+
+
+def _read(path: Path) -> Trajectory:
+    try:
+        return recording.read(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"the recording {path} cannot be read: {error.strerror}") from error
+    except RecordingError as error:
+        raise ConfigError(f"the recording {path} cannot be replayed: {error}") from error
+
+
+def verdict(recorded: Trajectory, again: Trajectory) -> str:
+    """How the replay of a trajectory compares with it."""
+    changed = recording.changed(recorded, again)
+    if not changed:
+        return f"all {len(recorded.steps)} steps came out as they were recorded"
+    steps = ", ".join(str(index + 1) for index in changed[:10])
+    return f"{len(changed)} of {len(recorded.steps)} recorded steps came out otherwise: {steps}"
