@@ -23,6 +23,8 @@ from tasks.policy import PolicySettings, local_config
 from tasks.reward.settings import RewardSettings
 from tasks.rollout.settings import RolloutSettings
 from tasks.select.settings import SelectSettings
+from tasks.update.errors import UpdateError
+from tasks.update.folder import check_model
 from tasks.update.settings import RatioLoss, UpdateSettings
 
 
@@ -118,7 +120,16 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
         )
     _check_tools(config)
     if purpose == "train":
+        if model is not None:
+            _check_model(config.policy.path)
         _check_training(config, questions)
+
+
+def _check_model(path: str) -> None:
+    try:
+        check_model(path)
+    except UpdateError as error:
+        raise ConfigError(f"policy.path: {error}") from error
 
 
 def _check_tools(config: RunConfig) -> None:

@@ -1,5 +1,8 @@
 """Loading a policy from a Hugging Face folder, and sharding it."""
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -9,12 +12,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tasks.update import attention
 from tasks.update.critic import Critic
 from tasks.update.errors import UpdateError
+from tasks.update.folder import FLOATS, weights
 from tasks.update.scorer import Scorer
 
 
 def stored_dtype(path: str) -> torch.dtype:
     """The dtype of the weights in the folder, which exports keep."""
-    return AutoConfig.from_pretrained(path, local_files_only=True).dtype or torch.float32
+    found = AutoConfig.from_pretrained(path, local_files_only=True).dtype
+    if found is None:
+        found = getattr(torch, FLOATS[next(iter(weights(Path(path)).values()))["dtype"]])
+    return found
 
 
 def load_sharded(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Scorer:
@@ -38,14 +45,19 @@ def load_critic(path: str, dtype: torch.dtype, mesh: DeviceMesh) -> Critic:
 
 
 def _load(path: str, dtype: torch.dtype) -> PreTrainedModel:
-    lm: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         path,
         dtype=torch.float32 if dtype.itemsize == 2 else dtype,
         attn_implementation=attention.NAME,
         local_files_only=True,
+        output_loading_info=True,
     )
-    if odd := set(lm.config.to_dict().get("layer_types") or ()) - {"full_attention"}:
-        raise UpdateError(f"{path} has {' and '.join(sorted(odd))} layers; only full attention is exact on trees")
+    lm: PreTrainedModel = loaded[0]
+    loading: dict[str, set[str]] = loaded[1]
+    if lost := sorted(loading["missing_keys"]):  # transformers would begin them at random
+        raise UpdateError(f"{path} lacks the weights {lost[0]}; fetch or save it again")
+    if odd := sorted(name for name in loading["unexpected_keys"] if not name.endswith("inv_freq")):
+        raise UpdateError(f"{path} holds the weights {odd[0]}, for which its configuration has no place")
     return lm
 
 

@@ -1,7 +1,6 @@
 """The learner on one rank, in this process."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -231,15 +230,6 @@ def test_bfloat16_keeps_float32_weights(policy: Path, tmp_path: Path) -> None:
     assert all(value.dtype == torch.float32 for value in half.values())
     moved = [(half[name] - before[name]).abs().max().item() for name in before]
     assert 0 < max(moved) < 2e-5  # a step too small for bfloat16 weights
-
-
-def test_sliding_windows_are_refused(policy: Path, tmp_path: Path) -> None:
-    shutil.copytree(policy, tmp_path / "sliding")
-    config = json.loads((policy / "config.json").read_text())
-    config |= {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 8}
-    (tmp_path / "sliding" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UpdateError, match="sliding_attention"):
-        make(tmp_path / "sliding")
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Which model folders can be trained, and what is said of those that cannot."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agent.errors import TokenizerError
+from tasks.errors import ConfigError
+from tasks.preflight import preflight
+from tasks.recipes import load
+from tasks.update.errors import UpdateError
+from tasks.update.folder import check_model
+from tasks.update.learner import Learner
+from tasks.update.model import stored_dtype
+from tasks.update.settings import UpdateSettings
+
+TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
+
+
+@pytest.fixture
+def folder(policy: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(policy, tmp_path / "model"))
+
+
+def configure(folder: Path, **fields: Any) -> None:
+    """Set keys of config.json; None takes one away."""
+    config = json.loads((folder / "config.json").read_text()) | fields
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"vision_config": {}}, "multimodal"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
+        ({"auto_map": {"AutoModelForCausalLM": "x.Y"}}, "code of its own"),
+        ({"model_type": "gemma2"}, "is a gemma2 model"),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, "no causal language model"),
+        ({"architectures": None}, "no causal language model"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"layer_types": None, "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, "sliding window"),
+        ({"model_type": "mistral", "layer_types": None, "sliding_window": 64}, "sliding window"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+        ({"num_hidden_layers": 3}, "no weights of layer 2"),
+        ({"vocab_size": 400}, "embeds 300 tokens"),
+    ],
+)
+def test_a_configuration_that_is_not_exact_on_trees_is_refused(folder: Path, fields: dict[str, Any], words: str) -> None:
+    configure(folder, **fields)
+    with pytest.raises(UpdateError, match=words) as caught:
+        check_model(str(folder))
+    assert str(caught.value).startswith(str(folder))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layer_types": None, "sliding_window": 64, "use_sliding_window": False},
+        {"layer_types": None, "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 2},
+        {"model_type": "mistral", "layer_types": None, "sliding_window": 512},
+        {"rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 2.0}},
+    ],
+)
+def test_windows_that_are_off_or_wide_enough_are_taken(folder: Path, fields: dict[str, Any]) -> None:
+    configure(folder, **fields)
+    check_model(str(folder))
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def no_tensors(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"<html>not found</html>")
+
+
+def legacy(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def none(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def integers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)}, folder / "model.safetensors")
+
+
+def shards(folder: Path) -> dict[str, str]:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-0000{1 + index % 2}-of-00002.safetensors" for index, name in enumerate(weights)}
+    for place in set(places.values()):
+        save_file({name: weights[name] for name in places if places[name] == place}, folder / place)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return places
+
+
+def lost_file(folder: Path) -> None:
+    shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def lost_tensor(folder: Path) -> None:
+    places = shards(folder) | {"more": "model-00001-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (cut, "bytes long, not"),
+        (no_tensors, "is not a safetensors file"),
+        (legacy, "save_pretrained"),
+        (none, "holds no weights"),
+        (integers, "holds I8 weights"),
+        (lost_file, "lacks model-00002-of-00002.safetensors"),
+        (lost_tensor, "lacks more"),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused(folder: Path, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(folder)
+    with pytest.raises(UpdateError, match=words):
+        check_model(str(folder))
+
+
+def test_sharded_weights_are_taken(folder: Path) -> None:
+    shards(folder)
+    check_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "words"),
+    [
+        ("config.json", {"sliding_window": 8, "layer_types": ["sliding_attention"] * 4}, "sliding window"),
+        ("config.json", {"vocab_size": 100}, "vocab_size"),
+        ("tokenizer_config.json", {"chat_template": None}, "chat template"),
+    ],
+)
+def test_a_run_is_refused_before_it_starts(tmp_path: Path, file: str, fields: dict[str, Any], words: str) -> None:
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    found = json.loads((folder / file).read_text()) | fields
+    (folder / file).write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+    with pytest.raises((ConfigError, TokenizerError), match=words) as caught:
+        preflight(load("tiny-cpu", [f"policy.path={folder}", f"home={tmp_path}/home"]), "train")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("lost", "more", "words"), [("q_norm", "more", "lacks the weights"), ("absent", "q_proj.bias", "has no place")]
+)
+def test_weights_that_do_not_fit_the_configuration_are_refused(folder: Path, lost: str, more: str, words: str) -> None:
+    found = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in found.items() if lost not in name}
+    save_file(kept | {f"model.layers.0.self_attn.{more}": torch.zeros(64)}, folder / "model.safetensors")
+    check_model(str(folder))
+    with pytest.raises(UpdateError, match=words):
+        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("alone")
+def test_exports_keep_the_dtype_of_the_weights_where_the_configuration_names_none(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: value.half() for name, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    configure(folder, dtype=None)
+    assert stored_dtype(str(folder)) == torch.float16
