@@ -1,11 +1,16 @@
 """The gradient of one group's loss: its trajectories as one tree, against one sequence a step, padded to a batch and unpadded.
 
-Four rollouts of one question, shaped like L0's: a prompt all share, and at each step a tail, a sampled action, and then the action
-and its observation as history. The sequences run in the unmodified transformers model with its own attention (sdpa), and logits
-are made where the action is predicted, as in the tree. Padded means as L0 does: prompts padded on the left to the longest one.
-The model is a Qwen3 with random weights, small enough for two cores, in which the linear layers, the attention and the head stand
-to each other as in Qwen3-0.6B. The three ways take turns. `max_grad_diff` is the largest over the parameters of |tree - per step| / |per step|, norms of the whole parameter.
+Four rollouts of one question, shaped like L0's: a prompt that all share, and at each step a tail, a sampled action, and then the
+action and its observation as history. The sequences run in the unmodified transformers model with its own attention (sdpa), and
+logits are made only where the action is predicted, as in the tree. Padded is as L0 does it: prompts padded on the left to the
+longest one.
+
+The model is a Qwen3 with random weights, small enough for two cores, in which linear layers, attention and head stand to each
+other as in Qwen3-0.6B. The three ways take turns. `max_grad_diff` is the largest over the parameters of
+|tree - per step| / |per step|, norms of the whole parameter.
 """
+
+# ruff: noqa: N806 - suffixes of tensor names are shapes
 
 import argparse
 import json

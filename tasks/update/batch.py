@@ -13,9 +13,8 @@ from torch import Tensor
 
 from agent.trajectory import ROOT, Node
 from tasks.advantage.tables import ADVANTAGES_SCHEMA
-from tasks.update.attention import TreeMask
+from tasks.update.attention import TreeMask, tree_mask
 from tasks.update.errors import UpdateError
-from tasks.update.segments import plan
 from tasks.update.tree import Example, Forest, PackedTree, chain
 
 
@@ -131,7 +130,7 @@ def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
     return MicroBatch(
         input_ids_T=torch.from_numpy(tree.input_ids_T).to(device),
         positions_T=torch.from_numpy(tree.positions_T).to(device),
-        tree=TreeMask(plan(tree.end_T), device),
+        tree=tree_mask(tree.end_T, device),
         predictor_N=torch.from_numpy(tree.predictor_N).to(device),
         target_N=torch.from_numpy(tree.target_N).to(device),
         index_N=torch.from_numpy(tree.index_N).to(device),

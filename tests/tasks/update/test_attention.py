@@ -1,0 +1,82 @@
+"""The attention of a tree against one dense mask over it: outputs and gradients."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import update_lab
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from tasks.update import segments
+from tasks.update.attention import TreeMask, tree_mask
+from tasks.update.segment_attention import SegmentAttention
+from tasks.update.segments import SMALL, plan
+from tasks.update.tree import Example, Forest, Ints
+
+HEADS, GROUPS, SIZE, SCALING = 6, 2, 16, 0.2
+CPU = torch.device("cpu")
+
+
+def a_tree(seed: int, count: int) -> Ints:
+    trajectories = update_lab.make_trajectories(seed, count)
+    examples = [Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories]
+    return Forest(examples).pack(range(count)).end_T
+
+
+def inputs(tokens: int, dtype: torch.dtype) -> list[Tensor]:
+    """Query, key and value as a model's projections lay them out, and the gradient of the output."""
+    draw = torch.Generator().manual_seed(tokens)
+    heads = (HEADS, GROUPS, GROUPS, HEADS)
+    made = [torch.randn(1, tokens, count, SIZE, generator=draw, dtype=torch.float64).to(dtype) for count in heads]
+    return [each.transpose(1, 2).requires_grad_() for each in made[:3]] + made[3:]
+
+
+def results(attend: Callable[[Tensor, Tensor, Tensor, float], Tensor], tokens: int, dtype: torch.dtype) -> list[Tensor]:
+    """The output and the gradients of query, key and value, in float64."""
+    query, key, value, grad = inputs(tokens, dtype)
+    out = attend(query, key, value, SCALING)
+    assert out.dtype == dtype
+    return [each.double() for each in (out.detach(), *torch.autograd.grad(out, (query, key, value), grad))]
+
+
+def dense(end_T: Ints) -> Callable[[Tensor, Tensor, Tensor, float], Tensor]:
+    end, index = torch.from_numpy(end_T), torch.arange(len(end_T))
+    mask = (index <= index[:, None]) & (index[:, None] < end)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=True)
+        return out.transpose(1, 2)
+
+    return attend
+
+
+def assert_near(found: list[Tensor], expected: list[Tensor], error: float) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        assert torch.linalg.norm(one - other) <= error * torch.linalg.norm(other)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([1, 16, SMALL]))
+def test_segments_are_exact(seed: int, count: int, small: int) -> None:
+    end_T = a_tree(seed, count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SMALL", small)
+        split: TreeMask = SegmentAttention(plan(end_T))
+    expected = results(dense(end_T), len(end_T), torch.float64)
+    assert_near(results(split.attend, len(end_T), torch.float64), expected, 1e-13)
+    assert_near(results(split.attend, len(end_T), torch.float32), expected, 2e-6)
+    assert_near(results(split.attend, len(end_T), torch.bfloat16), expected, 2e-2)
+
+
+def test_a_gradient_that_is_one_number_everywhere() -> None:
+    end_T = a_tree(0, 3)
+    query, key, value, _ = inputs(len(end_T), torch.float64)
+    found = torch.autograd.grad(tree_mask(end_T, CPU).attend(query, key, value, SCALING).sum(), (query, key, value))
+    expected = torch.autograd.grad(dense(end_T)(query, key, value, SCALING).sum(), (query, key, value))
+    assert_near(list(found), list(expected), 1e-12)
