@@ -10,6 +10,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
+from tasks.update.devices import on_cuda
 from tasks.update.errors import UpdateError
 from tasks.update.folder import check_model
 from tasks.update.mailbox import Answer, Mailbox
@@ -35,12 +36,13 @@ class LearnerHandle:
     def start(cls, settings: UpdateSettings, model_path: str, storage_path: str) -> Self:
         """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
 
-        Raises UpdateError when `model_path` is not a model folder.
+        Raises UpdateError when `model_path` is not a model folder, or the settings do not suit the cluster's devices.
         """
         check_model(model_path)
+        cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0))
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
-        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox), daemon=True).start()
+        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda), daemon=True).start()
         return cls(mailbox, run)
 
     async def ready(self) -> None:
@@ -93,7 +95,7 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
-def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle) -> None:
+def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool) -> None:
     # It watches for machines about to be reclaimed, from a process of its own; this run ends on any failure all the same.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
@@ -103,9 +105,6 @@ def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str,
 
         from tasks.update.worker import loop
 
-        cuda = settings.device == "cuda" or (
-            settings.device == "auto" and ray.cluster_resources().get("GPU", 0) >= settings.workers
-        )
         trainer = TorchTrainer(
             loop,
             train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox},

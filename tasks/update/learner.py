@@ -7,6 +7,7 @@ import torch
 
 from tasks.update import checkpoint, hf, state
 from tasks.update.critic import Critic
+from tasks.update.determinism import set_determinism
 from tasks.update.folder import check_model
 from tasks.update.model import load_critic, load_sharded, stored_dtype
 from tasks.update.orders import UpdateOrder, UpdateResult
@@ -33,6 +34,7 @@ class Learner:
     """
 
     def __init__(self, settings: UpdateSettings, model_path: str, device: torch.device) -> None:
+        set_determinism(settings.deterministic)
         self._settings, self._model_path, self._device = settings, model_path, device
         self._dtype = DTYPES[settings.dtype]
         self._ranks, self._phases = Ranks(device), Phases(device)
@@ -40,20 +42,22 @@ class Learner:
         self._export_dtype = stored_dtype(model_path)
         self._reference: Scorer | None = None
         if settings.kl_coefficient > 0:
-            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh).requires_grad_(False)
+            offload = "reference" in settings.offload
+            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
         self._begin()
 
     def _begin(self) -> None:
         """The initial models, and optimisers that have taken no step."""
         settings, mesh = self._settings, self._ranks.mesh
+        memory = {"offload": "optimizer" in settings.offload, "recompute": settings.activation_checkpointing}
         torch.manual_seed(settings.seed + self._ranks.rank)
-        self._policy = load_sharded(self._model_path, self._dtype, mesh)
-        self._trainees = {checkpoint.STATE: Trainee(self._policy.lm, settings, self._rate, self._device)}
+        self._policy = load_sharded(self._model_path, self._dtype, mesh, **memory)
+        self._trainees = {checkpoint.STATE: Trainee(self._policy.lm, settings, self._rate)}
         critic: Critic | None = None
         if settings.critic is not None:
-            critic = load_critic(self._model_path, self._dtype, mesh)
+            critic = load_critic(self._model_path, self._dtype, mesh, **memory)
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
-            self._trainees[checkpoint.CRITIC] = Trainee(critic, settings, rate, self._device)
+            self._trainees[checkpoint.CRITIC] = Trainee(critic, settings, rate)
         self._passes = Passes(settings, self._ranks, self._device, self._phases, self._policy, self._reference, critic)
         self._holds: str | None = INITIAL  # checkpoint.identity of the state in memory
 

@@ -84,6 +84,17 @@ class UpdateSettings(_Closed):
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the forward and backward pass; bfloat16 keeps float32 master weights"
     )
+    activation_checkpointing: bool = Field(
+        False, description="a layer keeps its input alone and is forwarded again in the backward pass: less memory, more time"
+    )
+    offload: tuple[Literal["optimizer", "reference"], ...] = Field(
+        (),
+        description="what stands in host memory and not on the GPU: optimizer (what is trained, its gradients and moments, "
+        "stepped on the CPU), reference (its weights)",
+    )
+    deterministic: bool = Field(
+        False, description="only operations that give the same bits each time; one without such a form ends the run"
+    )
     loss: LossSettings = PolicyGradientLoss()
     epochs: int = Field(1, ge=1, description="passes over a batch")
     minibatches: int = Field(1, ge=1, description="optimiser steps of a pass, each on its share of the trajectories")
@@ -148,6 +159,14 @@ class UpdateSettings(_Closed):
             raise ValueError(f"{inert[0]} has no effect with kl_coefficient 0; leave it out, or set a coefficient")
         if self.kl_coefficient > 0 and self.kl_in == "loss" and self.kl_estimator == "k1":
             raise ValueError("k1 in the loss has no effect but noise, its gradient is 0 on average; use k2, k3, or kl_in reward")
+        return self
+
+    @model_validator(mode="after")
+    def _offloads(self) -> Self:
+        if self.offload and self.device == "cpu":
+            raise ValueError("offload moves state from a GPU to the host and has no effect with device cpu; leave it out")
+        if "reference" in self.offload and self.kl_coefficient == 0:
+            raise ValueError("offload of the reference has no effect with kl_coefficient 0, which loads none; leave it out")
         return self
 
     @model_validator(mode="after")

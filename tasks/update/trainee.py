@@ -25,10 +25,10 @@ class Stepped:
 class Trainee:
     """AdamW over a model's parameters, and the number of steps taken. `rate` gives the learning rate of a step, from 0."""
 
-    def __init__(self, model: nn.Module, settings: UpdateSettings, rate: Callable[[int], float], device: torch.device) -> None:
+    def __init__(self, model: nn.Module, settings: UpdateSettings, rate: Callable[[int], float]) -> None:
         self._model, self._settings, self._rate = model, settings, rate
         self._steps = 0
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True if device.type == "cuda" else None)
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
         # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)

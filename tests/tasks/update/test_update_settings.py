@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from tasks.config import check
 from tasks.errors import ConfigError
 from tasks.recipes import load
+from tasks.update.devices import on_cuda
+from tasks.update.errors import UpdateError
 from tasks.update.settings import UpdateSettings
 
 PPO = {"kind": "ppo"}
@@ -34,6 +36,9 @@ PPO = {"kind": "ppo"}
         ({"lr_schedule": "cosine"}, "needs lr_decay_steps"),
         ({"lr_schedule": "linear", "lr_decay_steps": 5, "warmup_steps": 5}, "above warmup_steps"),
         ({"tis": {"cap": 2.0}}, "kind"),
+        ({"offload": ["optimizer"], "device": "cpu"}, "no effect with device cpu"),
+        ({"offload": ["reference"], "kl_coefficient": 0}, "which loads none"),
+        ({"offload": ["critic"]}, "'optimizer' or 'reference'"),
     ],
 )
 def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -67,9 +72,24 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
         ["advantage.estimator=dr_grpo", "update.aggregation=fixed_length", "update.fixed_length=200"],
         ["update.kl_in=reward", "update.kl_estimator=k1"],
         ["update.lr_schedule=cosine", "update.lr_decay_steps=100"],
+        ["update.offload=[optimizer, reference]", "update.activation_checkpointing=true", "update.deterministic=true"],
     ],
 )
 def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[str]) -> None:
     config = load("tiny-cpu", overrides)
     check(config)
     assert type(config).model_validate(config.model_dump(mode="json")) == config
+
+
+def test_devices_are_those_that_every_rank_can_have() -> None:
+    assert on_cuda(UpdateSettings(workers=2), gpus=2)
+    assert not on_cuda(UpdateSettings(workers=2), gpus=1)
+    assert not on_cuda(UpdateSettings(workers=2, device="cpu"), gpus=2)
+    assert on_cuda(UpdateSettings(workers=2, device="cuda"), gpus=0)  # Ray waits for them: a cluster may grow
+
+
+def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
+    settings = UpdateSettings(workers=2, offload=("optimizer", "reference"))
+    with pytest.raises(UpdateError, match="runs on the CPU: 1 GPUs"):
+        on_cuda(settings, gpus=1)
+    assert on_cuda(settings, gpus=2)

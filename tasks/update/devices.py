@@ -1,0 +1,15 @@
+"""Which devices the ranks take."""
+
+from tasks.update.errors import UpdateError
+from tasks.update.settings import UpdateSettings
+
+
+def on_cuda(settings: UpdateSettings, gpus: float) -> bool:
+    """Whether every rank takes one of the Ray cluster's `gpus`. Raises UpdateError for settings that only act beside a GPU."""
+    cuda = settings.device == "cuda" or (settings.device == "auto" and gpus >= settings.workers)
+    if settings.offload and not cuda:
+        raise UpdateError(
+            f"update.offload {', '.join(settings.offload)} moves state from a GPU to the host, but the learner runs on the CPU: "
+            f"{gpus:g} GPUs for update.workers {settings.workers}; leave it out, or add GPUs"
+        )
+    return cuda

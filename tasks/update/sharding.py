@@ -1,0 +1,34 @@
+"""How a model is spread over the ranks, and what is traded for memory on the way."""
+
+import torch
+from torch import nn
+from torch.distributed._composable import checkpoint
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers import PreTrainedModel
+
+
+def shard(
+    root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh, offload: bool = False, recompute: bool = False
+) -> None:
+    """Shard each decoder layer of `lm` that is below `root`, and then the rest of `root`; FSDP moves them to the mesh's device.
+
+    Gradients are summed over ranks, not averaged: no factor that depends on the number of ranks goes through the backward pass,
+    whose norms round in float32.
+    `offload`: this rank's shards, their gradients and whatever an optimiser keeps of them stand in host memory, and are copied
+    to the device a layer at a time. `recompute`: a layer keeps its input alone and is forwarded again in the backward pass.
+    """
+    half = dtype.itemsize == 2
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
+    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
+    layer_classes = set(lm._no_split_modules or ())
+    for module in reversed(list(root.modules())):  # FSDP wants inner modules first
+        if type(module).__name__ in layer_classes:
+            if recompute:  # below FSDP's hooks, so that weights are there for the second forward, too; it draws no random numbers
+                checkpoint(module, preserve_rng_state=False)
+            fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=policy)
+    fully_shard(root, mesh=mesh, mp_policy=precision, offload_policy=policy)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # or gloo is asked for a scaled sum, which it does not have
