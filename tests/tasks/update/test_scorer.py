@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agent.trajectory import Trajectory
-from tasks.update import scorer
 from tasks.update.attention import NAME as TREE
 from tasks.update.batch import to_device
 from tasks.update.losses.policy_gradient import policy_gradient
@@ -86,15 +85,3 @@ def test_other_architectures_run_unmodified(tmp_path: Path, architecture: str) -
         expected = torch.cat([naive_logprobs(load(tmp_path, torch.float32, "eager"), each) for each in trajectories])
         found = tree_logprobs(load(tmp_path, torch.float32, TREE), trajectories)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_slices_of_the_vocabulary_change_nothing(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trajectories = update_lab.make_trajectories(3)
-    results = []
-    for at_once in (scorer.LOGITS_AT_ONCE, 7 * update_lab.VOCAB):
-        monkeypatch.setattr(scorer, "LOGITS_AT_ONCE", at_once)
-        lm = load(policy, torch.float64, TREE)
-        logp = tree_logprobs(lm, trajectories)
-        logp.sum().backward()
-        results.append((logp.detach(), lm.get_input_embeddings().weight.grad))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)

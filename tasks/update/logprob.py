@@ -1,0 +1,71 @@
+"""Log-probs of targets from hidden states, a slice of the vocabulary at a time."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+# Logits held at one time: what stays in a core's cache, and what fills a GPU (256 MiB in float32).
+LOGITS_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 26}
+
+
+def target_logprobs(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
+    """log softmax(hidden @ weight.T) at the targets, [N] in float32 (float64 for float64).
+
+    Neither pass holds logits or their gradient of more than LOGITS_AT_ONCE numbers; the backward pass makes them again, and only
+    writes a weight gradient where the weight wants one. Each row of that gradient is written once, so its sum over targets is
+    taken inside one matrix product. Neither Liger's fused loss nor torch's linear_cross_entropy will do: the one sums that
+    gradient in its forward pass, before it is known what a token weighs, the other rounds log-probs to the dtype of the passes.
+    """
+    logp_N: Tensor = _TargetLogprobs.apply(hidden_ND, weight_VD, target_N)
+    return logp_N
+
+
+class _TargetLogprobs(Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
+        exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+        picked_N = torch.zeros(len(hidden_ND), dtype=exact, device=hidden_ND.device)
+        logz_N = torch.full_like(picked_N, float("-inf"))
+        for first, part_WD in _slices(hidden_ND, weight_VD):
+            logits_NW = (hidden_ND @ part_WD.T).to(exact)
+            place_N1, here_N = _within(target_N - first, len(part_WD))
+            picked_N += logits_NW.gather(1, place_N1)[:, 0].masked_fill_(~here_N, 0)
+            top_N = logits_NW.amax(1)
+            logz_N = torch.logaddexp(logz_N, logits_NW.sub_(top_N[:, None]).exp_().sum(1).log_().add_(top_N))
+        ctx.save_for_backward(hidden_ND, weight_VD, target_N, logz_N)
+        return picked_N - logz_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        hidden_ND, weight_VD, target_N, logz_N = ctx.saved_tensors
+        for_hidden, for_weight, _ = ctx.needs_input_grad
+        grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=logz_N.dtype) if for_hidden else None
+        grad_weight_VD = torch.empty_like(weight_VD) if for_weight else None
+        for first, part_WD in _slices(hidden_ND, weight_VD):
+            # d logp / d logits = onehot - softmax, formed in full precision: for a likely target the two nearly cancel
+            grad_NW = (hidden_ND @ part_WD.T).to(logz_N.dtype).sub_(logz_N[:, None]).exp_().mul_(-grad_N[:, None])
+            place_N1, here_N = _within(target_N - first, len(part_WD))
+            grad_NW.scatter_(1, place_N1, grad_NW.gather(1, place_N1) + (grad_N * here_N)[:, None])
+            grad_NW = grad_NW.to(hidden_ND.dtype)
+            if grad_hidden_ND is not None:
+                grad_hidden_ND += grad_NW @ part_WD
+            if grad_weight_VD is not None:
+                torch.mm(grad_NW.T, hidden_ND, out=grad_weight_VD[first : first + len(part_WD)])
+        return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD, None
+
+
+def _slices(hidden_ND: Tensor, weight_VD: Tensor) -> list[tuple[int, Tensor]]:
+    """Runs of the vocabulary, each with its first id."""
+    width = max(1, LOGITS_AT_ONCE[hidden_ND.device.type] // max(1, len(hidden_ND)))
+    return [(first, weight_VD[first : first + width]) for first in range(0, len(weight_VD), width)]
+
+
+def _within(place_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Each target's place in a slice as [N, 1], and whether it is there; others get some place."""
+    return place_N.clamp(0, width - 1)[:, None], (place_N >= 0) & (place_N < width)
