@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent.tools.mcp_transport import ANSWER_BYTES, bounded, program
 from agent.tools.service import ServiceError, without
 from agent.tools.settings import McpSettings
 
@@ -113,19 +114,19 @@ class McpSession:
 
     async def _transport(self, held: AsyncExitStack) -> Any:
         """What the client connects to; what must stay open meanwhile is left to `held`."""
+        if self._settings.command:
+            return program(self._settings.command, {name: self._variable(name) for name in self._settings.environment})
         import httpx2
-        from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
-        if self._settings.command:
-            program, *arguments = self._settings.command
-            environment = {name: self._variable(name) for name in self._settings.environment}
-            server = StdioServerParameters(command=program, args=arguments, env=environment)
-            # What it complains of may hold what it was given; it goes to no log of the host.
-            return stdio_client(server, errlog=held.enter_context(open(os.devnull, "w")))  # noqa: ASYNC230
         headers = {header: self._variable(name) for header, name in self._settings.headers.items()}
-        http = await held.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=self._settings.timeout_s))
-        return streamable_http_client(self._settings.url, http_client=http)
+        http = httpx2.AsyncClient(
+            headers={**headers, "Accept-Encoding": "identity"},
+            timeout=self._settings.timeout_s,
+            event_hooks={"response": [bounded]},
+        )
+        await held.enter_async_context(http)
+        return streamable_http_client(self._settings.url, http_client=http, max_sse_event_size=ANSWER_BYTES)
 
     def _variable(self, name: str) -> str:
         value = os.environ.get(name, "")
@@ -160,8 +161,10 @@ class McpSession:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether the session is of no more use; a server that refuses one call still serves the next."""
+    """Whether the session is of no more use; a server that refuses one call, or answers it too long, still serves the next."""
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 
-    return not isinstance(error, MCPError) or error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
+    if not isinstance(error, MCPError):
+        return True
+    return error.code in (CONNECTION_CLOSED, INVALID_REQUEST) and not error.message.startswith("SSE stream failed")

@@ -59,6 +59,12 @@ async def sleep(seconds: float) -> str:
 
 
 @server.tool()
+def flood(size: int) -> str:
+    """Says much."""
+    return "x" * size
+
+
+@server.tool()
 def environment() -> list[str]:
     """Names the variables it has."""
     return sorted(os.environ)

@@ -19,6 +19,7 @@ from agent.prelude import prelude
 from agent.tools import mcp_tools
 from agent.tools.base import Toolbox, describe
 from agent.tools.library import Library
+from agent.tools.mcp_transport import ANSWER_BYTES
 from agent.tools.settings import McpSettings, ToolSettings
 
 T = TypeVar("T")
@@ -170,6 +171,46 @@ def test_a_slow_call_ends_and_the_next_one_is_served() -> None:
     chosen = ToolSettings(default=("search", "lab"), mcp={"lab": slow})
     said = with_library(chosen, work)
     assert said == "the MCP server lab did not answer within 8 s\nnothing on x\n"
+
+
+BESIDE = f"""
+from concurrent.futures import ThreadPoolExecutor
+def told(size):
+    try: return len(flood(size))
+    except Exception as error: return str(error)
+with ThreadPoolExecutor(3) as threads:
+    print(*threads.map(told, [1_000_000, {ANSWER_BYTES}, 10]), sep='; ')
+print(add(1))
+"""
+
+
+def test_an_answer_too_long_is_an_error_in_its_cell_alone(server: McpSettings) -> None:
+    said = with_library(settings(server), lambda library: cell(library, BESIDE))
+    long, short, after = said.split("; ")
+    assert (long, after) == ("1000000", "10\n2\n")
+    assert "the MCP server lab did not answer: " in short
+    assert str(ANSWER_BYTES) in short
+
+
+def saying(words: str) -> McpSettings:
+    """A server that answers every request, `asked`, with the value of `words`."""
+    code = f"import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line).get('id')\n    print({words}, flush=True)"
+    return McpSettings(command=(sys.executable, "-c", code), timeout_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("'x' * 2**23", "Connection closed"),
+        ("'{\"id\": 99, ' + 'x' * 2**23", "no answer within"),
+        ("'{\"jsonrpc\": \"2.0\", \"id\": ' + str(asked) + ', ' + 'x' * 2**23", "larger than"),
+        ("'{\"result\": \"' + 'x' * 2**23 + '\", \"id\": ' + str(asked) + ' }'", "larger than"),
+        ("'no json'", "no answer within"),
+    ],
+)
+def test_a_program_that_says_too_much_or_nothing_that_counts_is_refused(words: str, reason: str) -> None:
+    with pytest.raises(ToolError, match=reason):
+        with_library(settings(saying(words)), lambda library: cell(library, "1"))
 
 
 def test_a_session_serves_many_calls_and_ends_with_the_library() -> None:

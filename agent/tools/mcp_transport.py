@@ -1,0 +1,135 @@
+"""How a Model Context Protocol client reaches its server, with answers bounded while they are read.
+
+Of an answer longer than ANSWER_BYTES no more than that is held, and it becomes an error of the call that it answers.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import httpx2
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client._transport import TransportStreams
+
+ANSWER_BYTES = 4 << 20
+TOO_LONG = f"the answer is larger than {ANSWER_BYTES} bytes"
+_CHUNK, _EDGE, _GRACE_S = 1 << 16, 256, 2.0
+# Servers name the request at the start of a message or at its end.
+_ID = re.compile(rb'\A\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,18})\s*,|"id"\s*:\s*(\d{1,18})\s*\}\s*\Z')
+
+
+@asynccontextmanager
+async def program(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator["TransportStreams"]:
+    """A server started here, spoken to on its standard input and output; it and what it started end with the block.
+
+    What it complains of may hold what it was given, so it goes to no log. Raises OSError when it cannot be started.
+    """
+    import anyio
+    from mcp.client.stdio import get_default_environment
+
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    variables = {**get_default_environment(), **environment}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=null, env=variables, start_new_session=True
+    )
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the server was started without pipes")
+    said, heard = anyio.create_memory_object_stream[Any](0)
+    asked, sent = anyio.create_memory_object_stream[Any](0)
+    tasks = [asyncio.create_task(_read(process.stdout, said)), asyncio.create_task(_write(process.stdin, sent))]
+    try:
+        yield heard, asked
+    finally:
+        for task in tasks:
+            task.cancel()
+        for stream in (said, heard, asked, sent):
+            stream.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            process.stdin.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(_silence(process.stdout), _GRACE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _read(stdout: asyncio.StreamReader, said: "MemoryObjectSendStream[Any]") -> None:
+    """Hand on each line as a message. One too long that names no request ends the session."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+    async with said:
+        async for line, whole in _lines(stdout):
+            if whole:
+                try:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError as error:
+                    await said.send(error)
+                    continue
+            elif named := _ID.search(line):
+                fault = ErrorData(code=INTERNAL_ERROR, message=TOO_LONG)
+                message = JSONRPCError(jsonrpc="2.0", id=int(named[1] or named[2]), error=fault)
+            else:
+                return
+            await said.send(SessionMessage(message))
+
+
+async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bool]]:
+    """Each line; of one too long its two ends, and False."""
+    line, cut = bytearray(), False
+    while chunk := await stdout.read(_CHUNK):
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            line += part
+            whole = not cut and len(line) <= ANSWER_BYTES
+            yield bytes(line if whole else line[:_EDGE] + line[-_EDGE:]), whole
+            line, cut = bytearray(), False
+        line += rest
+        if len(line) > ANSWER_BYTES:
+            cut = True
+            del line[_EDGE:-_EDGE]
+
+
+async def _silence(stdout: asyncio.StreamReader) -> None:
+    """Until the server has ended: it may still have something to say, which nobody hears."""
+    while await stdout.read(_CHUNK):
+        pass
+
+
+async def _write(stdin: asyncio.StreamWriter, sent: "MemoryObjectReceiveStream[Any]") -> None:
+    with suppress(ConnectionError):
+        async for message in sent:
+            stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await stdin.drain()
+
+
+async def bounded(response: "httpx2.Response") -> None:
+    """A response hook of the HTTP client. Streams of events are bounded, event by event, by the protocol's client."""
+    import httpx2
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise httpx2.StreamError("the answer is packed, and was not to be")
+            size = 0
+            async for chunk in self._stream:
+                size += len(chunk)
+                if size > ANSWER_BYTES:
+                    raise httpx2.StreamError(TOO_LONG)
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    if not response.headers.get("Content-Type", "").lower().startswith("text/event-stream"):
+        response.stream = Bounded(response.stream)
