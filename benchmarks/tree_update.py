@@ -96,7 +96,7 @@ def sequences(examples: list[Example]) -> list[tuple[list[int], int, float]]:
 def tree_loss(lm: PreTrainedModel, examples: list[Example]) -> int:
     """Leave the gradient in the parameters, and give the number of tokens forwarded."""
     forest = Forest(examples)
-    micro = to_device(forest.pack(range(len(examples))), torch.device("cpu"))
+    micro = to_device(forest.pack(), torch.device("cpu"))
     logp_N = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     (-(micro.advantage_N.float() * logp_N).sum() / forest.targets).backward()
     return len(micro.input_ids_T)

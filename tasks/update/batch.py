@@ -1,11 +1,10 @@
-"""From an order's two tables to the micro-batches of every rank."""
+"""From an order's two tables to a forest, and from a packed tree to tensors."""
 
 # ruff: noqa: N815 - suffixes of tensor names are shapes
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -76,37 +75,6 @@ def _first_sampled_path(nodes: Sequence[Node]) -> list[int]:
         ids[:0] = nodes[index].token_ids
         index = nodes[index].parent
     return ids
-
-
-def deal(forest: Forest, examples: Sequence[int], ranks: int, budget: int) -> list[list[list[int]]]:
-    """The given examples by rank and micro-batch; every rank gets as many micro-batches, empty ones where it has fewer.
-
-    Examples keep their order, so that neighbours share their prompts: the row of them is cut into shares of like weight, and
-    each share into micro-batches of at most `budget` tokens, where an example longer than that goes alone. A cut through a
-    group repeats what the group shares.
-    """
-    seen: set[int] = set()
-    weights = []
-    for example in examples:
-        weights.append(forest.weight(forest.members(example) - seen))
-        seen |= forest.members(example)
-    middles = np.cumsum(weights) - np.array(weights) / 2
-    owner = np.minimum((middles * ranks / max(1, sum(weights))).astype(np.int64), ranks - 1)
-    dealt: list[list[list[int]]] = []
-    for rank in range(ranks):
-        micro_batches: list[list[int]] = []
-        held: set[int] = set()
-        for example in (examples[place] for place in np.flatnonzero(owner == rank).tolist()):
-            together = held | forest.members(example)
-            if micro_batches and forest.weight(together) <= budget:
-                micro_batches[-1].append(example)
-                held = together
-            else:
-                micro_batches.append([example])
-                held = forest.members(example)
-        dealt.append(micro_batches)
-    most = max(len(micro_batches) for micro_batches in dealt)
-    return [micro_batches + [[] for _ in range(most - len(micro_batches))] for micro_batches in dealt]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tasks.advantage.settings import AdvantageSettings
-from tasks.update.batch import Batch, MicroBatch, deal, to_device
+from tasks.update.batch import Batch, MicroBatch, to_device
+from tasks.update.cost import cost_of
 from tasks.update.critic import Critic
+from tasks.update.deal import Deal, deal
 from tasks.update.known import Known, know
 from tasks.update.objective import critic_loss, policy_loss
 from tasks.update.phases import Phases
@@ -50,7 +52,7 @@ class Passes:
         if self._critic is not None:
             wanted["value"] = self._critic
         found = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in wanted}
-        for micro in self._micro_batches(batch, range(batch.examples)) if wanted else ():
+        for micro in self._micro_batches(batch, self._deal(batch, range(batch.examples))) if wanted else ():
             for name, model in wanted.items():
                 with self._phases.phase(name), torch.no_grad():
                     found[name][micro.index_N] = _forward(model, micro).double()
@@ -69,7 +71,8 @@ class Passes:
         count = int((weights > 0).sum())
         valued = count if known.valued_N is None else int((known.valued_N & (weight_N > 0)).sum())
         tally, micro_batches = Tally(self._device), 0
-        for micro in self._micro_batches(batch, examples):
+        dealt = self._deal(batch, examples)
+        for micro in self._micro_batches(batch, dealt):
             micro_batches += 1
             with phase("reference"):
                 reference_N = self._reference_logp(micro, known)
@@ -89,19 +92,24 @@ class Passes:
         forwarded = gathered.pop("tokens")
         result = {name: value if name == MISMATCH_MAX else value / count for name, value in gathered.items()}
         result["update/loss"] = result["update/pg_loss"] + settings.kl_coefficient * result["update/kl"]
-        return result | {"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}
+        result |= {"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}
+        return result | {"update/imbalance": dealt.imbalance}
 
     def logprobs(self, ids: list[int]) -> list[float]:
         """Of each of `ids` but the first, under the policy."""
         with torch.no_grad():
             return _forward(self._policy, to_device(chain(ids), self._device)).tolist()
 
-    def _micro_batches(self, batch: Batch, examples: Sequence[int]) -> Iterator[MicroBatch]:
-        """This rank's share of the examples; every rank gets as many."""
-        ranks = self._ranks
-        for mine in deal(batch.forest, examples, ranks.count, self._settings.tokens_per_micro_batch)[ranks.rank]:
+    def _deal(self, batch: Batch, examples: Sequence[int]) -> Deal:
+        with self._phases.phase("pack"):
+            forest, budget = batch.forest, self._settings.tokens_per_micro_batch
+            return deal(forest, forest.of(examples), self._ranks.count, budget, cost_of(self._policy.lm))
+
+    def _micro_batches(self, batch: Batch, dealt: Deal) -> Iterator[MicroBatch]:
+        """This rank's; every rank gets as many."""
+        for actions in dealt.hands[self._ranks.rank]:
             with self._phases.phase("pack"):
-                micro = to_device(batch.forest.pack(mine), self._device)
+                micro = to_device(batch.forest.pack(actions), self._device)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, known: Known) -> Tensor | None:

@@ -117,7 +117,9 @@ class UpdateSettings(_Closed):
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
     kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp inside the estimate")
     critic: CriticSettings | None = None
-    tokens_per_micro_batch: int = Field(8192, ge=1, description="unique tokens of one forward; a longer trajectory goes alone")
+    tokens_per_micro_batch: int = Field(
+        8192, ge=1, description="unique tokens of one forward; an action whose path is longer goes alone"
+    )
     seed: int = Field(0, ge=0)
 
     @property

@@ -23,7 +23,8 @@ class Targets:
 
     @classmethod
     def of(cls, forest: Forest) -> "Targets":
-        rows = np.array(forest.actions, dtype=np.int64).reshape(-1, 3)
+        found = [(action.example, action.step, len(action.logprobs)) for action in forest.actions]
+        rows = np.array(found, dtype=np.int64).reshape(-1, 3)
         return cls(rows[:, 0], rows[:, 1], np.cumsum(rows[:, 2]) - rows[:, 2], rows[:, 2])
 
     @property

@@ -6,7 +6,7 @@ Tokens stand in depth-first order. Token i may attend to token j iff j is on i's
 
 # ruff: noqa: N815 - suffixes of tensor names are shapes
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,12 +49,15 @@ class PackedTree:
 
 
 @dataclass(frozen=True)
-class _Action:
-    """A sampled action, the merged node that holds its ids, and the number of its first target in the whole forest."""
+class Action:
+    """All tokens sampled in one step of an example: the merged node that holds their ids, and the number of the first of them
+    among the targets of the whole forest. Examples that sampled the same have actions of their own at one place.
+    """
 
+    example: int
+    step: int
     place: int
     first: int
-    step: int
     logprobs: list[float]
     advantage: float
 
@@ -72,96 +75,36 @@ class Forest:
         self.ids: list[tuple[int, ...]] = []
         self.parent: list[int] = []
         self.depth: list[int] = []  # tokens on the root path, the node's own included
+        self.actions: list[Action] = []  # in the order that numbers the targets
         self.targets = 0
         self._known: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._members: list[set[int]] = []
-        self._actions: list[list[_Action]] = []
-        for example in examples:
+        for number, example in enumerate(examples):
             try:
-                self._add(example)
+                self._add(number, example)
             except UpdateError as error:
                 raise UpdateError(f"trajectory {example.trajectory}: {error}") from error
-
-    def members(self, example: int) -> set[int]:
-        """The merged nodes that an example needs."""
-        return self._members[example]
-
-    def weight(self, nodes: set[int]) -> int:
-        """Tokens of merged nodes."""
-        return sum(len(self.ids[node]) for node in nodes)
 
     @property
     def tokens(self) -> int:
         return sum(len(ids) for ids in self.ids)
 
-    @property
-    def actions(self) -> list[tuple[int, int, int]]:
-        """Example, step and number of targets of every action, in the order that numbers the targets."""
-        return [
-            (example, action.step, len(action.logprobs)) for example, actions in enumerate(self._actions) for action in actions
-        ]
+    def of(self, examples: Sequence[int]) -> list[int]:
+        """The numbers of the examples' actions."""
+        wanted = set(examples)
+        return [number for number, action in enumerate(self.actions) if action.example in wanted]
 
-    def pack(self, examples: Sequence[int]) -> PackedTree:
-        """Lay out the trees of some of the examples."""
-        nodes = sorted(set().union(*(self._members[example] for example in examples)))
-        order, stop = self._depth_first(nodes)
-        start = {node: stop[node][0] for node in order}
-        size = sum(len(self.ids[node]) for node in order)
-        ids, positions, end = (np.zeros(size, dtype=np.int64) for _ in range(3))
-        for node in order:
-            here = slice(start[node], start[node] + len(self.ids[node]))
-            ids[here] = self.ids[node]
-            positions[here] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
-            end[here] = stop[node][1]
-        actions = [action for example in examples for action in self._actions[example]]
-        predictors = [self._predictors(action.place, start) for action in actions]
-        counts = [len(action.logprobs) for action in actions]
-        numbered = zip(actions, counts, strict=True)
-        return PackedTree(
-            input_ids_T=ids,
-            positions_T=positions,
-            end_T=end,
-            predictor_N=np.concatenate([np.zeros(0, dtype=np.int64), *predictors]),
-            target_N=np.array([token for action in actions for token in self.ids[action.place]], dtype=np.int64),
-            index_N=np.concatenate([np.zeros(0, dtype=np.int64), *(action.first + np.arange(n) for action, n in numbered)]),
-            engine_logprob_N=np.array([value for action in actions for value in action.logprobs], dtype=np.float64),
-            advantage_N=np.repeat(np.array([action.advantage for action in actions], dtype=np.float64), counts),
-            step_N=np.repeat(np.array([action.step for action in actions], dtype=np.int64), counts),
-        )
+    def depth_first(self, actions: Iterable[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """The nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
 
-    def _add(self, example: Example) -> None:
-        nodes = example.nodes
-        _check(example)
-        kept = [node.kind == "sampled" and bool(node.token_ids) for node in nodes]
-        for index in reversed(range(len(nodes))):
-            if kept[index] and nodes[index].parent != ROOT:
-                kept[nodes[index].parent] = True
-        place: dict[int, int] = {ROOT: ROOT}
-        actions = []
-        for index in (index for index, keep in enumerate(kept) if keep):
-            node = nodes[index]
-            above = place[node.parent]
-            place[index] = self._merge(above, tuple(node.token_ids)) if node.token_ids else above
-            if node.kind == "sampled" and node.token_ids:
-                if above == ROOT:
-                    raise UpdateError(f"sampled node {index} has no token before it")
-                actions.append(_Action(place[index], self.targets, node.step, node.logprobs, example.advantages[node.step]))
-                self.targets += len(node.logprobs)
-        self._members.append(set(place.values()) - {ROOT})
-        self._actions.append(actions)
-
-    def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
-        known = self._known.setdefault((parent, ids), len(self.ids))
-        if known == len(self.ids):
-            self.ids.append(ids)
-            self.parent.append(parent)
-            self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
-        return known
-
-    def _depth_first(self, nodes: Sequence[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
-        """The nodes in depth-first order, and each one's first token and the end of its tree. The child with the longest path
-        below it comes first, so that long paths lie in one piece.
+        The child with the longest path below it comes first, so that long paths lie in one piece.
         """
+        needed: set[int] = set()
+        for action in actions:
+            node = self.actions[action].place
+            while node != ROOT and node not in needed:
+                needed.add(node)
+                node = self.parent[node]
+        nodes = sorted(needed)
         reach: dict[int, int] = {}
         children: dict[int, list[int]] = {node: [] for node in (ROOT, *nodes)}
         for node in reversed(nodes):
@@ -182,11 +125,65 @@ class Forest:
             span[node] = (span[node][0], max([span[node][1], *(span[child][1] for child in children[node])]))
         return order, span
 
-    def _predictors(self, node: int, start: Mapping[int, int]) -> Ints:
+    def pack(self, actions: Sequence[int] | None = None) -> PackedTree:
+        """Lay out the tree of some of the actions, by default of all. Its targets are those of the actions, in their order."""
+        wanted = range(len(self.actions)) if actions is None else actions
+        order, span = self.depth_first(wanted)
+        size = sum(len(self.ids[node]) for node in order)
+        ids, positions, end = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        for node in order:
+            start, stop = span[node]
+            here = slice(start, start + len(self.ids[node]))
+            ids[here] = self.ids[node]
+            positions[here] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
+            end[here] = stop
+        chosen = [self.actions[action] for action in wanted]
+        counts = [len(action.logprobs) for action in chosen]
+        none = np.zeros(0, dtype=np.int64)
+        return PackedTree(
+            input_ids_T=ids,
+            positions_T=positions,
+            end_T=end,
+            predictor_N=np.concatenate([none, *(self._predictors(action.place, span) for action in chosen)]),
+            target_N=np.array([token for action in chosen for token in self.ids[action.place]], dtype=np.int64),
+            index_N=np.concatenate([none, *(action.first + np.arange(len(action.logprobs)) for action in chosen)]),
+            engine_logprob_N=np.array([value for action in chosen for value in action.logprobs], dtype=np.float64),
+            advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
+            step_N=np.repeat(np.array([action.step for action in chosen], dtype=np.int64), counts),
+        )
+
+    def _add(self, number: int, example: Example) -> None:
+        nodes = example.nodes
+        _check(example)
+        kept = [node.kind == "sampled" and bool(node.token_ids) for node in nodes]
+        for index in reversed(range(len(nodes))):
+            if kept[index] and nodes[index].parent != ROOT:
+                kept[nodes[index].parent] = True
+        place: dict[int, int] = {ROOT: ROOT}
+        for index in (index for index, keep in enumerate(kept) if keep):
+            node = nodes[index]
+            above = place[node.parent]
+            place[index] = self._merge(above, tuple(node.token_ids)) if node.token_ids else above
+            if node.kind == "sampled" and node.token_ids:
+                if above == ROOT:
+                    raise UpdateError(f"sampled node {index} has no token before it")
+                advantage = example.advantages[node.step]
+                self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs, advantage))
+                self.targets += len(node.logprobs)
+
+    def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
+        known = self._known.setdefault((parent, ids), len(self.ids))
+        if known == len(self.ids):
+            self.ids.append(ids)
+            self.parent.append(parent)
+            self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
+        return known
+
+    def _predictors(self, node: int, span: Mapping[int, tuple[int, int]]) -> Ints:
         """For each token of a merged node, the index of the token before it on its root path."""
-        parent = self.parent[node]
-        before = start[parent] + len(self.ids[parent]) - 1
-        return np.concatenate([[before], np.arange(start[node], start[node] + len(self.ids[node]) - 1)])
+        start, parent = span[node][0], self.parent[node]
+        before = span[parent][0] + len(self.ids[parent]) - 1
+        return np.concatenate([[before], np.arange(start, start + len(self.ids[node]) - 1)])
 
 
 def chain(ids: Sequence[int]) -> PackedTree:

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 def a_tree(seed: int, count: int) -> Ints:
     trajectories = update_lab.make_trajectories(seed, count)
     examples = [Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories]
-    return Forest(examples).pack(range(count)).end_T
+    return Forest(examples).pack().end_T
 
 
 def inputs(tokens: int, dtype: torch.dtype) -> list[Tensor]:

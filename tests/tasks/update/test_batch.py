@@ -1,4 +1,4 @@
-"""Reading an order's tables, and dealing trees to ranks and micro-batches."""
+"""Reading an order's tables."""
 
 from pathlib import Path
 
@@ -7,26 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import update_lab
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tasks.update.batch import ADVANTAGES_SCHEMA, deal, read_batch, to_device
+from tasks.update.batch import ADVANTAGES_SCHEMA, read_batch, to_device
 from tasks.update.errors import UpdateError
-from tasks.update.tree import Example, Forest
-
-
-@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 400))
-def test_every_example_is_dealt_once_within_the_budget(seed: int, count: int, ranks: int, budget: int) -> None:
-    trajectories = update_lab.make_trajectories(seed, count)
-    forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
-    hands = deal(forest, range(count), ranks, budget)
-    assert [example for hand in hands for micro in hand for example in micro] == list(range(count))
-    assert len({len(hand) for hand in hands}) == 1
-    sizes = [len(forest.pack(micro).input_ids_T) for hand in hands for micro in hand if len(micro) > 1]
-    assert all(size <= budget for size in sizes)
-    weights = [sum(forest.weight(forest.members(example)) for micro in hand for example in micro) for hand in hands]
-    heaviest = max(forest.weight(forest.members(example)) for example in range(count))
-    assert max(weights) - min(weights) <= 2 * heaviest
+from tasks.update.tree import Forest
 
 
 def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:

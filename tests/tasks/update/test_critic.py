@@ -71,7 +71,7 @@ def test_values_on_a_tree_are_those_of_one_sequence_a_step(policy64: Path) -> No
     critic = Critic(AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64, attn_implementation=TREE))
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
-    micro = to_device(Forest(examples).pack(range(len(examples))), torch.device("cpu"))
+    micro = to_device(Forest(examples).pack(), torch.device("cpu"))
     plain = AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64).eval().base_model
     expected = []
     with torch.no_grad():

@@ -66,7 +66,8 @@ def test_micro_batches_change_nothing(policy64: Path, tmp_path: Path) -> None:
     assert len({result.metrics["update/micro_batches"] for result in results}) == 3
     for result in results[1:]:
         assert result.metrics["update/loss"] == pytest.approx(results[0].metrics["update/loss"], rel=1e-9)
-        torch.testing.assert_close(weights(result.checkpoint), weights(results[0].checkpoint), rtol=1e-9, atol=1e-9)
+        # transformers' norms are in float32, so the gradients of one trajectory's actions add up to 8 digits
+        torch.testing.assert_close(weights(result.checkpoint), weights(results[0].checkpoint), rtol=1e-6, atol=1e-7)
 
 
 def test_a_step_makes_rewarded_tokens_likelier(policy: Path, tmp_path: Path) -> None:

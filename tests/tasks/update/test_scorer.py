@@ -39,7 +39,7 @@ def naive_logprobs(lm: PreTrainedModel, trajectory: Trajectory) -> torch.Tensor:
 
 def tree_logprobs(lm: PreTrainedModel, trajectories: list[Trajectory]) -> torch.Tensor:
     examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
-    micro = to_device(Forest(examples).pack(range(len(examples))), torch.device("cpu"))
+    micro = to_device(Forest(examples).pack(), torch.device("cpu"))
     result: torch.Tensor = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     return result
 

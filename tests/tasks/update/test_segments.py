@@ -38,7 +38,7 @@ def wanted(end_T: np.ndarray) -> np.ndarray:
 def test_each_token_attends_to_its_root_path_once(seed: int, count: int, small: int) -> None:
     trajectories = update_lab.make_trajectories(seed, count)
     forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
-    end_T = forest.pack(range(count)).end_T
+    end_T = forest.pack().end_T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SMALL", small)
         np.testing.assert_array_equal(attended(end_T), wanted(end_T))
@@ -47,7 +47,7 @@ def test_each_token_attends_to_its_root_path_once(seed: int, count: int, small: 
 @given(st.lists(update_lab.forests(), min_size=1, max_size=3), sizes)
 def test_each_token_of_any_tree_attends_to_its_root_path_once(trees: list[list[Node]], small: int) -> None:
     examples = [Example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(trees)]
-    end_T = Forest(examples).pack(range(len(trees))).end_T
+    end_T = Forest(examples).pack().end_T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SMALL", small)
         np.testing.assert_array_equal(attended(end_T), wanted(end_T))
@@ -56,7 +56,7 @@ def test_each_token_of_any_tree_attends_to_its_root_path_once(trees: list[list[N
 def test_each_token_is_in_one_segment() -> None:
     trajectories = update_lab.make_trajectories(2, 6)
     forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
-    end_T = forest.pack(range(6)).end_T
+    end_T = forest.pack().end_T
     covered = np.concatenate([np.arange(each.start, each.stop) for each in plan(end_T).segments])
     assert sorted(covered.tolist()) == list(range(len(end_T)))
     masked = [each for each in plan(end_T).segments if each.mask_QK is not None]
@@ -77,7 +77,7 @@ def test_what_hangs_off_a_long_run_attends_to_the_run_without_a_mask() -> None:
         update_lab.node(0, [4] * 10, step=2),
         update_lab.node(0, [5] * 10, step=3),
     ]
-    end_T = Forest([Example("t", nodes, update_lab.steps_of(nodes))]).pack([0]).end_T
+    end_T = Forest([Example("t", nodes, update_lab.steps_of(nodes))]).pack().end_T
     made = plan(end_T)
     assert [(each.start, each.stop, each.first, each.last) for each in made.prefixes] == [(500, 670, 0, 200)]
     assert [(each.start, each.stop) for each in made.segments] == [(0, 500), (500, 650), (650, 670)]

@@ -58,7 +58,7 @@ def test_targets_know_their_place_in_any_packing() -> None:
     assert targets.action_N.tolist() == [0, 0, 1, 2, 2, 2]
     assert targets.example_N.tolist() == [0, 0, 0, 1, 1, 1]
     assert targets.first_A.tolist() == [0, 2, 3]
-    every = forest.pack([1, 0])
+    every = forest.pack([2, 0, 1])
     assert every.index_N.tolist() == [3, 4, 5, 0, 1, 2]
     assert every.target_N.tolist() == [5, 6, 7, 2, 3, 4]
 

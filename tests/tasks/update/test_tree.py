@@ -13,7 +13,7 @@ from tasks.update.tree import Example, Forest, PackedTree, chain
 
 
 def pack(nodes: list[Node], advantages: dict[int, float]) -> PackedTree:
-    return Forest([Example("t", nodes, advantages)]).pack([0])
+    return Forest([Example("t", nodes, advantages)]).pack()
 
 
 def root_path(tree: PackedTree, index: int) -> list[int]:
@@ -52,7 +52,7 @@ def found_paths(tree: PackedTree) -> list[tuple[int, list[int]]]:
 @given(st.lists(forests(), min_size=1, max_size=3))
 def test_every_target_sees_its_root_path_and_nothing_else(trees: list[list[Node]]) -> None:
     forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
-    found = found_paths(forest.pack(range(len(trees))))
+    found = found_paths(forest.pack())
     assert found == [path for nodes in trees for path in wanted_paths(nodes)]
     assert forest.targets == len(found)
 
@@ -67,7 +67,7 @@ def test_what_is_forwarded_leads_to_a_sampled_token_and_is_forwarded_once(trees:
             while here != ROOT:
                 runs.add((tuple(path_ids(nodes, nodes[here].parent)), tuple(nodes[here].token_ids)))
                 here = nodes[here].parent
-    tree = forest.pack(range(len(trees)))
+    tree = forest.pack()
     assert len(tree.input_ids_T) == forest.tokens
     # two runs of different ids may begin at one place, but none of the same ids
     assert forest.tokens == sum(len(ids) for _, ids in runs)
@@ -95,12 +95,12 @@ def test_a_group_shares_its_prompt_and_even_an_equal_action() -> None:
     first = [node(ROOT, [1, 2]), node(0, [3]), node(1, [4, 5], step=0)]
     other = [node(ROOT, [1, 2]), node(0, [3]), node(1, [6], step=0)]
     forest = Forest([Example("a", first, {0: 1.0}), Example("b", other, {0: 2.0}), Example("c", first, {0: -3.0})])
-    tree = forest.pack([0, 1, 2])
+    tree = forest.pack()
     assert tree.input_ids_T.tolist() == [1, 2, 3, 4, 5, 6]
     assert tree.target_N.tolist() == [4, 5, 6, 4, 5]
     assert tree.predictor_N.tolist() == [2, 3, 2, 2, 3]
     assert tree.advantage_N.tolist() == [1.0, 1.0, 2.0, -3.0, -3.0]
-    assert forest.pack([1]).input_ids_T.tolist() == [1, 2, 3, 6]
+    assert forest.pack(forest.of([1])).input_ids_T.tolist() == [1, 2, 3, 6]
 
 
 def test_a_real_trajectory_forwards_each_node_once() -> None:

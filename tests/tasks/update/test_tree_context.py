@@ -15,7 +15,7 @@ def test_a_summary_is_scored_and_trained_like_any_action_and_shared_history_is_f
     rewards = score(row, RewardSettings())["step_rewards"]
     assert len(rewards) == len(trajectory.steps) == len(trajectory.sampled())
     advantages = dict(enumerate(rewards))
-    tree = Forest([Example(trajectory.id, trajectory.nodes, advantages)]).pack([0])
+    tree = Forest([Example(trajectory.id, trajectory.nodes, advantages)]).pack()
     for node in trajectory.sampled():
         mine = tree.step_N == node.step
         assert tree.target_N[mine].tolist() == node.token_ids
