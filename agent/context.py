@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from agent.errors import ContextError
 from agent.messages import Message, Prompt, Role
 from agent.notepad import NotepadState, State
 from agent.policy import Generation
@@ -36,6 +37,23 @@ def cut_middle(text: str, limit: int) -> str:
         return text
     head = limit // 2
     return f"{text[:head]}\n[{len(text) - limit} characters cut]\n{text[len(text) - (limit - head) :]}"
+
+
+def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> int:
+    """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
+    tail = tokenizer.message("user", render_tail(State(), settings.max_steps, 0))
+    prompt = len(tokenizer.message("system", system)) + len(tokenizer.message("user", "")) + len(tail)
+    return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
+
+
+def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None:
+    """Raises ContextError when there is no room for any question beside `tools`, as `agent.tools.base.describe` gives them."""
+    least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools))
+    if least > settings.context_tokens:
+        raise ContextError(
+            f"agent.context_tokens is {settings.context_tokens}, but the system prompt with its tools, an empty question and "
+            f"agent.action_tokens ({settings.action_tokens}) already take {least}; raise it, or lower agent.action_tokens"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,5 +20,9 @@ class TokenizerError(AgentError):
     """The tokenizer cannot render the agent's messages."""
 
 
+class ContextError(AgentError):
+    """The context has no room for what always stands in it."""
+
+
 class RecordingError(AgentError):
     """A saved trajectory cannot be read."""

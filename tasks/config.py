@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.errors import ToolError
+from agent.context import check_room
+from agent.errors import ContextError, ToolError
 from agent.policy import Sampling
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
@@ -105,10 +106,8 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
         raise ConfigError(
             f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
         )
-    if model is not None and ChatTokenizer.load(config.policy.path, config.agent).vocab_size > model["vocab_size"]:
-        raise ConfigError(
-            f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
-        )
+    if model is not None:
+        _check_tokens(config, model["vocab_size"])
     if config.engine.max_total_tokens is not None and limit > config.engine.max_total_tokens:
         raise ConfigError(
             f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
@@ -130,6 +129,18 @@ def _check_model(path: str) -> None:
         check_model(path)
     except UpdateError as error:
         raise ConfigError(f"policy.path: {error}") from error
+
+
+def _check_tokens(config: RunConfig, vocabulary: int) -> None:
+    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
+    if tokenizer.vocab_size > vocabulary:
+        raise ConfigError(
+            f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
+        )
+    try:
+        check_room(tokenizer, config.agent, tools="")  # what is said of the tools is known when they are open
+    except ContextError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_tools(config: RunConfig) -> None:

@@ -68,6 +68,11 @@ class Library:
             await service.close()
         self._sessions, self._services = [], []
 
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """The abilities that the settings name, and the empty name, which stands for any other."""
+        return ("", *self._settings.abilities)
+
     def names(self, ability: str) -> tuple[str, ...]:
         """What the settings name for an ability: tools and MCP servers."""
         return self._settings.abilities.get(ability, self._default)

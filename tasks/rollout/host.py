@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pyarrow as pa
 
+from agent.context import check_room
 from agent.episode import Episode, Task
 from agent.errors import AgentError
 from agent.policies.sglang import SglangPolicy, engine_session
@@ -18,6 +19,7 @@ from agent.policy import Sampling
 from agent.prelude import prelude
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
+from agent.tools.base import describe
 from agent.tools.library import Library
 from agent.trajectory import Status, Trajectory, from_table, to_table
 from infra.engine.settings import EngineSettings
@@ -69,7 +71,7 @@ class SandboxHost:
         self._finished = 0
 
     async def start(self) -> None:
-        """Idempotent. Raises SandboxError or AgentError when kernels or the tokenizer cannot be had."""
+        """Idempotent. Raises SandboxError or AgentError when kernels or the tokenizer cannot be had, or no question has room."""
         async with self._lock:
             if self._live is not None:
                 return
@@ -78,6 +80,8 @@ class SandboxHost:
             library = Library(self._plan.rollout.tools, passages, parser())
             await library.open()
             try:
+                for ability in library.abilities:
+                    check_room(tokenizer, self._plan.agent, describe(library.tools(ability)))
                 pool = await KernelPool(self._plan.sandbox, prelude=prelude(library.common())).__aenter__()
             except BaseException:
                 await library.close()

@@ -6,10 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 import ray
+from ray.exceptions import RayTaskError
 
+from agent.errors import AgentError
 from agent.policy import Sampling
 from infra.engine.settings import EngineSettings
 from infra.ray_data import map_tables
+from sandbox.errors import SandboxError
 from tasks.errors import RolloutError
 from tasks.rollout.host import Batch, HostPlan, SandboxHost
 
@@ -37,7 +40,13 @@ class HostPool:
         self._hosts = [remote.remote(plan) for _ in range(plan.rollout.hosts)]
 
     async def start(self) -> None:
-        await asyncio.gather(*(host.start.remote() for host in self._hosts))
+        """Raises AgentError or SandboxError when a host cannot start, in its words."""
+        try:
+            await asyncio.gather(*(host.start.remote() for host in self._hosts))
+        except RayTaskError as error:
+            if isinstance(error.cause, AgentError | SandboxError):
+                raise error.cause from error  # Ray's own text is the host's traceback
+            raise
 
     async def stop(self) -> None:
         """A host that does not stop in time is killed; its zygote ends with it."""

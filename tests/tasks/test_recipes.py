@@ -118,3 +118,8 @@ def test_the_plan_names_the_trajectories_of_an_iteration() -> None:
     text = plan(load("tiny-cpu", ["rollout.prompts=10", "rollout.group_size=3"]))
     assert "10 prompts × 3 = 30 trajectories" in text
     assert yaml.safe_load(text)["rollout"]["prompts"] == 10
+
+
+def test_a_prompt_that_leaves_no_room_for_any_question_is_refused() -> None:
+    refuse(["agent.context_tokens=70"], "agent.context_tokens is 70", "an empty question", "agent.action_tokens (48)", "raise it")
+    refuse([f"agent.system_prompt={'word ' * 200}"], "agent.context_tokens is 164")
