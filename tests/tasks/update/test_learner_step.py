@@ -1,0 +1,32 @@
+"""The benchmark of a step: the learner, transformers and TRL do the same work."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks/learner_step.py"
+SMALL = ["--shape", "tiny", "--sequences", "3", "--prompt", "12", "--sampled", "20", "--rounds", "1"]
+
+
+def run(*flags: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, SCRIPT, *SMALL, *flags], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_all_three_report_the_same_losses() -> None:
+    pytest.importorskip("trl")
+    found = run("--rows", "2")  # refuses to report when they do not
+    assert found["ratio_transformers"] > 0
+    assert found["ratio_trl"] > 0
+
+
+def test_the_share_of_the_peak_is_that_of_the_models_operations() -> None:
+    found = run("--alone", "--peak-tflops", "0.5")
+    assert found["model_flops_utilisation"] == pytest.approx(found["model_tflops_s"] / 0.5, abs=1e-4)
+    layer = 64 * (2 * 64 + 2 * 32 + 3 * 96)
+    a_token = 6 * (2 * layer + 64 * 640)  # at most: sampled, and without attention
+    assert found["model_tflops_s"] * 1e12 < 2 * a_token * found["ours_tokens_s"]
