@@ -135,7 +135,7 @@ class Episode:
         generation = await self._sample(ask, index, deadline)
         if generation is None:
             return Status.TIMEOUT
-        think, _, summary = self._text(generation).rpartition(f"</{self._settings.think_tag}>")
+        think, summary = self._settings.grammar.parse_summary(self._text(generation))
         step = Step(kind="summary", think=think, observation=self._context.summarised(index, summary))
         if not step.observation:
             step.malformed = "the summary is empty"

@@ -64,6 +64,14 @@ class Grammar:
         match = self._tagged.fullmatch(text)
         return self._action(match[1], match[2]) if match else self._shape()
 
+    def parse_summary(self, text: str) -> tuple[str, str]:
+        """What was thought and the plain text after it, which is empty when the thinking did not end."""
+        opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
+        if closed not in text:
+            return (text, "") if opened in text else ("", text)
+        think, _, said = text.partition(closed) if self.thinking == "native" else text.rpartition(closed)
+        return think, said
+
     def _parse_native(self, text: str) -> Action | Malformed:
         opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
         think, found, rest = text.partition(closed)

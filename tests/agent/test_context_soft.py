@@ -57,7 +57,7 @@ def test_the_next_summary_takes_the_former_in() -> None:
     assert "<summary>two</summary>" in policy.texts[second + 1]
 
 
-@pytest.mark.parametrize("empty", ["", "  \n", "<think>only thought</think>"])
+@pytest.mark.parametrize("empty", ["", "  \n", "<think>only thought</think>", "<think>never en"])
 def test_an_empty_summary_is_malformed_and_trimming_is_hard(empty: str) -> None:
     policy = Asked(printing(), [empty])
     trajectory = play(policy, settings(trim="soft"))
@@ -111,3 +111,36 @@ def test_outputs_too_large_for_any_view_end_in_hard_trimming_not_in_a_loop() -> 
 def test_settings_that_cannot_act_are_refused(changes: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         settings(**changes)
+
+
+# What a Qwen3 says: its template opens the thinking or it does so itself, and the text may speak of tags.
+NATIVE = {"trim": "soft", "thinking": "native"}
+
+
+@pytest.mark.parametrize(
+    ("said", "think", "summary"),
+    [
+        ("<think>\nhm\n</think>\n\nfirst part", "<think>\nhm\n", "first part"),
+        ("hm</think>a </think> tag", "hm", "a </think> tag"),
+        ("no thought at all", "", "no thought at all"),
+        ("<think>\n\n</think>\n\nquick", "<think>\n\n", "quick"),
+    ],
+)
+def test_a_reasoning_model_sums_up_after_its_own_thinking(said: str, think: str, summary: str) -> None:
+    policy = Asked(printing(), [said])
+    trajectory = play(policy, settings(**NATIVE))
+    first = kinds(trajectory).index("summary")
+    step = trajectory.steps[first]
+    assert (step.think, step.observation, step.malformed) == (think, summary, "")
+    assert f"<summary>{summary}</summary>" in policy.texts[first + 1]
+    assert "hm" not in policy.texts[first + 1]
+
+
+def test_thinking_that_does_not_end_is_no_summary() -> None:
+    policy = Asked(printing(), ["<think>\nhm, so long " + "and longer " * 9])
+    trajectory = play(policy, settings(**NATIVE))
+    first = kinds(trajectory).index("summary")
+    assert trajectory.steps[first].malformed == "the summary is empty"
+    assert "<summary>" not in policy.texts[first + 1]
+    assert "so long" not in policy.texts[first + 1]
+    assert kinds(trajectory)[first + 1] == "cell"
