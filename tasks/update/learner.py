@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from tasks.update import checkpoint, hf, state
 from tasks.update.critic import Critic
@@ -44,6 +45,9 @@ class Learner:
         if settings.kl_coefficient > 0:
             offload = "reference" in settings.offload
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
+        # States are written beside the passes, each over a group of its own: collectives of one group must not mix.
+        names = [checkpoint.STATE, checkpoint.CRITIC] if settings.critic else [checkpoint.STATE]
+        self._groups = {name: dist.new_group(backend="gloo") for name in names}
         self._begin()
 
     def _begin(self) -> None:
@@ -80,14 +84,21 @@ class Learner:
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         trained, skipped = train(self._settings, self._passes, self._trainees, phases, batch, known, order.iteration)
         canary = order.canary_token_ids or batch.canary_token_ids
-        with phases.phase("canary"):
-            logprobs = self._passes.logprobs(canary)
-        with phases.phase("checkpoint"):
+        with phases.phase("stage"):
             ranks.on_first(lambda: checkpoint.clear_partial(out))
-            for name, trainee in self._trainees.items():
-                trainee.save(checkpoint.partial(out) / name)
-        with phases.phase("export"):
-            self._export(checkpoint.partial(out) / checkpoint.HF)
+            folder = checkpoint.partial(out)
+            writing = [trainee.save(folder / name, self._groups[name]) for name, trainee in self._trainees.items()]
+        try:
+            with phases.phase("canary"):
+                logprobs = self._passes.logprobs(canary)
+            with phases.phase("export"):
+                self._export(folder / checkpoint.HF)
+        finally:
+            with phases.phase("checkpoint"):
+                for each in writing:  # none may outlive its order: the next one may clear the same folder
+                    each.wait()
+        for each in writing:
+            ranks.together(each.check)
         metrics = trained | estimated | phases.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(

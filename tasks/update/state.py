@@ -1,15 +1,38 @@
-"""The sharded state of a model with its optimiser, on disk: weights, moments, optimiser steps and every rank's generator."""
+"""The sharded state of a model with its optimiser, on disk: weights, moments, optimiser steps and every rank's generators.
 
+It is saved in shards and loaded by any number of ranks.
+"""
+
+from concurrent.futures import Future
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from tasks.update.errors import UpdateError
+
+
+class Writing:
+    """A state that is being written in the background, from a copy: the model may change meanwhile."""
+
+    def __init__(self, folder: Path, future: Future[Metadata]) -> None:
+        self._folder, self._future = folder, future
+
+    def wait(self) -> None:
+        """Return when nothing more is written, whether it went well or not."""
+        self._future.exception()
+
+    def check(self) -> None:
+        """Wait. Raises UpdateError when this or another rank could not write."""
+        if isinstance(error := self._future.exception(), CheckpointException):
+            raise UpdateError(f"cannot write {self._folder}: {error}") from error
+        self._future.result()
 
 
 def check(folder: Path) -> None:
@@ -18,36 +41,46 @@ def check(folder: Path) -> None:
         raise UpdateError(f"{folder.parent} has no {folder.name}/: it was made with other settings")
 
 
-def _rng_key() -> str:
-    return f"rank{dist.get_rank()}"
-
-
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Collective. Raises UpdateError on every rank when any could not write."""
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, group: dist.ProcessGroup) -> Writing:
+    """Collective. Copy the state to host memory and begin to write it; `group` is of all ranks, over gloo, and used for nothing
+    else until that is done.
+    """
     weights, optim = get_state_dict(model, optimizer)
-    rng = {_rng_key(): torch.get_rng_state()}
-    try:
-        dcp.save({"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": rng}, checkpoint_id=folder)
-    except CheckpointException as error:
-        raise UpdateError(f"cannot write {folder}: {error}") from error
+    state = {"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": {_rank(): _generators()}}
+    future = dcp.async_save(state, checkpoint_id=folder, process_group=group)
+    return Writing(folder, cast(Future[Metadata], future))
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Collective. Fills model, optimizer and the generators, and gives the number of optimiser steps taken.
+    """Collective. Fills model, optimizer and the generators, and gives the number of optimiser steps taken. Raises UpdateError on
+    every rank when any could not read.
 
-    A rank that did not exist when the state was saved keeps its own generator.
+    A rank that did not exist when the state was saved keeps its own generators.
     """
     weights, optim = get_state_dict(model, optimizer)
     steps = torch.tensor(0)
-    state = {"model": weights, "optim": optim, "steps": steps}
     saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    rng = torch.get_rng_state()
-    if f"rng.{_rng_key()}" in saved:
-        state["rng"] = {_rng_key(): rng}
+    mine = {kind: generator for kind, generator in _generators().items() if f"rng.{_rank()}.{kind}" in saved}
+    state = {"model": weights, "optim": optim, "steps": steps} | ({"rng": {_rank(): mine}} if mine else {})
     try:
         dcp.load(state, checkpoint_id=folder)
     except CheckpointException as error:
         raise UpdateError(f"cannot read {folder}: {error}") from error
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim)
-    torch.set_rng_state(rng)
+    if "cpu" in mine:
+        torch.set_rng_state(mine["cpu"])
+    if "cuda" in mine:
+        torch.cuda.set_rng_state(mine["cuda"])
     return int(steps)
+
+
+def _rank() -> str:
+    return f"rank{dist.get_rank()}"
+
+
+def _generators() -> dict[str, Tensor]:
+    """States of this rank's generators: the host's, and its GPU's where it uses one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states

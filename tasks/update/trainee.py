@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -55,9 +56,9 @@ class Trainee:
         self._optimizer.zero_grad()
         return Stepped(grad_norm, lr, skipped)
 
-    def save(self, folder: Path) -> None:
-        """Collective. Raises UpdateError on every rank when any could not write."""
-        state.save(folder, self._model, self._optimizer, self._steps)
+    def save(self, folder: Path, group: dist.ProcessGroup) -> state.Writing:
+        """Collective. Begin to write the state of now, over a `group` that is used for nothing else until that is done."""
+        return state.save(folder, self._model, self._optimizer, self._steps, group)
 
     def load(self, folder: Path) -> None:
         """Collective. Raises UpdateError on every rank when any could not read."""

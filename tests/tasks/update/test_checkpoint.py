@@ -1,0 +1,139 @@
+"""Checkpoints: whole or not there, written in the background, resumed on any number of ranks."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import update_lab
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tasks.advantage.settings import AdvantageSettings
+from tasks.update import state
+from tasks.update.errors import UpdateError
+from tasks.update.learner import Learner
+from tasks.update.orders import UpdateOrder
+from tasks.update.settings import UpdateSettings
+
+GAE = AdvantageSettings(estimator="gae")
+
+
+def policy_weights(checkpoint: str) -> dict[str, Tensor]:
+    return load_file(Path(checkpoint) / "hf" / "model.safetensors")
+
+
+def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str | None) -> list[tuple[str, float, list[Tensor]]]:
+    """Orders in a row by one learner: checkpoint, learning rate and the generators of all ranks after each."""
+    settings = UpdateSettings.model_validate(
+        {"workers": workers, "dtype": "float64", "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1, "critic": {"lr": 0.1}}
+        | {"warmup_steps": 2, "lr_schedule": "cosine", "lr_decay_steps": 5}
+    )
+    learner, results = Learner(settings, str(policy), torch.device("cpu")), []
+    if before is None:
+        torch.rand(3)
+    for number in numbers:
+        order = update_lab.write_order(
+            folder / f"rank{dist.get_rank()}",
+            update_lab.make_trajectories(number, 7),
+            str(folder / f"out{number}"),
+            iteration=number,
+            checkpoint_in=before,
+            estimate=GAE,
+        )
+        result = learner.execute(order)
+        before = result.checkpoint
+        generators: list[Any] = [None] * workers
+        dist.all_gather_object(generators, torch.get_rng_state())
+        results.append((before, result.metrics["update/lr"], generators))
+    return results
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Path) -> None:
+    undisturbed = learn(policy64, 1, tmp_path / "undisturbed", range(4), None)
+    moved, before = [], None
+    for number, ranks in enumerate((2, 1, 3, 2)):
+        made = update_lab.on_ranks(ranks, learn, policy64, ranks, tmp_path / "moved", range(number, number + 1), before)
+        moved += made
+        before = made[0][0]
+    for (here, rate, _), (there, other, _) in zip(undisturbed, moved, strict=True):
+        assert rate == other
+        torch.testing.assert_close(policy_weights(there), policy_weights(here), rtol=1e-9, atol=1e-12)
+    assert len({rate for _, rate, _ in moved}) == 3  # warm-up, the peak twice, and the first step down
+    first, second, third, fourth = (generators for _, _, generators in moved)
+    assert not torch.equal(first[0], torch.Generator().manual_seed(0).get_state())
+    assert all(torch.equal(generators[0], first[0]) for generators in (second, third, fourth))
+    assert torch.equal(fourth[1], third[1])
+
+
+def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> None:
+    """Carry out the order in this process, and kill it when it is about to do `event` with `path`."""
+
+    def hook(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == event and str(arguments[1 if event == "os.rename" else 0]).endswith(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    learner = Learner(UpdateSettings(workers=1, lr=1e-2), str(policy), torch.device("cpu"))
+    sys.addaudithook(hook)
+    learner.execute(order)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("event", "path"),
+    [("open", ".partial/state/__0_0.distcp"), ("open", ".partial/result.json"), ("os.rename", "/out")],
+    ids=["in the state", "before the result", "before the name"],
+)
+def test_a_kill_leaves_nothing_of_the_name_and_the_order_can_be_done_again(
+    policy: Path, tmp_path: Path, event: str, path: str
+) -> None:
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
+    child = mp.get_context("spawn").Process(target=die, args=(str(tmp_path / "store"), policy, order, event, path))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert (tmp_path / "out.partial" / "state").is_dir()
+    assert not (tmp_path / "out").exists()
+    learner = Learner(UpdateSettings(workers=1, lr=1e-2), str(policy), torch.device("cpu"))
+    again = learner.execute(order)
+    other = learner.execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "other")}))
+    assert again.canary_logprobs == other.canary_logprobs
+    assert not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_is_written_is_the_state_of_the_call_however_the_model_changes(tmp_path: Path) -> None:
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.ones(300)).sum().backward()
+    optimizer.step()
+    weight, moment = model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()
+    writing = state.save(tmp_path / "state", model, optimizer, 7, dist.group.WORLD)
+    for held in (model.weight.data, optimizer.state[model.weight]["exp_avg"]):
+        held.zero_()
+    writing.check()
+    assert state.load(tmp_path / "state", model, optimizer) == 7
+    assert torch.equal(model.weight, weight)
+    assert torch.equal(optimizer.state[model.weight]["exp_avg"], moment)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_state_that_cannot_be_written_or_read_is_an_error(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    writing = state.save(Path("/proc/nowhere"), model, optimizer, 0, dist.group.WORLD)
+    writing.wait()
+    with pytest.raises(UpdateError, match="cannot write /proc/nowhere"):
+        writing.check()
+    state.save(tmp_path / "state", model, optimizer, 0, dist.group.WORLD).check()
+    for shard in (tmp_path / "state").glob("*.distcp"):
+        shard.unlink()
+    with pytest.raises(UpdateError, match="cannot read"):
+        state.load(tmp_path / "state", model, optimizer)
