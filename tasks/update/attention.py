@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from tasks.update.block_attention import BlockAttention
 from tasks.update.segment_attention import SegmentAttention
 from tasks.update.segments import plan
 from tasks.update.tree import Ints
@@ -23,8 +24,8 @@ class TreeMask(Protocol):
 
 
 def tree_mask(end_T: Ints, device: torch.device) -> TreeMask:
-    """Given `end_T` of PackedTree."""
-    return SegmentAttention(plan(end_T))
+    """Given `end_T` of PackedTree. Here alone the device decides how."""
+    return BlockAttention(end_T, device) if device.type == "cuda" else SegmentAttention(plan(end_T))
 
 
 def tree_attention(

@@ -4,16 +4,19 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import update_lab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import scaled_dot_product_attention
 
-from tasks.update import segments
+from tasks.update import block_attention, segments
 from tasks.update.attention import TreeMask, tree_mask
+from tasks.update.block_attention import BlockAttention, block_mask
 from tasks.update.segment_attention import SegmentAttention
 from tasks.update.segments import SMALL, plan
 from tasks.update.tree import Example, Forest, Ints
@@ -80,3 +83,41 @@ def test_a_gradient_that_is_one_number_everywhere() -> None:
     found = torch.autograd.grad(tree_mask(end_T, CPU).attend(query, key, value, SCALING).sum(), (query, key, value))
     expected = torch.autograd.grad(dense(end_T)(query, key, value, SCALING).sum(), (query, key, value))
     assert_near(list(found), list(expected), 1e-12)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([4, 16, 128]))
+def test_block_mask_is_that_of_the_definition(seed: int, count: int, block: int) -> None:
+    end_T = a_tree(seed, count)
+    end_P = np.concatenate([end_T, np.arange(len(end_T) + 1, len(end_T) + 1 + -len(end_T) % block)])
+    end = torch.from_numpy(end_P)
+
+    def visible(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (i < end[j])
+
+    size = len(end_P)
+    expected = create_block_mask(visible, None, None, size, size, device="cpu", BLOCK_SIZE=block)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_attention, "BLOCK", block)
+        found = block_mask(end_P, CPU)
+    assert found.shape == expected.shape
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert torch.equal(found.to_dense(), expected.to_dense())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([16, 128]))
+def test_blocks_give_the_output_of_segments(seed: int, count: int, block: int) -> None:
+    end_T = a_tree(seed, count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_attention, "BLOCK", block)
+        blocks = BlockAttention(end_T, CPU)
+        for dtype, error in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2)):
+            query, key, value, _ = inputs(len(end_T), dtype)
+            with torch.no_grad():
+                found = blocks.attend(query, key, value, SCALING)
+                expected = tree_mask(end_T, CPU).attend(query, key, value, SCALING)
+            assert found.dtype == dtype
+            assert_near([found.double()], [expected.double()], error)
