@@ -31,7 +31,9 @@ class BlockAttention:
         # padding attends to itself, and nothing attends to it
         end_P = np.concatenate([end_T, np.arange(len(end_T), len(end_T) + self._padding) + 1])
         self.mask = block_mask(end_P, device)
-        self._kernel: Callable[..., Any] = compiled() if device.type == "cuda" else flex_attention
+        self._kernel: Callable[..., Any] = flex_attention
+        if device.type == "cuda":
+            self._kernel = compiled()
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
         """[1, T, H, D] of H query heads on G key-value heads."""
