@@ -41,7 +41,9 @@ bounds; a new kernel is clean.
   processors, memory and system version. No content comes with them.
 - **Memory as a whole, without control groups.** Rlimits bind a process: a kernel may then take `memory_mb` times
   `max_processes`, and shared memory that no rlimit counts. With control groups the kernel as a whole is bounded;
-  `sandbox.require` can demand them.
+  `sandbox.require` can demand them. In any case kernels are the first to go when the machine runs out of memory.
+- **Memory of networks, without the system call filter.** Buffers of TCP, UDP and netlink belong to no control group of version 1
+  and are bounded for the machine as a whole: where there is no filter that refuses such sockets, a kernel can fill them.
 - **Counts that only the zygote's kernels have:** inodes of their tmpfs and terminals. A kernel of the `bubblewrap` provisioner
   can use up the machine's terminals but for the host's own reserve, while it lives.
 - **Counts of one user.** All kernels of a host have one user there. Descriptors under way in unix sockets and watches of epoll

@@ -8,7 +8,7 @@ from typing import Any
 from sandbox.confined import Confined, receive_handles
 from sandbox.errors import SandboxError
 from sandbox.inside.channel import frame
-from sandbox.process import Address, KernelProcess, listen, unbound
+from sandbox.process import Address, KernelProcess, name_sockets, unbound
 from sandbox.root import WORKSPACE
 from sandbox.settings import SandboxSettings
 
@@ -22,7 +22,7 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
         confined = Confined.start("cold", [str(number) for number in numbers], numbers, settings)
         address = Address(confined.folder / "k", secrets.token_hex(16).encode())
         try:
-            listen(sockets, address)
+            name_sockets(theirs, sockets, address)
         except BaseException:
             await asyncio.shield(confined.end())
             raise

@@ -34,7 +34,7 @@ class Address:
 
     def remove(self) -> None:
         """Take the sockets' names away; connections already made stay."""
-        for number in range(1, len(CHANNELS) + 1):
+        for number in range(len(CHANNELS) + 1):
             Path(f"{self.prefix}-{number}").unlink(missing_ok=True)
 
     def connection_info(self) -> KernelConnectionInfo:
@@ -45,18 +45,23 @@ class Address:
 
 
 def unbound(channels: Sequence[str] = CHANNELS) -> list[socket.socket]:
-    """The five sockets of a kernel, without names yet."""
+    """A kernel's listening sockets, without names yet."""
     return [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in channels]
 
 
-def listen(sockets: list[socket.socket], address: Address) -> None:
-    """Give the sockets their names. They are made on the host, so that the kernel needs no folder to bind in."""
-    for number, sock in enumerate(sockets, start=1):
+def name_sockets(channel: socket.socket, sockets: list[socket.socket], address: Address) -> None:
+    """Name a kernel's end of its tool channel, and the sockets it will listen on.
+
+    They are made on the host, so that the kernel needs no folder to bind in. That leaves them in the host's network namespace,
+    where a cell could give one without a name any abstract name that a service of the host may want.
+    """
+    for number, sock in enumerate((channel, *sockets)):
         try:
             sock.bind(f"{address.prefix}-{number}")
         except OSError as error:
             folder = tempfile.gettempdir()
             raise SandboxError(f"no kernel's socket can be made below {folder}: {error}; set TMPDIR to a short path") from error
+    for sock in sockets:
         sock.listen(16)
         # libzmq accepts only after poll; a client gone in between must not block its I/O thread.
         sock.setblocking(False)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sandbox.bubblewrap import birth_message
 from sandbox.confined import Confined, memory_file, receive_handles
 from sandbox.errors import SandboxError
-from sandbox.process import CHANNELS, Address, KernelProcess, listen, readable, unbound
+from sandbox.process import CHANNELS, Address, KernelProcess, name_sockets, readable, unbound
 from sandbox.settings import SandboxSettings
 
 
@@ -72,7 +72,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sockets = unbound(channels)
         try:
-            listen(sockets, address)
+            name_sockets(theirs, sockets, address)
             descriptors = [sock.fileno() for sock in (theirs, *sockets)]
             async with asyncio.timeout(settings.start_timeout_s):
                 await self._send(json.dumps(birth_message(address, settings)).encode(), descriptors)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import zmq
+from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.connect import KernelConnectionInfo
 from tornado import ioloop
@@ -116,6 +117,15 @@ class AdoptingKernelApp(IPKernelApp):
     def _try_bind_socket(self, s: "zmq.Socket[Any]", port: int) -> int:
         adopt(s, self.adopt[port])
         return port
+
+    def init_iopub(self, context: "zmq.Context[Any]") -> None:
+        """The stock thread without its pipe from forked children: that is of TCP, and they write to the captured descriptors."""
+        sock = context.socket(zmq.XPUB)
+        sock.linger = 1000
+        self.iopub_port = self._bind_socket(sock, self.iopub_port)
+        self.iopub_thread = IOPubThread(sock, pipe=False, session=self.session)
+        self.iopub_thread.start()
+        self.iopub_socket = self.iopub_thread.background_socket
 
     def init_heartbeat(self) -> None:
         """The stock heartbeat thread, on an adopted socket."""

@@ -12,8 +12,6 @@ def apply(limits: dict[str, int]) -> None:
     better than a killed kernel.
     """
     for kind, value in (
-        # 1 and not 0: the host's handler of crashes, which a 0 does not keep from running, is not called.
-        (resource.RLIMIT_CORE, 1),
         (resource.RLIMIT_DATA, limits["memory"]),
         (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["files"]),
@@ -25,6 +23,13 @@ def apply(limits: dict[str, int]) -> None:
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
     ):
-        hard = resource.getrlimit(kind)[1]
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        bound = _within(value, resource.getrlimit(kind)[1])
         resource.setrlimit(kind, (bound, bound))
+    # Stacks are not data. The soft limit stays, for the C library reserves as much for each thread.
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    bound = _within(limits["memory"], hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (_within(bound, soft), bound))
+
+
+def _within(value: int, limit: int) -> int:
+    return value if limit == resource.RLIM_INFINITY else min(value, limit)

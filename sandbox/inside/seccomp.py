@@ -1,7 +1,8 @@
 """The system calls a kernel may not make, as a BPF program for x86-64; used by both ways to start a kernel.
 
 Everything not named is allowed, up to the newest call that was looked at: the namespaces and the absent capabilities are the
-wall, this takes away the tools that have broken such walls before, what no namespace divides (System V memory without a limit,
+wall, this takes away the tools that have broken such walls before, what no namespace and no control group divides (buffers of
+TCP, UDP and netlink, programs for the machine's packet filter, System V memory without a limit, huge pages, asynchronous I/O,
 the watches of a user, the disk's flush), and protocols that would load kernel modules. `clone3` answers ENOSYS because its flags
 lie in memory that a filter cannot read; the C library then falls back to `clone`, whose flags are checked.
 """
@@ -24,22 +25,29 @@ _DENIED = {
     "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "vhangup": 153, "uselib": 134, "nfsservctl": 180,
     "migrate_pages": 256, "move_pages": 279, "lookup_dcookie": 212, "personality": 135, "statmount": 457,
     "listmount": 458, "cachestat": 451, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "inotify_init": 253,
-    "inotify_init1": 294, "sync": 162, "syncfs": 306,
+    "inotify_init1": 294, "sync": 162, "syncfs": 306, "io_setup": 206,
 }  # fmt: skip
+# Answered as done: they mean nothing to what a kernel may write, which is in memory, and for what it may read flush the disk.
+_IDLE = {"fsync": 74, "fdatasync": 75, "sync_file_range": 277}
 _NEWEST = 462  # mseal; numbers beyond are of later systems, or of the x32 interface
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL, _FCNTL = 56, 435, 41, 53, 16, 72
+_MMAP, _MEMFD_CREATE, _SETRLIMIT, _PRLIMIT, _SETSOCKOPT = 9, 319, 160, 302, 54
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16  # without netlink libzmq aborts
-_KINDS = (1, 2)  # stream, datagram
-_PROTOCOLS = (0, 6, 17)  # the default, TCP, UDP
-_ROUTE = 0  # the netlink of interfaces and addresses
+_UNIX = 1
+# Each with the place of its flags. Urgent data in unix sockets (MSG_OOB), which nobody uses, has let processes out of sandboxes.
+_SENDING = {"sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
+_URGENT = 1
+_SOL_SOCKET, _FILTERS = 1, (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+# MAP_GROWSDOWN, which RLIMIT_DATA does not count, and huge pages, which nothing does.
+_UNCOUNTED, _HUGE = 0x100 | 0x40000, 0x4
+_CORE = 4  # its limit of 1 keeps the host's handler of crashes from running; 0, which is lower, would not
 _TERMINALS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # Interfaces, addresses and namespaces of a socket: kernels hold sockets that were made on the host, in its network.
 _INTERFACES, _BEYOND_INTERFACES = 0x890B, 0x8A00
 _LEASES = (1024, 1026)  # F_SETLEASE, F_NOTIFY: both reach files that are the host's
 _ARCHITECTURE, _SECCOMP = 0xC000003E, 317
 
-_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 
@@ -60,8 +68,15 @@ def program() -> bytes:
         (_EQUAL, _CLONE, "clone", ""),
         (_EQUAL, _SOCKET, "socket", ""),
         (_EQUAL, _SOCKETPAIR, "socket", ""),
+        (_EQUAL, _SETSOCKOPT, "setsockopt", ""),
         (_EQUAL, _IOCTL, "ioctl", ""),
         (_EQUAL, _FCNTL, "fcntl", ""),
+        (_EQUAL, _MMAP, "mmap", ""),
+        (_EQUAL, _MEMFD_CREATE, "memfd_create", ""),
+        (_EQUAL, _SETRLIMIT, "setrlimit", ""),
+        (_EQUAL, _PRLIMIT, "prlimit", ""),
+        *((_EQUAL, number, name, "") for name, (number, _) in _SENDING.items()),
+        *((_EQUAL, number, "idle", "") for number in _IDLE.values()),
         *((_EQUAL, number, "refuse", "") for number in _DENIED.values()),
         (_RETURN, _ALLOW, "", ""),
         (0, "clone", "", ""),
@@ -70,23 +85,35 @@ def program() -> bytes:
         (0, "socket", "", ""),
         (_LOAD, _ARGUMENT, "", ""),
         (_EQUAL, _UNIX, "allow", ""),
-        (_EQUAL, _INET, "inet", ""),
-        (_EQUAL, _INET6, "inet", ""),
-        (_EQUAL, _NETLINK, "netlink", ""),
         (_RETURN, _ERRNO | errno.EAFNOSUPPORT, "", ""),
-        (0, "inet", "", ""),
+        (0, "setsockopt", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
-        (_AND, 0xF, "", ""),
-        *((_EQUAL, kind, "protocol", "") for kind in _KINDS),
-        (_RETURN, _ERRNO | errno.ESOCKTNOSUPPORT, "", ""),
-        (0, "protocol", "", ""),
+        (_EQUAL, _SOL_SOCKET, "", "allow"),
         (_LOAD, _ARGUMENT + 16, "", ""),
-        *((_EQUAL, protocol, "allow", "") for protocol in _PROTOCOLS),
-        (_RETURN, _ERRNO | errno.EPROTONOSUPPORT, "", ""),
-        (0, "netlink", "", ""),
+        *((_EQUAL, option, "refuse", "") for option in _FILTERS),
+        (_RETURN, _ALLOW, "", ""),
+        *(
+            step
+            for name, (_, place) in _SENDING.items()
+            for step in ((0, name, "", ""), (_LOAD, _ARGUMENT + 8 * place, "", ""), (_ANY_BIT, _URGENT, "refuse", "allow"))
+        ),
+        (0, "mmap", "", ""),
+        (_LOAD, _ARGUMENT + 24, "", ""),
+        (_ANY_BIT, _UNCOUNTED, "refuse", "allow"),
+        (0, "memfd_create", "", ""),
+        (_LOAD, _ARGUMENT + 8, "", ""),
+        (_ANY_BIT, _HUGE, "refuse", "allow"),
+        (0, "setrlimit", "", ""),
+        (_LOAD, _ARGUMENT, "", ""),
+        (_EQUAL, _CORE, "refuse", "allow"),
+        (0, "prlimit", "", ""),
+        (_LOAD, _ARGUMENT + 8, "", ""),
+        (_EQUAL, _CORE, "", "allow"),
+        # Both halves of the address of a new limit: none is only asked for.
         (_LOAD, _ARGUMENT + 16, "", ""),
-        (_EQUAL, _ROUTE, "allow", ""),
-        (_RETURN, _ERRNO | errno.EPROTONOSUPPORT, "", ""),
+        (_EQUAL, 0, "", "refuse"),
+        (_LOAD, _ARGUMENT + 20, "", ""),
+        (_EQUAL, 0, "allow", "refuse"),
         (0, "ioctl", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
         *((_EQUAL, request, "refuse", "") for request in _TERMINALS),
@@ -99,6 +126,8 @@ def program() -> bytes:
         (_RETURN, _ALLOW, "", ""),
         (0, "refuse", "", ""),
         (_RETURN, _ERRNO | errno.EPERM, "", ""),
+        (0, "idle", "", ""),
+        (_RETURN, _ERRNO, "", ""),
         (0, "unknown", "", ""),
         (_RETURN, _ERRNO | errno.ENOSYS, "", ""),
         (0, "kill", "", ""),

@@ -37,7 +37,7 @@ os.environ["NBRL_CANARY"] = {environment!r}
 for path in ("canary", "/tmp/canary", "/dev/shm/canary"):
     with open(path, "w") as file:
         file.write({workspace!r})
-listeners = [socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 8765))]
+listeners = [socket.socket(socket.AF_UNIX)]
 listeners[0].bind("\\0nbrl-sibling")
 listeners[0].listen()
 

@@ -48,7 +48,7 @@ print(count)
 
 @pytest.mark.attack(
     tried="Take all memory in one process: bytearrays, anonymous maps, the stack",
-    wall="RLIMIT_DATA, a memory control group where there is one",
+    wall="RLIMIT_DATA and RLIMIT_STACK, a memory control group where there is one; maps that grow are refused",
     effect="MemoryError in the cell, or the kernel ends; the host keeps its memory",
 )
 def test_one_process_cannot_take_all_memory(arena: Arena, victim: Kernel) -> None:
@@ -65,11 +65,16 @@ del held
 def deeper(): return deeper()
 attempt("recursion", deeper)
 attempt("map", mmap.mmap, -1, 2 << 30, mmap.MAP_PRIVATE)
-attempt("stack", threading.stack_size, 8 << 30)
+attempt("stack", lambda: (threading.stack_size(8 << 30), threading.Thread(target=print).start()))
+attempt("stack limit", resource.setrlimit, resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+attempt("growing map", mmap.mmap, -1, 2 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100)
+print(did)
 """
     done = victim.run(code)
     assert done.status == "ok", done
-    assert int(done.outputs[0].text) <= arena.settings.memory_mb
+    size, taken = done.outputs[0].text.split()
+    assert int(size) <= arena.settings.memory_mb
+    assert taken == "[]"
 
 
 @pytest.mark.attack(

@@ -127,6 +127,7 @@ def protect():
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("-900")
 attempt("oom", protect)
+print(open("/proc/self/oom_score_adj").read())
 attempt("cgroup", lambda: open("/sys/fs/cgroup/cgroup.procs", "w").write("1"))
 """
     victim.refused(code)
@@ -136,6 +137,7 @@ attempt("cgroup", lambda: open("/sys/fs/cgroup/cgroup.procs", "w").write("1"))
         assert after[known.pid].limits == known.limits
         assert (after[known.pid].policy, after[known.pid].nice) == (0, known.nice)
         assert int(after[known.pid].oom_score_adj) >= int(known.oom_score_adj)
+    assert victim.said[-1].count("'500") == 1
     for pid in after:
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert "Max realtime priority     0" in limits or "launcher" in Path(f"/proc/{pid}/cmdline").read_text()

@@ -90,6 +90,51 @@ attempt("sethostname", socket.sethostname, "canary")
 
 
 @pytest.mark.attack(
+    tried="Take what the whole machine has one of: packet filters' programs, huge pages, asynchronous I/O, the disk's flush",
+    wall="system call filter",
+    effect="each is refused; a flush is answered as done, and nothing is",
+)
+def test_what_the_machine_has_one_of_is_out_of_reach(victim: Kernel) -> None:
+    code = """
+ours, theirs = socket.socketpair()
+accept = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xffffffff))
+program = struct.pack("HxxxxxxP", 1, ctypes.addressof(accept))
+for option in (26, 50, 51, 52):
+    for level in (socket.SOL_SOCKET, 1 << 32 | socket.SOL_SOCKET):
+        attempt("filter", system, 54, ours.fileno(), level, option, program, len(program))
+attempt("aio", system, 206, 100, bytes(8))
+attempt("huge map", system, 9, 0, 2 << 20, 3, 0x40022, -1, 0)
+attempt("huge file", os.memfd_create, "huge", 4)
+print(libc.fsync(-1), libc.fdatasync(-1), libc.sync_file_range(-1, 0, 0, 0))
+"""
+    assert victim.refused(code) == 11
+    assert victim.said[-1].count("0 0 0") == 1
+
+
+@pytest.mark.attack(
+    tried="Have the host's handler of crashes run for a kernel; leave urgent data in unix sockets",
+    wall="RLIMIT_CORE of 1, which the filter keeps: 0 would let the handler run; MSG_OOB is refused",
+    effect="the limit stays, also for another process; no urgent data is sent",
+)
+def test_ways_into_the_systems_kernel_that_nobody_needs_are_shut(victim: Kernel) -> None:
+    code = """
+zero = struct.pack("QQ", 0, 0)
+attempt("core", resource.setrlimit, resource.RLIMIT_CORE, (0, 0))
+attempt("core", resource.prlimit, 0, resource.RLIMIT_CORE, (0, 0))
+attempt("core", system, 160, 1 << 32 | 4, zero)
+attempt("core", system, 302, 0, 1 << 32 | 4, zero, None)
+attempt("core", system, 302, 0, 4, 1 << 32, None)
+ours, theirs = socket.socketpair()
+attempt("send", ours.send, b"x", socket.MSG_OOB)
+attempt("sendmsg", ours.sendmsg, [b"x"], [], socket.MSG_OOB)
+attempt("sendmmsg", system, 307, ours.fileno(), bytes(64), 1, socket.MSG_OOB)
+print(resource.getrlimit(resource.RLIMIT_CORE), resource.prlimit(0, resource.RLIMIT_CORE))
+"""
+    assert victim.refused(code) == 8
+    assert "(1, 1) (1, 1)" in victim.said[-1]
+
+
+@pytest.mark.attack(
     tried="Calls by another table: i386 (int 0x80), x32 numbers, numbers newer than the filter",
     wall="the filter checks the table, and knows where its own knowledge ends",
     effect="a process that uses the i386 table is killed; other numbers do not exist",

@@ -21,7 +21,7 @@ from sandbox_lab import Lab
 from sandbox import zmtp
 from sandbox.link import Link
 from sandbox.pool import KernelPool
-from sandbox.process import Address, listen, unbound
+from sandbox.process import Address, name_sockets, unbound
 from sandbox.wire import Message, Wire
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -86,7 +86,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.address = Address(folder / "k", b"key")
         self.sockets = unbound()
-        listen(self.sockets, self.address)
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        name_sockets(self.channel, self.sockets, self.address)
         self.messages: list[Message] = []
         self.news = asyncio.Event()
         self.broken = asyncio.Event()
@@ -103,7 +104,7 @@ class Bench:
 
     def close(self) -> None:
         self.link.close()
-        for sock in self.sockets:
+        for sock in (self.channel, *self.sockets):
             sock.close()
 
 
