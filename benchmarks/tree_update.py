@@ -29,6 +29,8 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from agent.trajectory import ROOT, Node
 from tasks.update.attention import NAME
 from tasks.update.batch import to_device
+from tasks.update.cost import cost_of
+from tasks.update.deal import deal
 from tasks.update.scorer import Scorer
 from tasks.update.tree import Example, Forest
 
@@ -93,13 +95,17 @@ def sequences(examples: list[Example]) -> list[tuple[list[int], int, float]]:
     ]
 
 
-def tree_loss(lm: PreTrainedModel, examples: list[Example]) -> int:
+def tree_loss(lm: PreTrainedModel, examples: list[Example], budget: int) -> int:
     """Leave the gradient in the parameters, and give the number of tokens forwarded."""
     forest = Forest(examples)
-    micro = to_device(forest.pack(), torch.device("cpu"))
-    logp_N = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
-    (-(micro.advantage_N.float() * logp_N).sum() / forest.targets).backward()
-    return len(micro.input_ids_T)
+    (micro_batches,) = deal(forest, range(len(forest.actions)), 1, budget, cost_of(lm)).hands
+    forwarded = 0
+    for actions in micro_batches:
+        micro = to_device(forest.pack(actions), torch.device("cpu"))
+        logp_N = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
+        (-(micro.advantage_N.float() * logp_N).sum() / forest.targets).backward()
+        forwarded += len(micro.input_ids_T)
+    return forwarded
 
 
 def sequence_loss(lm: PreTrainedModel, examples: list[Example], rows: int) -> int:
@@ -148,12 +154,12 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     examples = make_group(given.rollouts, given.steps, given.scale, lm.config.vocab_size)
     unique = Forest(examples).tokens
     ways: dict[str, tuple[str, Callable[[], int]]] = {
-        "tree": (NAME, lambda: tree_loss(lm, examples)),
+        "tree": (NAME, lambda: tree_loss(lm, examples, given.budget)),
         "per_step": ("sdpa", lambda: sequence_loss(lm, examples, 1)),
         "padded": ("sdpa", lambda: sequence_loss(lm, examples, given.rows)),
     }
     small = make_group(2, 2, 0.02, lm.config.vocab_size)
-    measured(lm, NAME, lambda: tree_loss(lm, small))
+    measured(lm, NAME, lambda: tree_loss(lm, small, given.budget))
     measured(lm, "sdpa", lambda: sequence_loss(lm, small, 2))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     tokens: dict[str, int] = {}
@@ -178,6 +184,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         "speedup_vs_per_step": speedup("per_step"),
         "max_grad_diff": float(f"{difference:.2g}"),
         **{f"{name}_s": round(statistics.median(each), 3) for name, each in seconds.items()},
+        "budget": given.budget,
         "rounds": given.rounds,
         "layers": given.layers,
         "padded_rows": given.rows,
@@ -194,6 +201,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2, help="of the model")
     parser.add_argument("--rollouts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--budget", type=int, default=1_000_000, help="tokens of a tree's micro-batch; one tree by default")
     parser.add_argument("--rows", type=int, default=4, help="sequences of a padded batch")
     print(json.dumps(measure(parser.parse_args())))
 
