@@ -157,6 +157,7 @@ def export(
     max_shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="cut the weights into files of at most this size, e.g. 5GB")
     ] = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="only what LoRA trained, in peft's format")] = False,
     root: Root = ROOT,
 ) -> None:
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
@@ -165,7 +166,7 @@ def export(
         from flows.export import export as write
         from infra.storage import Storage, StorageSettings
 
-        source = write(Storage(StorageSettings(root=root)), run, checkpoint, folder, dtype, max_shard_size)
+        source = write(Storage(StorageSettings(root=root)), run, checkpoint, folder, dtype, max_shard_size, adapter)
         out.print(f"{folder}   {source}", markup=False, highlight=False, soft_wrap=True)
 
     guard(work, lambda: "nothing was written")

@@ -5,27 +5,40 @@ import tempfile
 from pathlib import Path
 
 from infra.storage import Storage
-from tasks.checkpoints import HF, checkpoint
+from tasks.checkpoints import ADAPTER, HF, checkpoint
 from tasks.errors import ConfigError
 from tasks.export import Dtype
 from tasks.export import export as write
 
 
-def export(storage: Storage, run: str, updates: int | None, target: Path, dtype: Dtype | None, max_shard_size: str | None) -> str:
+def export(
+    storage: Storage,
+    run: str,
+    updates: int | None,
+    target: Path,
+    dtype: Dtype | None = None,
+    max_shard_size: str | None = None,
+    adapter: bool = False,
+) -> str:
     """Make `target` from a run's checkpoint, the newest finished one by default, and give that checkpoint's place.
 
+    With `adapter` it is what LoRA trained, as peft has it, instead of the whole model.
     `target` appears when it is whole. Raises ConfigError when something is there already, or it cannot be made.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists; name a folder that does not, nothing is overwritten")
-    path = checkpoint(storage, run, updates)
+    if adapter and (dtype or max_shard_size):
+        raise ConfigError("--adapter is written as it is; leave --dtype and --max-shard-size out")
+    path, below = checkpoint(storage, run, updates), ADAPTER if adapter else HF
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
-            source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", HF)
+            source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", below)
+            if not (source / below).is_dir():
+                raise ConfigError(f"{storage.uri(path)} has no adapter: the run was trained without update.lora")
             made = Path(beside) / "made"
             made.mkdir()
-            write(source / HF, made, dtype, max_shard_size)
+            write(source / below, made, dtype, max_shard_size)
             made.rename(target)
     except (OSError, shutil.Error) as error:
         raise ConfigError(f"{target} could not be made: {error}") from error

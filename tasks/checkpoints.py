@@ -7,7 +7,7 @@ from infra.storage import Storage
 from tasks.errors import ConfigError
 from tasks.run import find_run
 
-HF = "hf"  # below a checkpoint: the Hugging Face folder that the engines serve
+HF, ADAPTER = "hf", "adapter"  # below a checkpoint: what the engines serve, and what LoRA trained of it
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:

@@ -1,5 +1,6 @@
 """A checkpoint folder: `state/` (sharded, to go on from) and with a critic the same of it in `critic/`, `hf/` (safetensors, to
-serve) and `result.json` (what the order gave).
+serve) and `result.json` (what the order gave). Under LoRA the states hold adapters alone, `hf/` is merged, and `adapter/` is
+peft's.
 
 It is made as `<folder>.partial` and renamed once whole, so a folder of that name is either absent or complete.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 from tasks.update.errors import UpdateError
 from tasks.update.orders import UpdateOrder, UpdateResult
 
-STATE, CRITIC, HF, RESULT = "state", "critic", "hf", "result.json"
+STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
 
 
 def partial(folder: str) -> Path:

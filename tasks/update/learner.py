@@ -10,7 +10,8 @@ from tasks.update import checkpoint, hf, state
 from tasks.update.critic import Critic
 from tasks.update.determinism import set_determinism
 from tasks.update.folder import check_model
-from tasks.update.model import load_critic, load_sharded, stored_dtype
+from tasks.update.lora import Unadapted, merged, write
+from tasks.update.model import Adapters, load_critic, load_sharded, stored_dtype
 from tasks.update.orders import UpdateOrder, UpdateResult
 from tasks.update.passes import Passes
 from tasks.update.phases import Phases
@@ -41,8 +42,9 @@ class Learner:
         self._ranks, self._phases = Ranks(device), Phases(device)
         self._ranks.together(lambda: check_model(model_path))
         self._export_dtype = stored_dtype(model_path)
-        self._reference: Scorer | None = None
-        if settings.kl_coefficient > 0:
+        self._adapters = Adapters(settings.lora, settings.seed) if settings.lora else None
+        self._reference: Scorer | Unadapted | None = None
+        if settings.kl_coefficient > 0 and not self._adapters:
             offload = "reference" in settings.offload
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
         # States are written beside the passes, each over a group of its own: collectives of one group must not mix.
@@ -55,11 +57,13 @@ class Learner:
         settings, mesh = self._settings, self._ranks.mesh
         memory = {"offload": "optimizer" in settings.offload, "recompute": settings.activation_checkpointing}
         torch.manual_seed(settings.seed + self._ranks.rank)
-        self._policy = load_sharded(self._model_path, self._dtype, mesh, **memory)
+        self._policy = load_sharded(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
+        if settings.kl_coefficient > 0 and self._adapters:
+            self._reference = Unadapted(self._policy)
         self._trainees = {checkpoint.STATE: Trainee(self._policy.lm, settings, self._rate)}
         critic: Critic | None = None
         if settings.critic is not None:
-            critic = load_critic(self._model_path, self._dtype, mesh, **memory)
+            critic = load_critic(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
             self._trainees[checkpoint.CRITIC] = Trainee(critic, settings, rate)
         self._passes = Passes(settings, self._ranks, self._device, self._phases, self._policy, self._reference, critic)
@@ -92,7 +96,7 @@ class Learner:
             with phases.phase("canary"):
                 logprobs = self._passes.logprobs(canary)
             with phases.phase("export"):
-                self._export(folder / checkpoint.HF)
+                self._export(folder)
         finally:
             with phases.phase("checkpoint"):
                 for each in writing:  # none may outlive its order: the next one may clear the same folder
@@ -129,4 +133,12 @@ class Learner:
 
     def _export(self, folder: Path) -> None:
         weights = hf.gather_weights(self._policy)
-        self._ranks.on_first(lambda: hf.write(folder, self._policy, weights, self._model_path, self._export_dtype))
+
+        def save() -> None:
+            whole = weights
+            if self._settings.lora:
+                write(folder / checkpoint.ADAPTER, weights, self._settings.lora)
+                whole = merged(weights, self._settings.lora)
+            hf.write(folder / checkpoint.HF, self._policy, whole, self._model_path, self._export_dtype)
+
+        self._ranks.on_first(save)

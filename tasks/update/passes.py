@@ -14,6 +14,7 @@ from tasks.update.cost import cost_of
 from tasks.update.critic import Critic
 from tasks.update.deal import Deal, deal
 from tasks.update.known import Known, know
+from tasks.update.lora import Unadapted
 from tasks.update.objective import critic_loss, policy_loss
 from tasks.update.phases import Phases
 from tasks.update.ranks import Ranks
@@ -34,7 +35,7 @@ class Passes:
         device: torch.device,
         phases: Phases,
         policy: Scorer,
-        reference: Scorer | None,
+        reference: Scorer | Unadapted | None,
         critic: Critic | None,
     ) -> None:
         self._settings, self._ranks, self._device, self._phases = settings, ranks, device, phases
@@ -44,7 +45,7 @@ class Passes:
         """Forward whatever must be known of the whole batch before its first step; nothing by default."""
         settings = self._settings
         several = settings.steps_per_batch > 1
-        wanted: dict[str, Scorer | Critic] = {}
+        wanted: dict[str, Scorer | Unadapted | Critic] = {}
         if settings.kl_in_reward or (several and not settings.engine_is_old):
             wanted["old"] = self._policy
         if self._reference is not None and (settings.kl_in_reward or several):
@@ -122,8 +123,8 @@ class Passes:
             return _forward(self._reference, micro)
 
 
-def _forward(model: Scorer | Critic, micro: MicroBatch) -> Tensor:
+def _forward(model: Scorer | Unadapted | Critic, micro: MicroBatch) -> Tensor:
     """Log-probs of the targets, or the values of the states they were sampled in."""
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
-    found_N: Tensor = model(*inputs, micro.target_N) if isinstance(model, Scorer) else model(*inputs)
+    found_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
     return found_N

@@ -75,6 +75,19 @@ class CriticSettings(_Closed):
     )
 
 
+class LoraSettings(_Closed):
+    """Low-rank adapters on a frozen policy: layers compute W + (alpha / rank) B A, and A and B alone are trained.
+
+    There is no dropout: the policy that is trained is the one that sampled.
+    """
+
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    target_modules: tuple[str, ...] = Field(
+        (), description="names of linear layers, such as q_proj; every one but the output layer when empty"
+    )
+
+
 class UpdateSettings(_Closed):
     """How a batch becomes optimiser steps: one by default, strictly on-policy."""
 
@@ -117,6 +130,7 @@ class UpdateSettings(_Closed):
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
     kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp inside the estimate")
     critic: CriticSettings | None = None
+    lora: LoraSettings | None = Field(None, description="train adapters on the policy (and the critic) instead of all weights")
     tokens_per_micro_batch: int = Field(
         8192, ge=1, description="unique tokens of one forward; an action whose path is longer goes alone"
     )
@@ -167,6 +181,8 @@ class UpdateSettings(_Closed):
     def _offloads(self) -> Self:
         if self.offload and self.device == "cpu":
             raise ValueError("offload moves state from a GPU to the host and has no effect with device cpu; leave it out")
+        if "reference" in self.offload and self.lora:
+            raise ValueError("offload of the reference has no effect with lora: it is the policy without adapters; leave it out")
         if "reference" in self.offload and self.kl_coefficient == 0:
             raise ValueError("offload of the reference has no effect with kl_coefficient 0, which loads none; leave it out")
         return self

@@ -5,7 +5,7 @@ It is saved in shards and loaded by any number of ranks.
 
 from concurrent.futures import Future
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,11 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from tasks.update.errors import UpdateError
+
+WITHOUT_FROZEN = StateDictOptions(strict=False)
 
 
 class Writing:
@@ -45,7 +47,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps
     """Collective. Copy the state to host memory and begin to write it; `group` is of all ranks, over gloo, and used for nothing
     else until that is done.
     """
-    weights, optim = get_state_dict(model, optimizer)
+    weights, optim = _states(model, optimizer)
     state = {"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": {_rank(): _generators()}}
     future = dcp.async_save(state, checkpoint_id=folder, process_group=group)
     return Writing(folder, cast(Future[Metadata], future))
@@ -57,7 +59,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
 
     A rank that did not exist when the state was saved keeps its own generators.
     """
-    weights, optim = get_state_dict(model, optimizer)
+    weights, optim = _states(model, optimizer)
     steps = torch.tensor(0)
     saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     mine = {kind: generator for kind, generator in _generators().items() if f"rng.{_rank()}.{kind}" in saved}
@@ -66,12 +68,19 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
         dcp.load(state, checkpoint_id=folder)
     except CheckpointException as error:
         raise UpdateError(f"cannot read {folder}: {error}") from error
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim, options=WITHOUT_FROZEN)
     if "cpu" in mine:
         torch.set_rng_state(mine["cpu"])
     if "cuda" in mine:
         torch.cuda.set_rng_state(mine["cuda"])
     return int(steps)
+
+
+def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of what is trained; what is frozen comes with the model."""
+    weights, optim = get_state_dict(model, optimizer)
+    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    return {name: value for name, value in weights.items() if name not in frozen}, optim
 
 
 def _rank() -> str:

@@ -24,14 +24,18 @@ class Stepped:
 
 
 class Trainee:
-    """AdamW over a model's parameters, and the number of steps taken. `rate` gives the learning rate of a step, from 0."""
+    """AdamW over the parameters of a model that are not frozen, and the number of steps taken.
+
+    `rate` gives the learning rate of a step, from 0.
+    """
 
     def __init__(self, model: nn.Module, settings: UpdateSettings, rate: Callable[[int], float]) -> None:
         self._model, self._settings, self._rate = model, settings, rate
         self._steps = 0
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(trained, lr=0.0, fused=True)
         # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
-        for parameter in model.parameters():
+        for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
         self._optimizer.zero_grad()

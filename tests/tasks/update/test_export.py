@@ -22,7 +22,7 @@ from tasks.export import export as copy
 from tasks.run import Run
 from tasks.update.learner import Learner
 from tasks.update.orders import UpdateResult
-from tasks.update.settings import UpdateSettings
+from tasks.update.settings import LoraSettings, UpdateSettings
 
 NBRL = Path(sys.executable).with_name("nbrl")
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -41,9 +41,14 @@ print(json.dumps(logp[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()))
 def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A storage root with a run `a` of two updates of the tiny policy, of which only the first was recorded."""
     root = tmp_path_factory.mktemp("storage")
+    made_run(root, str(TINY), updates=2)
+    return root
+
+
+def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
     run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
-    learner, before = Learner(UpdateSettings(workers=1, lr=1e-3), str(TINY), torch.device("cpu")), None
-    for number in range(2):
+    learner, before = Learner(UpdateSettings(workers=1, lr=1e-3, **settings), policy, torch.device("cpu")), None
+    for number in range(updates):
         out = root / run.scope(0).checkpoint(number + 1)
         out.parent.mkdir(parents=True, exist_ok=True)
         order = update_lab.write_order(
@@ -53,13 +58,11 @@ def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     storage = Storage(StorageSettings(root=str(root)))
     storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
     storage.write_bytes(f"{run.scope(0).folder}/record.json", b"{}")
-    return root
+    return run
 
 
-def write(
-    root: Path, run: str, target: Path, updates: int | None = None, dtype: Any = None, max_shard_size: str | None = None
-) -> None:
-    export(Storage(StorageSettings(root=str(root))), run, updates, target, dtype, max_shard_size)
+def write(root: Path, run: str, target: Path, updates: int | None = None, **options: Any) -> None:
+    export(Storage(StorageSettings(root=str(root))), run, updates, target, **options)
 
 
 def command(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -132,6 +135,8 @@ def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
         ("b", "out", {}, "there is no run 'b'"),
         ("a", "out", {"updates": 2}, "checkpoints 1 to 1, not 2"),
         ("a", "out", {"max_shard_size": "much"}, "no size"),
+        ("a", "out", {"adapter": True}, "trained without update.lora"),
+        ("a", "out", {"adapter": True, "dtype": "float16"}, "leave --dtype"),
         ("a", "full", {}, "nothing is overwritten"),
         ("a", "full/file", {}, "nothing is overwritten"),
         ("a", "full/file/below", {}, "could not be made"),
@@ -145,6 +150,13 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     with pytest.raises(ConfigError, match=words):
         write(root, run, tmp_path / target, **options)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path) -> None:
+    run = made_run(tmp_path, str(policy), updates=1, lora=LoraSettings(rank=2))
+    write(tmp_path, "a", tmp_path / "out", adapter=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert (tmp_path / run.scope(0).checkpoint(1) / "hf" / "model.safetensors").is_file()
 
 
 def test_an_error_is_one_line_on_the_command_line(root: Path, tmp_path: Path) -> None:

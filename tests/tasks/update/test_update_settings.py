@@ -38,6 +38,7 @@ PPO = {"kind": "ppo"}
         ({"tis": {"cap": 2.0}}, "kind"),
         ({"offload": ["optimizer"], "device": "cpu"}, "no effect with device cpu"),
         ({"offload": ["reference"], "kl_coefficient": 0}, "which loads none"),
+        ({"offload": ["reference"], "lora": {}}, "policy without adapters"),
         ({"offload": ["critic"]}, "'optimizer' or 'reference'"),
     ],
 )
@@ -72,6 +73,8 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
         ["advantage.estimator=dr_grpo", "update.aggregation=fixed_length", "update.fixed_length=200"],
         ["update.kl_in=reward", "update.kl_estimator=k1"],
         ["update.lr_schedule=cosine", "update.lr_decay_steps=100"],
+        ["update.lora={}"],
+        ["update.lora.rank=8", "update.lora.alpha=8", "update.lora.target_modules=[q_proj, v_proj]"],
         ["update.offload=[optimizer, reference]", "update.activation_checkpointing=true", "update.deterministic=true"],
     ],
 )
