@@ -107,6 +107,18 @@ def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, 
     assert results[-1].metrics["critic/lr"] == 1e-2
 
 
+def test_a_critic_whose_loss_is_not_finite_takes_no_step_while_the_policy_does(policy: Path, tmp_path: Path) -> None:
+    learner = make(policy, **CRITIC | {"dtype": "float32"})
+    huge = update_lab.write_order(
+        tmp_path, update_lab.make_trajectories(20), str(tmp_path / "out"), lambda row: 1e30 * (row % 2), estimate=GAE
+    )
+    result = learner.execute(huge)
+    assert result.skipped == "critic: the loss is inf"
+    assert (result.metrics["critic/skipped"], result.metrics["update/skipped"]) == (1, 0)
+    before = load_file(policy / "model.safetensors")
+    assert any(not torch.equal(value, before[name]) for name, value in weights(result).items())
+
+
 def test_estimators_with_a_critic_act(policy64: Path, tmp_path: Path) -> None:
     made = {}
     for name, estimate in {
