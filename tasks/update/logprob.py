@@ -32,11 +32,11 @@ class _TargetLogprobs(Function):
         picked_N = torch.zeros(len(hidden_ND), dtype=exact, device=hidden_ND.device)
         logz_N = torch.full_like(picked_N, float("-inf"))
         for first, part_WD in _slices(hidden_ND, weight_VD):
-            logits_NW = (hidden_ND @ part_WD.T).to(exact)
+            logits_NW = hidden_ND @ part_WD.T
             place_N1, here_N = _within(target_N - first, len(part_WD))
             picked_N += logits_NW.gather(1, place_N1)[:, 0].masked_fill_(~here_N, 0)
-            top_N = logits_NW.amax(1)
-            logz_N = torch.logaddexp(logz_N, logits_NW.sub_(top_N[:, None]).exp_().sum(1).log_().add_(top_N))
+            top_N = logits_NW.amax(1).to(exact)
+            logz_N = torch.logaddexp(logz_N, _exp(logits_NW, top_N).sum(1).log_().add_(top_N))
         ctx.save_for_backward(hidden_ND, weight_VD, target_N, logz_N)
         return picked_N - logz_N
 
@@ -47,17 +47,26 @@ class _TargetLogprobs(Function):
         for_hidden, for_weight, _ = ctx.needs_input_grad
         grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=logz_N.dtype) if for_hidden else None
         grad_weight_VD = torch.empty_like(weight_VD) if for_weight else None
+        weighed_ND = (-grad_N[:, None] * hidden_ND).to(hidden_ND.dtype)
         for first, part_WD in _slices(hidden_ND, weight_VD):
-            # d logp / d logits = onehot - softmax, formed in full precision: for a likely target the two nearly cancel
-            grad_NW = (hidden_ND @ part_WD.T).to(logz_N.dtype).sub_(logz_N[:, None]).exp_().mul_(-grad_N[:, None])
+            # - d logp / d logits = softmax - onehot, formed in full precision: for a likely target the two nearly cancel
+            rise_NW = _exp(hidden_ND @ part_WD.T, logz_N)
             place_N1, here_N = _within(target_N - first, len(part_WD))
-            grad_NW.scatter_(1, place_N1, grad_NW.gather(1, place_N1) + (grad_N * here_N)[:, None])
-            grad_NW = grad_NW.to(hidden_ND.dtype)
+            rise_NW.scatter_(1, place_N1, rise_NW.gather(1, place_N1) - here_N[:, None].to(rise_NW.dtype))
+            rise_NW = rise_NW.to(hidden_ND.dtype)
             if grad_hidden_ND is not None:
-                grad_hidden_ND += grad_NW @ part_WD
+                grad_hidden_ND += rise_NW @ part_WD
             if grad_weight_VD is not None:
-                torch.mm(grad_NW.T, hidden_ND, out=grad_weight_VD[first : first + len(part_WD)])
-        return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD, None
+                torch.mm(rise_NW.T, weighed_ND, out=grad_weight_VD[first : first + len(part_WD)])
+        if grad_hidden_ND is not None:
+            grad_hidden_ND = grad_hidden_ND.mul_(-grad_N[:, None]).to(hidden_ND.dtype)
+        return grad_hidden_ND, grad_weight_VD, None
+
+
+def _exp(logits_NW: Tensor, less_N: Tensor) -> Tensor:
+    """exp(logits - less) in the dtype of `less_N`; the logits are overwritten where they have that dtype."""
+    out = logits_NW if logits_NW.dtype == less_N.dtype else None
+    return torch.sub(logits_NW, less_N[:, None], out=out).exp_()
 
 
 def _slices(hidden_ND: Tensor, weight_VD: Tensor) -> list[tuple[int, Tensor]]:
