@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from sandbox import cgroups, protections
 from sandbox.cgroups import Group, Groups
 from sandbox.errors import SandboxError
 from sandbox.inside import seccomp
+from sandbox.launcher import launch_arguments
 from sandbox.process import Handles, readable
 from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
 from sandbox.settings import Protection, SandboxSettings
@@ -77,7 +77,7 @@ class Confined:
                 "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
             }
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(Path(__file__).parent / "launcher.py"), json.dumps(spec)],
+                [*launch_arguments(), json.dumps(spec)],
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,8 +1,11 @@
 """The reaper between the host process and bubblewrap; run as a script with `python -I -S`, it imports nothing of ours.
 
-It starts bubblewrap and watches two things: the host process (by pidfd) and a lifeline (a pipe whose other end only the host
-has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and the control groups and
-leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to init.
+Its first argument is JSON, those that follow go to what it starts.
+
+It starts bubblewrap and watches two things: the host process (by pidfd) and, where there is one, a lifeline (a pipe whose other
+end only the host has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and the
+control groups and leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to
+init.
 
 As root it also gives the kernel an unprivileged uid: in the kernel's own eyes uid 0 of the host would still be uid 0 (rlimits do
 not bind it, /proc/sys is its own). That uid may not be able to reach the interpreter (for example below /root), so the
@@ -128,13 +131,21 @@ def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
                 time.sleep(0.005)
 
 
+def launch_arguments() -> tuple[str, ...]:
+    """The start of the command line of this script."""
+    return sys.executable, "-I", "-S", os.path.abspath(__file__)
+
+
 def main() -> int:
     spec = json.loads(sys.argv[1])
-    os.set_inheritable(spec["lifeline"], False)
+    lifelines = [] if spec["lifeline"] is None else [spec["lifeline"]]
+    for descriptor in lifelines:
+        os.set_inheritable(descriptor, False)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.setsid()
-    above, name = os.path.split(spec["folder"])
-    place = os.open(above, os.O_PATH | os.O_DIRECTORY)
+    folder = spec["folder"]
+    # Opened before anything is mounted over it.
+    place = None if folder is None else os.open(os.path.dirname(folder), os.O_PATH | os.O_DIRECTORY)
     status = 1
     try:
         parent = os.pidfd_open(spec["parent"])
@@ -144,11 +155,11 @@ def main() -> int:
         argv = list(spec["before"])
         for source, target in binds:
             argv += ["--ro-bind", source, target]
-        child = _spawn([*argv, *spec["after"]], spec["keep"], spec["uid"])
+        child = _spawn([*argv, *spec["after"], *sys.argv[2:]], spec["keep"], spec["uid"])
         for descriptor in spec["keep"]:
             os.close(descriptor)
         ends = select.poll()  # descriptors keep the numbers they had in the host, which may be too large for select
-        for descriptor in (parent, spec["lifeline"], os.pidfd_open(child)):
+        for descriptor in (parent, *lifelines, os.pidfd_open(child)):
             ends.register(descriptor, select.POLLIN)
         ends.poll()
         done, code = os.waitpid(child, os.WNOHANG)
@@ -159,7 +170,8 @@ def main() -> int:
             os.write(2, b"launcher: root here may not mount; run as an ordinary user instead\n")
     finally:
         _reap_all()
-        shutil.rmtree(name, ignore_errors=True, dir_fd=place)
+        if place is not None:
+            shutil.rmtree(os.path.basename(folder), ignore_errors=True, dir_fd=place)
         remove_groups(spec["groups"])
     return status & 0xFF
 

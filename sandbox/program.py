@@ -1,7 +1,10 @@
 """A program of ours in a sandbox of its own: for parsers of hostile files, which should find nothing if they are led astray."""
 
+import json
+import os
 from pathlib import Path
 
+from sandbox.launcher import launch_arguments
 from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
 from sandbox.settings import SandboxSettings
 
@@ -11,11 +14,21 @@ _FOLDER = "/opt/nbrl"
 def confined_program(file: Path) -> tuple[str, ...]:
     """The command line that runs the Python file at `file`, which imports nothing beside installed packages.
 
-    It has its standard streams, and of this machine only what kernels have: no network, no host file, no other process.
-    Whoever starts it bounds its time; it bounds its memory itself. Raises SandboxUnavailable without bubblewrap.
+    It has its standard streams, and of this machine only what kernels have: no network, no host file, no other process, no
+    root. Only this process can start it, with arguments to follow; it ends with this process. Whoever starts it bounds its
+    time; it bounds its memory itself. Raises SandboxUnavailable without bubblewrap.
     """
-    root = python_root()
-    before, after = bubblewrap_arguments(root, SandboxSettings(), nested=False)
-    binds = [part for source, target in root.binds for part in ("--ro-bind", source, target)]
-    binds += ["--ro-bind", str(file), f"{_FOLDER}/{file.name}"]
-    return (find_bubblewrap(), *before, *binds, *after, *root.python, file.stem)
+    root, settings = python_root(), SandboxSettings()
+    before, after = bubblewrap_arguments(root, settings, nested=False)
+    spec = {
+        "parent": os.getpid(),
+        "lifeline": None,
+        "folder": None,
+        "groups": [],
+        "binds": [*root.binds, (str(file), f"{_FOLDER}/{file.name}")],
+        "before": [find_bubblewrap(), *before],
+        "after": [*after, *root.python, "sandbox.inside.program", file.stem],
+        "keep": [],
+        "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
+    }
+    return (*launch_arguments(), json.dumps(spec))

@@ -75,7 +75,7 @@ KINDS = {"html": html, "pdf": pdf, "docx": docx, "xlsx": xlsx}
 
 
 def confine() -> None:
-    limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: CPU_S, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
+    limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: CPU_S, resource.RLIMIT_FSIZE: 0}
     for what, limit in limits.items():
         resource.setrlimit(what, (limit, limit))
 

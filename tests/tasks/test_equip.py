@@ -110,9 +110,10 @@ def test_documents_are_parsed_where_there_is_no_host(tmp_path: Path) -> None:
     secret, program = tmp_path / "secret", tmp_path / "look.py"
     secret.write_text("x")
     program.write_text(
-        "import os, socket\n"
+        "import os\n"
         f"print(os.path.exists({str(secret)!r}), os.path.exists('/etc/shadow'), sorted(os.listdir('/workspace')))\n"
-        "print([name for _, name in socket.if_nameindex()], os.getpid() < 5, os.environ.get('SECRET'))\n"
+        "print([line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]], os.getpid() < 5)\n"
+        "print(os.environ.get('SECRET'))\n"
     )
     done = subprocess.run(confined_program(program), capture_output=True, text=True, env={"SECRET": "x"}, timeout=60, check=True)
-    assert done.stdout == "False False []\n['lo'] True None\n"
+    assert done.stdout == "False False []\n['lo'] True\nNone\n"
