@@ -203,7 +203,7 @@ def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
         return
     for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
         if path is None:
-            out.print(render(key, found, rewards["total"] if rewards else None))
+            out.print(render(key, found, rewards))
             continue
         target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
         save(target, found, rewards)

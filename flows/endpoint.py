@@ -91,28 +91,49 @@ def chat_url(endpoint: Endpoint) -> str:
     return f"{root}/v1" if httpx.URL(root).path in ("", "/") else root
 
 
-async def model_of(client: httpx.AsyncClient, endpoint: Endpoint) -> str:
-    """The model's name: the one given, or the only one that the chat API serves. Raises ConfigError."""
+async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int | None]:
+    """The models of the chat API by name, each with the most tokens it reads, where the server says so."""
+    match await ask(client, f"{chat_url(endpoint)}/models"):
+        case {"data": list(models)}:
+            known = [model for model in models if isinstance(model, dict) and "id" in model]
+            limits = [model.get("max_model_len") for model in known]
+            return {
+                str(model["id"]): limit if isinstance(limit, int) else None for model, limit in zip(known, limits, strict=True)
+            }
+    return {}
+
+
+def model_of(endpoint: Endpoint, models: dict[str, int | None]) -> str:
+    """The model's name: the one given, or the only one of `models`. Raises ConfigError."""
     if endpoint.model:
         return endpoint.model
-    match await ask(client, f"{chat_url(endpoint)}/models"):
-        case {"data": [{"id": str(name)}]}:
-            return name
-        case {"data": [_, _, *_] as models}:
-            names = [str(model["id"]) for model in models if isinstance(model, dict) and "id" in model]
-            raise ConfigError(f"{endpoint.url} serves several models; name one by --model: {', '.join(names[:20])}")
-    raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by --model")
+    if len(models) > 1:
+        raise ConfigError(f"{endpoint.url} serves several models; name one by --model: {', '.join(list(models)[:20])}")
+    if not models:
+        raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by --model")
+    return next(iter(models))
+
+
+def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_tokens: int) -> None:
+    """Raises ConfigError when the model reads less than the agent may give it. The only model served goes by any name."""
+    only = next(iter(models.values())) if len(models) == 1 else None
+    limit = models.get(endpoint.model or "", only)
+    if limit is not None and context_tokens > limit:
+        raise ConfigError(
+            f"the model at {endpoint.url} reads at most {limit} tokens; give --context-tokens {limit} and fewer --action-tokens"
+        )
 
 
 async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling, agent: AgentSettings) -> tuple[Policy, Renderer]:
     """The policy at `endpoint`, as long as `stack` lives, and the tokens it counts in. Raises ConfigError or AgentError."""
     client = await stack.enter_async_context(endpoint.client())
     folder = await tokenizer_of(client, endpoint)
+    models = await served(client, endpoint)
+    check_limit(endpoint, models, agent.context_tokens)
     if folder is None:
-        model = await model_of(client, endpoint)
         chat = ChatSettings(
             endpoint=chat_url(endpoint),
-            model=model,
+            model=model_of(endpoint, models),
             sees_images=endpoint.sees_images,
             seeded=endpoint.seeded,
         )

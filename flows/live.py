@@ -6,7 +6,7 @@ from rich.console import Console
 
 from agent.settings import AgentSettings
 from agent.trajectory import Step
-from flows.render import action, observation, task
+from flows.render import action, notepad, observation, task
 
 
 class Live:
@@ -15,7 +15,7 @@ class Live:
     def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:
         self._console, self._question, self._settings = console, question, settings
         self._spinner = console.status("connecting")
-        self._budget = ""
+        self._budget = self._notes = ""
 
     def __enter__(self) -> Self:
         self._console.print(task(self._question))
@@ -36,5 +36,6 @@ class Live:
         self._spinner.update(f"{self._budget}: the cell runs")
 
     def observed(self, index: int, step: Step) -> None:
-        for part in observation(step):
+        for part in (*observation(step), *notepad(step, self._notes)):
             self._console.print(part)
+        self._notes = step.notepad

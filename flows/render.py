@@ -1,27 +1,35 @@
 """A trajectory for a terminal: think, code, output, reward. What a model wrote is text, never markup nor terminal control."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
 
+from agent.notepad import NotepadState
 from agent.trajectory import Step, Trajectory
 from flows.terminal import plain
 
 SHOWN_CHARS = 1_000
 
 
-def render(key: str, trajectory: Trajectory, reward: float | None) -> RenderableType:
-    """The whole trajectory."""
+def render(key: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) -> RenderableType:
+    """The whole trajectory; `rewards` is its row of a rewards table, if it was scored."""
     verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
-    if reward is not None:
-        verdict += f", reward {reward:.3f}"
+    if rewards is not None:
+        verdict += f", reward {rewards['total']:.3f}"
     parts: list[RenderableType] = [plain(f"{trajectory.id}   {key}", "dim"), task(trajectory.question)]
+    earned, notes = (rewards or {}).get("step_rewards"), ""
     for index, step in enumerate(trajectory.steps):
-        parts += [*action(index, step), *observation(step)]
+        parts += [*action(index, step), *observation(step), *notepad(step, notes)]
+        notes = step.notepad
+        if earned is not None:
+            parts.append(plain(f"reward {earned[index]:.3f}", "dim"))
     answer = plain(trajectory.answer if trajectory.answer is not None else "(none)")
-    parts.append(Panel(Group(answer, plain(verdict, "dim")), title="answer", title_align="left", border_style="green"))
+    facets = [f"{name} {value:.3g}" for name, value in (rewards or {}).items() if isinstance(value, float) and name != "total"]
+    told = [answer, plain(verdict, "dim"), *([plain(", ".join(facets), "dim")] if facets else [])]
+    parts.append(Panel(Group(*told), title="answer", title_align="left", border_style="green"))
     if trajectory.failure:
         parts.append(plain(trajectory.failure, "red"))
     return Group(*parts)
@@ -47,6 +55,12 @@ def observation(step: Step) -> Iterator[RenderableType]:
         yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
         yield plain(f"  {call.name}({_short(call.arguments)}) → {_short(call.result)}", "dim")
+
+
+def notepad(step: Step, before: str) -> Iterator[RenderableType]:
+    """The notepad after a step, where it is not what it was `before`."""
+    if step.notepad not in (before, Step().notepad) and (notes := NotepadState.model_validate_json(step.notepad).render()):
+        yield Panel(plain(notes), title="notepad", title_align="left", border_style="dim")
 
 
 def _short(recorded: str) -> str:

@@ -24,7 +24,7 @@ def files(storage: Storage, run: str) -> list[str]:
         if run in known:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
         near = difflib.get_close_matches(run, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}."
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}; RUN/TRAJECTORY names one."
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
     return found
 

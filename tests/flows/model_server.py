@@ -27,6 +27,7 @@ class ModelServer(ThreadingHTTPServer):
         self.headers: list[dict[str, str]] = []
         self.ended = threading.Event()
         self.fail_after: int | None = None
+        self.limit: int | None = None
 
     @property
     def url(self) -> str:
@@ -50,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/get_model_info" if self.server.sglang:
                 self._answer({"model_path": str(TINY), "tokenizer_path": str(TINY), "is_generation": True})
             case "/v1/models":
-                self._answer({"data": [{"id": "scripted", "object": "model"}]})
+                self._answer({"data": [{"id": "scripted", "object": "model", "max_model_len": self.server.limit}]})
             case _:
                 self._answer({"error": "no such page"}, 404)
 

@@ -125,6 +125,18 @@ def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bo
     assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.nbrl.status == "step_limit"
 
 
+def test_a_model_that_reads_less_than_it_may_be_given_is_refused(tmp_path: Path, speaks: bool) -> None:
+    with model_server(ANSWER, sglang=speaks) as server:
+        server.limit = 8_192
+        refused = run(tmp_path, "q", "--endpoint", server.url)
+        fits = run(tmp_path, "q", "--endpoint", server.url, "--model", "any", "--context-tokens", "8192", "--no-save")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "reads at most 8192 tokens; give --context-tokens 8192" in refused.stderr
+    assert not list(tmp_path.iterdir())
+    assert fits.returncode == 3, fits.stderr
+    assert "NameError" in fits.stderr
+
+
 def test_a_question_without_room_for_an_action_says_so(tmp_path: Path) -> None:
     with model_server(ANSWER) as server:
         done = run(tmp_path, "q", "--endpoint", server.url, "--context-tokens", "150", "--action-tokens", "64")

@@ -1,3 +1,4 @@
+import json
 from io import StringIO
 from pathlib import Path
 
@@ -40,9 +41,19 @@ def printed(item: object) -> str:
 
 
 def test_what_a_model_wrote_neither_moves_the_terminal_nor_is_markup() -> None:
-    shown = printed(render("key", trajectory(), 0.5))
+    shown = printed(render("key", trajectory(), {"total": 0.5, "step_rewards": [0.5]}))
     assert not {"\x1b", "\x07", "\x9b"} & set(shown)
     assert "[red]markup[/red]" in shown
+
+
+def test_notepad_and_rewards_are_shown_where_they_change() -> None:
+    notes = json.dumps({"plan": [{"text": "look", "state": "done"}], "facts": [EVIL], "draft": ""})
+    steps = [Step(think="a", code="1", notepad=notes), Step(think="b", code="2", notepad=notes)]
+    rewards = {"trajectory": "q-0", "total": 0.75, "em": 1.0, "step_rewards": [0.125, 0.625]}
+    shown = printed(render("key", trajectory().model_copy(update={"steps": steps}), rewards))
+    assert shown.count("[x] look") == 1
+    assert [word in shown for word in ("reward 0.125", "reward 0.625", "reward 0.750", "em 1")] == [True] * 4
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
 
 
 def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
