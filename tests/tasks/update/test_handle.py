@@ -40,7 +40,7 @@ def descendants(name: str) -> list[int]:
 
 def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
-        handle = LearnerHandle.start(UpdateSettings(workers=2, lr=1e-3), str(policy), str(tmp_path / "notes"))
+        handle = LearnerHandle.start(UpdateSettings(workers=2, lr=1e-3, deterministic=True), str(policy), str(tmp_path / "notes"))
         try:
             await handle.ready()
             trajectories = update_lab.make_trajectories(0)
@@ -90,3 +90,9 @@ def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
 def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match=r"config\.json"):
         LearnerHandle.start(UpdateSettings(), str(tmp_path), str(tmp_path / "notes"))
+
+
+def test_offload_without_gpus_is_refused_at_once(policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UpdateError, match=r"update\.offload optimizer .* runs on the CPU"):
+        LearnerHandle.start(UpdateSettings(offload=("optimizer",)), str(policy), str(tmp_path / "notes"))
+    assert not (tmp_path / "notes").exists()
