@@ -6,8 +6,9 @@ logits are made only where the action is predicted, as in the tree. Padded is as
 longest one.
 
 The model is a Qwen3 with random weights, small enough for two cores, in which linear layers, attention and head stand to each
-other as in Qwen3-0.6B. The three ways take turns; speedups are of wall seconds, `*_cpu_s` are processor seconds. `max_grad_diff`
-is the largest over the parameters of |tree - per step| / |per step|, norms of the whole parameter.
+other as in Qwen3-0.6B. The three ways take turns. Speedups are of processor seconds (`*_cpu_s`), on which other work on the machine tells least;
+`*_s` are wall seconds. `max_grad_diff` is the largest over the parameters of |tree - per step| / |per step|, norms of the whole
+parameter.
 """
 
 # ruff: noqa: N806 - suffixes of tensor names are shapes
@@ -175,7 +176,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         difference = max(difference, largest_difference(gradients["tree"], gradients["per_step"]))
 
     def speedup(other: str) -> float:
-        return round(statistics.median(b / a for a, b in zip(seconds["tree"], seconds[other], strict=True)), 2)
+        return round(statistics.median(b / a for a, b in zip(cpu["tree"], cpu[other], strict=True)), 2)
 
     return {
         "scale": given.scale,
@@ -207,7 +208,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--budget", type=int, default=1_000_000, help="tokens of a tree's micro-batch; one tree by default")
     parser.add_argument("--rows", type=int, default=4, help="sequences of a padded batch")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="1 where other work wants the cores: threads wait")
+    parser.add_argument("--threads", type=int, default=1, help="as many as a worker of the learner has by default")
     print(json.dumps(measure(parser.parse_args())))
 
 
