@@ -6,9 +6,9 @@ logits are made only where the action is predicted, as in the tree. Padded is as
 longest one.
 
 The model is a Qwen3 with random weights, small enough for two cores, in which linear layers, attention and head stand to each
-other as in Qwen3-0.6B. The three ways take turns. Speedups are of processor seconds (`*_cpu_s`), on which other work on the machine tells least;
-`*_s` are wall seconds. `max_grad_diff` is the largest over the parameters of |tree - per step| / |per step|, norms of the whole
-parameter.
+other as in Qwen3-0.6B. The three ways take turns. Speedups are of processor seconds (`*_cpu_s`), on which other work on the
+machine tells least; `*_s` are wall seconds. `max_grad_diff` is the largest over the parameters of |tree - per step| / |per step|,
+norms of the whole parameter.
 """
 
 # ruff: noqa: N806 - suffixes of tensor names are shapes
