@@ -16,6 +16,8 @@ from agent.tokens import ChatTokenizer, Renderer
 from tasks.errors import ConfigError
 
 CONNECT_S = 10.0
+ABOUT_S = 30.0
+"""For what a server says of itself, which takes it no time."""
 ANSWER_S = 600.0
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
@@ -58,7 +60,7 @@ class Endpoint:
 async def ask(client: httpx.AsyncClient, url: str) -> Any:
     """The JSON at `url`, or None when the server has none there. Raises ConfigError when there is no server."""
     try:
-        response = await client.get(url)
+        response = await client.get(url, timeout=ABOUT_S)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error

@@ -1,0 +1,77 @@
+"""`nbrl agent` against a real SGLang server of the shipped policy, which answers a question of its world."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import infra.engine.server
+from agent.tokens import UNKNOWN
+from agent.trajectory import Status, Trajectory
+from agent.worlds.recipe import TINY_AGENT
+from infra.engine.server import EngineServer
+from infra.engine.settings import EngineSettings, command
+from tests.flows.test_agent_cli import run
+
+TINY = Path("infra/policies/tiny").resolve()
+QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Ours never load a tokenizer; this one does, for its chat API."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            infra.engine.server, "command", lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"]
+        )
+        server = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=32768), TINY, tmp_path_factory.mktemp("logs"))
+    yield server.url
+    server.stop()
+
+
+def ask(folder: Path, url: str, *options: str) -> Trajectory:
+    """What comes of the question, likeliest tokens only, under the prompt that the policy knows."""
+    (folder / "system.txt").write_text(TINY_AGENT.system_prompt)
+    (folder / "corpus.txt").write_text(PASSAGE)
+    limits = [
+        "--context-tokens",
+        str(TINY_AGENT.context_tokens),
+        "--action-tokens",
+        "48",
+        "--max-steps",
+        "4",
+        "--temperature",
+        "0",
+    ]
+    told = ["--system-prompt", "system.txt", "--corpus", "corpus.txt", "--no-save", "--json"]
+    done = run(folder, QUESTION, "--endpoint", url, *limits, *told, *options)
+    assert done.returncode in (0, 3), done.stderr
+    return Trajectory.model_validate_json(done.stdout)
+
+
+def test_in_token_ids_it_answers(tmp_path: Path, engine: str) -> None:
+    found = ask(tmp_path, engine)
+    assert (found.status, found.answer) == (Status.ANSWERED, "Kasun")
+    assert PASSAGE in found.steps[0].observation
+    for node in found.sampled():
+        assert UNKNOWN not in node.token_ids
+        assert len(node.logprobs) == len(node.token_ids)
+        assert node.weights_version == "initial"
+    (tmp_path / "saved.json").write_text(found.model_dump_json())
+    again = run(tmp_path, "--replay", "saved.json", "--no-save")
+    assert (again.returncode, again.stdout) == (0, "Kasun\n"), again.stderr
+    assert "all 2 steps came out as they were recorded" in again.stderr
+
+
+def test_through_the_chat_api_it_acts(tmp_path: Path, engine: str) -> None:
+    found = ask(tmp_path, f"{engine}/v1")
+    assert found.status is not Status.FAILED
+    assert found.steps[0].code == "search('lake of Godur')"
+    assert PASSAGE in found.steps[0].observation
+
+
+def test_a_context_longer_than_the_model_reads_is_refused(tmp_path: Path, engine: str) -> None:
+    for url in (engine, f"{engine}/v1"):
+        done = run(tmp_path, QUESTION, "--endpoint", url)
+        assert done.returncode == 1
+        assert "reads at most 1024 tokens" in done.stderr
