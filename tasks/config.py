@@ -25,7 +25,7 @@ from tasks.reward.settings import RewardSettings
 from tasks.rollout.settings import RolloutSettings
 from tasks.select.settings import SelectSettings
 from tasks.update.errors import UpdateError
-from tasks.update.folder import check_model
+from tasks.update.folder import check_model, check_targets
 from tasks.update.settings import RatioLoss, UpdateSettings
 
 
@@ -120,13 +120,14 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
     _check_tools(config)
     if purpose == "train":
         if model is not None:
-            _check_model(config.policy.path)
+            _check_model(config.policy.path, config.update)
         _check_training(config, questions)
 
 
-def _check_model(path: str) -> None:
+def _check_model(path: str, update: UpdateSettings) -> None:
     try:
         check_model(path)
+        check_targets(path, update.lora.target_modules if update.lora else ())
     except UpdateError as error:
         raise ConfigError(f"policy.path: {error}") from error
 

@@ -1,7 +1,7 @@
 """What a Hugging Face model folder must hold to be trained. Headers are read and no weights, so this loads no torch."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,19 @@ def check_model(path: str) -> None:
     rows = found.get("model.embed_tokens.weight", {"shape": [None]})["shape"][0]
     if rows != config.get("vocab_size"):
         raise UpdateError(f"{path} embeds {rows} tokens, but config.json says vocab_size {config.get('vocab_size')}")
+
+
+def check_targets(path: str, names: Sequence[str]) -> None:
+    """Raises UpdateError when the model has no layers of one of these names that LoRA could adapt."""
+    found = {
+        name.split(".")[-2]
+        for name, header in weights(Path(path)).items()
+        if name.startswith("model.layers.") and len(header["shape"]) == 2 and ".experts." not in name
+    }
+    if odd := [name for name in names if name not in found]:
+        raise UpdateError(
+            f"{path} has no linear layers named {odd[0]!r} for lora.target_modules; there are {', '.join(sorted(found))}"
+        )
 
 
 def weights(folder: Path) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ The model stays what transformers made of it, with peft's layers in place of its
 is the model's own; with the adapters scaled to 0 the model is the reference that a KL is to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,17 @@ def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed:
 
     Raises UpdateError when it has no linear layer of a name in `target_modules`.
     """
-    linear = {name.rpartition(".")[2] for name, module in lm.named_modules() if isinstance(module, torch.nn.Linear)}
-    if odd := [name for name in settings.target_modules if name not in linear - {"lm_head"}]:
-        raise UpdateError(f"update.lora.target_modules {odd[0]!r} is no linear layer of the model; there are {_names(linear)}")
+    linear: dict[str, list[str]] = {}  # whole names by last ones: of a last name peft would take experts, too
+    for name, module in lm.named_modules():
+        if isinstance(module, torch.nn.Linear) and module is not lm.get_output_embeddings():
+            linear.setdefault(name.rpartition(".")[2], []).append(name)
+    if odd := [name for name in settings.target_modules if name not in linear]:
+        known = ", ".join(sorted(linear))
+        raise UpdateError(f"update.lora.target_modules {odd[0]!r} is no linear layer of the model; there are {known}")
+    targets = [name for last in settings.target_modules or linear for name in linear[last]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(_config(settings, settings.target_modules or "all-linear"), lm)
+        inject_adapter_in_model(_config(settings, targets), lm)
     for name, parameter in lm.named_parameters():
         parameter.requires_grad_(_adapts(name))
         if _adapts(name):
@@ -82,18 +87,14 @@ def write(folder: Path, weights: Mapping[str, Tensor], settings: LoraSettings) -
     save_file(named, folder / WEIGHTS, {"format": "pt"})
 
 
-def _config(settings: LoraSettings, targets: Any) -> LoraConfig:
+def _config(settings: LoraSettings, targets: Iterable[str]) -> LoraConfig:
     return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
-        target_modules=targets if isinstance(targets, str) else sorted(targets),
+        target_modules=sorted(targets),
         task_type="CAUSAL_LM",
     )
 
 
 def _adapts(name: str) -> bool:
     return ".lora_A." in name or ".lora_B." in name
-
-
-def _names(linear: set[str]) -> str:
-    return ", ".join(sorted(linear - {"lm_head"}))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tasks.update.folder import FAMILIES, check_model, weights
 from tasks.update.learner import Learner
-from tasks.update.settings import UpdateSettings
+from tasks.update.settings import LoraSettings, UpdateSettings
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -101,3 +101,16 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     assert (again - torch.tensor(before)).abs().max() > 1e-3
     reloaded = Learner(settings, str(exported), torch.device("cpu"))._passes.logprobs(ids)
     torch.testing.assert_close(torch.tensor(reloaded), own_logprobs(own(exported), ids), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("family", "dtype", "fields"), [kind for kind in KINDS if kind[1] == "float32"])
+def test_adapters_are_trained_and_merged(tmp_path: Path, family: str, dtype: str, fields: dict[str, Any]) -> None:
+    source = tmp_path / "model"
+    make(source, family, dtype, fields)
+    settings = UpdateSettings(workers=1, lr=1e-2, lora=LoraSettings(rank=2))
+    learner, trajectories = Learner(settings, str(source), torch.device("cpu")), update_lab.make_trajectories(1, 3)
+    result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
+    check_model(str(tmp_path / "out" / "hf"))
+    after = torch.tensor(result.canary_logprobs)
+    torch.testing.assert_close(own_logprobs(own(tmp_path / "out" / "hf"), result.canary_token_ids), after, rtol=1e-5, atol=2e-5)
+    assert (after - own_logprobs(own(source), result.canary_token_ids)).abs().max() > 1e-3

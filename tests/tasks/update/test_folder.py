@@ -133,6 +133,12 @@ def test_weights_that_are_not_whole_are_refused(folder: Path, spoil: Callable[[P
         check_model(str(folder))
 
 
+def test_layers_that_lora_cannot_adapt_are_refused_before_a_run_starts(tmp_path: Path) -> None:
+    overrides = ["update.lora.target_modules=[q_proj, k_norm]", f"home={tmp_path}/home"]
+    with pytest.raises(ConfigError, match=r"no linear layers named 'k_norm'.*down_proj, gate_proj, k_proj"):
+        preflight(load("tiny-cpu", overrides), "train")
+
+
 def test_sharded_weights_are_taken(folder: Path) -> None:
     shards(folder)
     check_model(str(folder))
