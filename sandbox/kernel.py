@@ -28,10 +28,13 @@ _RESEND_INTERRUPT_S = 0.2
 class _Cell:
     """What is known of the request in flight."""
 
-    def __init__(self, identity: str, outputs: Outputs) -> None:
+    def __init__(self, identity: str, outputs: Outputs, asked: Mapping[str, str]) -> None:
         self.identity = identity
         self.outputs = outputs
-        self.reply: dict[str, Any] | None = None
+        self.asked = asked
+        # Of a reply nothing else is kept: parsed it may be thirty times its size.
+        self.succeeded = False
+        self.answers: dict[str, dict[str, Any]] = {}
         self.replied = asyncio.Event()
         self.idle = asyncio.Event()
 
@@ -87,7 +90,8 @@ class SandboxKernel:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        cell = self._request("execute_request", content)
+        outputs = Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
+        cell = self._cell = _Cell(self._link.send("execute_request", content), outputs, expressions)
         status: Status = "ok"
         try:
             if not await self._until(cell.replied, timeout):
@@ -101,12 +105,11 @@ class SandboxKernel:
             raise
         finally:
             self._cell = None
-        reply = cell.reply or {}
         if not self.alive:
             status = "dead"
-        elif status == "ok" and reply.get("status") != "ok":
+        elif status == "ok" and not cell.succeeded:
             status = "error"
-        return Execution(status, cell.outputs.finish(), self._expressions(reply, expressions), time.monotonic() - began)
+        return Execution(status, cell.outputs.finish(), cell.answers, time.monotonic() - began)
 
     async def _interrupt(self, cell: _Cell) -> None:
         """Interrupt until the cell ends; kill when it does not end within the grace.
@@ -125,11 +128,6 @@ class SandboxKernel:
         self._link.close()
         self.files.close()
         await self._process.end()
-
-    def _request(self, kind: str, content: dict[str, Any]) -> _Cell:
-        outputs = Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
-        self._cell = _Cell(self._link.send(kind, content), outputs)
-        return self._cell
 
     async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
         """Wait for `event` or the kernel's end; False when neither came in time."""
@@ -158,8 +156,9 @@ class SandboxKernel:
         if cell is None or message.parent != cell.identity:
             return
         match message.kind:
-            case "execute_reply" | "kernel_info_reply":
-                cell.reply = content
+            case "execute_reply":
+                cell.succeeded = content.get("status") == "ok"
+                cell.answers = self._expressions(content, cell.asked)
                 for page in _pages(content):
                     cell.outputs.add("display", page)
                 cell.replied.set()

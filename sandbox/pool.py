@@ -84,11 +84,14 @@ class KernelPool:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _take(self) -> _Clean:
-        """The warm kernel that is ready soonest; dead ones are passed over."""
+        """The warm kernel that is ready soonest; dead ones are passed over, and those that failed before anybody asked: what was
+        wrong then need not be now."""
         while True:
             self._refill(at_least=1)
             chosen = next((task for task in self._warm if task.done()), self._warm[0])
             self._warm.remove(chosen)
+            if chosen.done() and chosen.exception() is not None:
+                continue
             self._refill()
             try:
                 clean = await asyncio.shield(chosen)

@@ -15,7 +15,7 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.inside.channel import uninterrupted
+from sandbox.inside.channel import Uninterrupted
 from sandbox.inside.streams import CapturedStream
 
 _MORE = int(zmq.SNDMORE)
@@ -36,7 +36,7 @@ class Publisher(IOPubThread):
         if self._sender == threading.get_ident():
             yield
             return
-        with uninterrupted(), self._lock:
+        with Uninterrupted(), self._lock:
             self._sender = threading.get_ident()
             try:
                 yield

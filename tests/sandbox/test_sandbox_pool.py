@@ -119,6 +119,21 @@ def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch
         lab.cells("1")
 
 
+def test_a_warm_kernel_that_failed_unasked_is_made_anew(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> str:
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", "/nonexistent")
+            pool = KernelPool(lab.settings(warm=2))
+            async with pool:
+                await asyncio.wait(pool._warm)
+                assert all(task.exception() for task in pool._warm)
+                patch.undo()
+                async with pool.kernel() as kernel:
+                    return (await kernel.execute("6 * 7")).outputs[0].text
+
+    assert asyncio.run(run()) == "42"
+
+
 def test_a_folder_too_deep_for_sockets_says_so(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
