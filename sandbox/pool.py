@@ -55,17 +55,20 @@ class KernelPool:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for task in self._warm:
-            task.cancel()
-        for made in await asyncio.gather(*self._warm, return_exceptions=True):
-            if isinstance(made, _Clean):
-                self._discard(made)
-        self._warm.clear()
-        for clean in list(self._out):
-            self._discard(clean)
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        if self._zygote is not None:
-            await self._zygote.end()
+        try:
+            for task in self._warm:
+                task.cancel()
+            for made in await asyncio.gather(*self._warm, return_exceptions=True):
+                if isinstance(made, _Clean):
+                    self._discard(made)
+            self._warm.clear()
+            for clean in list(self._out):
+                self._discard(clean)
+            await self.settle()
+        finally:
+            # Also where who waits for this has gone: all kernels of a zygote end with it.
+            if self._zygote is not None:
+                await self._zygote.end()
 
     @asynccontextmanager
     async def kernel(self, tools: Mapping[str, CallHandler] | None = None) -> AsyncIterator[SandboxKernel]:

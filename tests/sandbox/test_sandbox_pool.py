@@ -99,6 +99,21 @@ def test_a_broken_prelude_says_so() -> None:
         asyncio.run(run())
 
 
+def test_a_pool_whose_end_nobody_waits_for_ends_its_zygote() -> None:
+    async def run() -> bool:
+        pool = await KernelPool(SandboxSettings(warm=0)).__aenter__()
+        async with pool.kernel():
+            zygote = pool._zygote
+            assert zygote is not None
+            ending = asyncio.create_task(pool.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+        return zygote._confined.running
+
+    assert not asyncio.run(run())
+
+
 def test_a_killed_zygote_is_replaced() -> None:
     async def run() -> tuple[str, str]:
         async with KernelPool(SandboxSettings(warm=0)) as pool:
