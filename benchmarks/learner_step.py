@@ -6,6 +6,7 @@ takes the same AdamW steps, and must report the same loss. A step is from token 
 padding, forward, backward, clipping and AdamW; no file is read or written in it. Neighbours run one sequence at a time or a
 padded batch, whichever is faster. Transformers' loss makes logits of every token; TRL, like the learner, of sampled tokens alone,
 and counts the entropy besides. TRL's data loading is not counted. The ways take turns; the ratios are medians over the rounds.
+Seconds are processor seconds on a CPU, on which other work on the machine tells least, with one thread as a worker has.
 
 With --alone, the share of the device's peak that the learner's step reaches on random weights in bfloat16. Operations are those
 of the model: 6 a token for each weight of a layer, 6 a sampled token for each of the output layer, and attention to the tokens
@@ -44,6 +45,7 @@ from tasks.update.trainee import Trainee
 from tasks.update.training import train
 from tasks.update.tree import Example, Forest
 
+clock = time.perf_counter if torch.cuda.is_available() else time.process_time
 Dtype = Literal["float32", "bfloat16"]
 TOKENIZER = Path(__file__).parent.parent / "infra/policies/tiny"
 QWEN3: dict[str, Any] = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 151_936, "rms_norm_eps": 1e-6}
@@ -161,14 +163,14 @@ class Turns(TrainerCallback):
         self.losses: defaultdict[str, list[float]] = defaultdict(list)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._began = time.perf_counter()
+        self._began = clock()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds["trl"].append(time.perf_counter() - self._began)
+        self.seconds["trl"].append(clock() - self._began)
         for name, work in self._others.items():
-            began = time.perf_counter()
+            began = clock()
             self.losses[name].append(work())
-            self.seconds[name].append(time.perf_counter() - began)
+            self.seconds[name].append(clock() - began)
 
     def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
         if "loss" in logs:
@@ -207,9 +209,9 @@ def compare(given: argparse.Namespace, folder: str) -> dict[str, object]:
     def plain_trial(rows: int) -> float:
         plain = Plain(folder, device, dtype, rows)
         plain.step(sequences)
-        began = time.perf_counter()
+        began = clock()
         plain.step(sequences)
-        return time.perf_counter() - began
+        return clock() - began
 
     def trl_trial(rows: int) -> float:
         turns = Turns({})
@@ -263,9 +265,9 @@ def utilisation(given: argparse.Namespace, folder: str) -> dict[str, object]:
     sequences = make_sequences(given.sequences, given.prompt, given.sampled, shape["vocab_size"])
     ours, seconds = Ours(folder, device, "bfloat16", given.tokens, given.activation_checkpointing), []
     for _ in range(given.rounds + 1):
-        began = time.perf_counter()
+        began = clock()
         ours.step(sequences)  # its figures are read on the host, so the device has finished
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
     middle = statistics.median(seconds[1:])
     tflops = model_operations(shape, sequences) / middle / 1e12
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
@@ -307,6 +309,7 @@ def main() -> None:
     parser.add_argument("--sampled", type=int, default=256, help="mean tokens sampled")
     parser.add_argument("--rows", type=int, default=4, help="sequences of the neighbours' padded batches")
     parser.add_argument("--tokens", type=int, default=8192, help="of one of the learner's micro-batches")
+    parser.add_argument("--threads", type=int, default=1, help="as many as a worker of the learner has by default")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the comparison")
     parser.add_argument("--shape", choices=list(SHAPES), default="small")
     parser.add_argument("--alone", action="store_true", help="measure how much of the device's peak the learner uses")
@@ -314,6 +317,7 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, help="of the device in bfloat16, where it is none of those known")
     given = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:
         make_model(SHAPES[given.shape], folder, torch.bfloat16 if given.alone else torch.float32)

@@ -129,8 +129,8 @@ def agent(
         _refuse_idle(context, endpoint, replay)
         recorded = load(replay, root) if replay is not None else None
         asked_text = question if question is not None or recorded is None else recorded.question
-        if asked_text is None:
-            raise typer.BadParameter("give a question, or a recording by --replay", param_hint="QUESTION")
+        if not asked_text or not asked_text.strip():
+            raise ConfigError("there is no question; give one, or a recording by --replay")
         # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which cannot be sent.
         text = asked_text.encode("utf-8", "replace").decode()
         server = None
@@ -202,9 +202,12 @@ def _own_prompt(file: Path | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        return {"system_prompt": file.read_text(encoding="utf-8")}
+        words = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"the system prompt {file} cannot be read as text: {error}") from error
+    if not words:
+        raise ConfigError(f"the system prompt {file} is empty; write in it what the agent is to know, or leave it out")
+    return {"system_prompt": words}
 
 
 def _key(variable: str | None) -> str | None:

@@ -49,7 +49,7 @@ class Endpoint:
             url = httpx.URL(self.url)
         except httpx.InvalidURL as error:
             raise ConfigError(f"--endpoint {self.url!r} is not an address: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo or not 0 < (url.port or 80) < 65536:
             raise ConfigError(f"--endpoint {self.url!r} is not an address; give one like http://127.0.0.1:30000")
         timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
         # Servers close idle connections after a few seconds, and a step may take longer than that.
@@ -61,7 +61,7 @@ async def ask(client: httpx.AsyncClient, url: str) -> Any:
     """The JSON at `url`, or None when the server has none there. Raises ConfigError when there is no server."""
     try:
         response = await client.get(url, timeout=ABOUT_S)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, UnicodeError) as error:  # the latter for names that no resolver takes
         reason = str(error) or type(error).__name__
         raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error
     try:

@@ -4,12 +4,9 @@ jupyter_client's `Session` does the same with dates, extraction of headers and a
 a client of an untrusted kernel needs. Whatever the kernel sends, `parse` returns a message or None and never raises.
 """
 
-import gc
 import hmac
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -59,22 +56,9 @@ class Wire:
             signature, *parts = frames[start + 1 : start + 6]
             if len(parts) != 4 or not hmac.compare_digest(signature, self._sign(parts)):
                 return None
-            with _uncollected():
-                header, parent, content = (json.loads(parts[number]) for number in (0, 1, 3))
+            header, parent, content = (json.loads(parts[number]) for number in (0, 1, 3))
             if not (isinstance(header, dict) and isinstance(parent, dict) and isinstance(content, dict)):
                 return None
             return Message(str(header.get("msg_type", "")), str(parent.get("msg_id", "")), content)
         except (ValueError, RecursionError):
             return None
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which a message of a million empty lists would set to work hundreds of times in vain."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

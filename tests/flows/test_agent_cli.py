@@ -254,6 +254,10 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--tokenizer", "."], "tokenizer.json"),
         (["--sees-images"], "is for chat APIs"),
         (["--file", "no\x1b[2J"], "no\ufffd[2J"),
+        (["--endpoint", "http://127.0.0.1:99999"], "is not an address"),
+        (["--endpoint", f"http://{'a' * 70}.example"], "nothing answers at"),
+        (["--system-prompt", "no.txt"], "the system prompt no.txt cannot be read"),
+        (["--system-prompt", os.devnull], "is empty"),
     ],
 )
 def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
@@ -265,6 +269,13 @@ def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, option
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_question_is_refused(tmp_path: Path) -> None:
+    for question in ([], [" \n"]):
+        done = run(tmp_path, *question, "--endpoint", "http://127.0.0.1:9")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "there is no question" in done.stderr
 
 
 def test_a_server_that_fails_is_an_error_after_what_was_done_is_saved(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Pa
         before = made[0][0]
     for (here, rate, _), (there, other, _) in zip(undisturbed, moved, strict=True):
         assert rate == other
-        torch.testing.assert_close(policy_weights(there), policy_weights(here), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(policy_weights(there), policy_weights(here), rtol=1e-6, atol=1e-8)
     assert len({rate for _, rate, _ in moved}) == 3  # warm-up, the peak twice, and the first step down
     first, second, third, fourth = (generators for _, _, generators in moved)
     assert not torch.equal(first[0], torch.Generator().manual_seed(0).get_state())

@@ -40,6 +40,7 @@ MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
         AdvantageSettings(),
     ),
 }
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FIGURES = ("update/loss", "update/kl", "update/grad_norm", "critic/loss", "critic/explained_variance", "update/clipped_share")
 
 
@@ -71,13 +72,17 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("dtype", "splits", "near"),
-    [("float64", [(2, 8192), (3, 60)], 1e-9), ("float32", [(3, 60)], 1e-5)],
+    [("float64", [(2, 8192), (3, 60)], 1e-6), ("float32", [(3, 60)], 1e-5)],
     ids=["float64", "float32"],
 )
 def test_ranks_and_micro_batches_change_nothing(
     policy64: Path, tmp_path: Path, dtype: str, splits: list[tuple[int, int]], near: float
 ) -> None:
-    """With eps 1 Adam's steps are smooth in the gradient, so how far each weight moved tells gradients apart."""
+    """With eps 1 Adam's steps are smooth in the gradient, so how far each weight moved tells gradients apart.
+
+    Models compute norms in float32 whatever their type, so that another order of sums shows in the eighth digit.
+    """
+    rounding = torch.finfo(DTYPES[dtype]).eps
     before = load_file(policy64 / "model.safetensors")
     one = learn(policy64, 1, tmp_path / "one", 100, dtype)
     for ranks, budget in splits:
@@ -87,4 +92,5 @@ def test_ranks_and_micro_batches_change_nothing(
                 assert figures == pytest.approx(single, rel=near, abs=near), name
                 for key, value in weights.items():
                     moved = torch.linalg.norm(value - before[key])
-                    assert torch.linalg.norm(others[key] - value) <= near * moved, (name, key, ranks)
+                    allowed = near * moved + rounding * torch.linalg.norm(value)
+                    assert torch.linalg.norm(others[key] - value) <= allowed, (name, key, ranks)
