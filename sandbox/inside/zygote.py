@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from sandbox.inside.prepared import PreparedKernel
 from sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6
+# Looks, 10 ms apart: threads that were joined, as the rehearsal's are, stay listed until the system has put them away.
+_PUT_AWAY = 300
 
 
 def _reseed() -> None:
@@ -97,6 +100,15 @@ def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
             os.close(descriptor)
 
 
+def _single_thread() -> None:
+    """Raises RuntimeError when an import left a thread running, for a fork would lose it and keep what it has locked."""
+    for _ in range(_PUT_AWAY):
+        if (threads := len(os.listdir("/proc/self/task"))) == 1:
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"the zygote has {threads} threads after its imports; only a single-threaded process may fork")
+
+
 def main() -> None:
     with open(int(sys.argv[1]), "rb") as file:
         code = file.read()
@@ -112,9 +124,7 @@ def main() -> None:
     _reseed()
     # Nobody waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    threads = os.listdir("/proc/self/task")
-    if len(threads) != 1:
-        raise RuntimeError(f"the zygote has {len(threads)} threads after its imports; only a single-threaded process may fork")
+    _single_thread()
     gc.collect()
     _demand_nothing_shared(control.fileno())
     gc.freeze()
