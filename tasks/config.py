@@ -89,9 +89,15 @@ class RunConfig(BaseModel):
         return self.advantage.with_critic or self.update.kl_in_reward
 
     def digest(self) -> str:
-        """Digest of all that decides an iteration's results. More iterations continue a run; where it runs does not matter."""
-        decisive = self.model_dump_json(exclude={"iterations", "home", "ray", "storage", "tracking", "record"})
+        """Digest of all that decides an iteration's results. More iterations continue a run; where it runs does not matter, nor
+        over how many ranks an update is spread and in what portions.
+        """
+        decisive = self.model_dump_json(exclude=dict.fromkeys(INDIFFERENT, True) | {"update": SPREAD})
         return hashlib.sha256(decisive.encode()).hexdigest()
+
+
+INDIFFERENT = ("iterations", "home", "ray", "storage", "tracking", "record")
+SPREAD = {"workers", "threads_per_worker", "device", "activation_checkpointing", "offload", "tokens_per_micro_batch"}
 
 
 Purpose = Literal["train", "evaluate"]

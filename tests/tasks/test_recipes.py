@@ -108,9 +108,10 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
             check(load(str(path)))
 
 
-def test_the_digest_ignores_where_a_run_lives_and_how_long_it_goes_on() -> None:
+def test_the_digest_ignores_where_a_run_lives_how_its_updates_are_spread_and_how_long_it_goes_on() -> None:
     base = load("tiny-cpu").digest()
     assert load("tiny-cpu", ["iterations=99", "home=/elsewhere", "storage.root=/elsewhere"]).digest() == base
+    assert load("tiny-cpu", ["update.workers=3", "update.tokens_per_micro_batch=64", "update.device=cpu"]).digest() == base
     assert load("tiny-cpu", ["update.lr=0.5"]).digest() != base
 
 
