@@ -77,6 +77,8 @@ def python_root() -> Root:
         # Few threads allocate at once here, and a second arena costs each kernel hundreds of page faults.
         "MALLOC_ARENA_MAX": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
+        # Arrow's other allocator would start a thread as pandas is imported.
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
     }
     if base.is_relative_to("/usr"):
         python = str(executable)

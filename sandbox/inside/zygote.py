@@ -100,13 +100,14 @@ def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
             os.close(descriptor)
 
 
-def _single_thread() -> None:
+def _single_thread(modules: list[str]) -> None:
     """Raises RuntimeError when an import left a thread running, for a fork would lose it and keep what it has locked."""
     for _ in range(_PUT_AWAY):
         if (threads := len(os.listdir("/proc/self/task"))) == 1:
             return
         time.sleep(0.01)
-    raise RuntimeError(f"the zygote has {threads} threads after its imports; only a single-threaded process may fork")
+    among = ", ".join(modules)
+    raise RuntimeError(f"{threads} threads run after the imports, one may; leave out of sandbox.preload what starts one: {among}")
 
 
 def main() -> None:
@@ -124,7 +125,7 @@ def main() -> None:
     _reseed()
     # Nobody waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _single_thread()
+    _single_thread(sys.argv[4:])
     gc.collect()
     _demand_nothing_shared(control.fileno())
     gc.freeze()

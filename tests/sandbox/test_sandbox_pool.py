@@ -30,6 +30,18 @@ def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:
     assert asyncio.run(run()) == ["False\n['left']\n"] * 4
 
 
+def test_pandas_can_be_imported_ahead() -> None:
+    async def run() -> list[str]:
+        async with KernelPool(SandboxSettings(provisioner="zygote", preload=("pandas",))) as pool, pool.kernel() as kernel:
+            cells = (
+                "import sys; print('pandas' in sys.modules)",
+                "import pandas; print(pandas.DataFrame({'a': [1, 2]}).a.sum())",
+            )
+            return [(await kernel.execute(cell)).outputs[0].text for cell in cells]
+
+    assert asyncio.run(run()) == ["True\n", "3\n"]
+
+
 def test_siblings_share_no_random_state_and_see_nothing_of_each_other(lab: Lab) -> None:
     code = "import random, os, uuid; open('/tmp/mine', 'x').close(); print(random.random(), uuid.uuid4(), os.urandom(4))"
     numpy = "import numpy; print(numpy.random.rand())"
