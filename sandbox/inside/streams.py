@@ -14,6 +14,7 @@ from typing import Any
 from ipykernel.iostream import IOPubThread, OutStream
 
 _NUMBERS = {"stdout": 1, "stderr": 2}
+_SAID = 8192  # characters of an exception's name and of what it says; the traceback has more
 
 
 def cut(text: str, limit: int) -> str:
@@ -89,7 +90,7 @@ def restore_in_children() -> None:
 
 
 def bound_displays(shell: Any, limit: int) -> None:
-    """Cut the texts of results and displays. Call it in the main thread, in which cells run."""
+    """Cut the texts of results, displays and errors. Call it in the main thread, in which cells run."""
 
     def shorten(message: dict[str, Any]) -> dict[str, Any]:
         data = message.get("content", {}).get("data", {})
@@ -100,3 +101,18 @@ def bound_displays(shell: Any, limit: int) -> None:
 
     shell.displayhook.register_hook(shorten)
     shell.display_pub.register_hook(shorten)
+    _bound_errors(shell.displayhook.session, limit)
+
+
+def _bound_errors(session: Any, limit: int) -> None:
+    """Cut what an exception says of itself, which is sent twice: as an output and in the cell's reply. No hook sees either."""
+    send = session.send
+
+    def bounded(stream: Any, kind: Any, content: Any = None, *rest: Any, **named: Any) -> Any:
+        if isinstance(content, dict) and "traceback" in content:
+            lines = "\n".join(map(str, content["traceback"]))
+            said = {name: cut(str(content.get(name, "")), _SAID) for name in ("ename", "evalue")}
+            content = {**content, **said, "traceback": [cut(lines, limit)]}
+        return send(stream, kind, content, *rest, **named)
+
+    session.send = bounded

@@ -133,6 +133,18 @@ def test_huge_outputs_are_cut_before_they_leave_the_kernel(lab: Lab) -> None:
         assert done.status == "ok"
 
 
+def test_an_exception_that_says_too_much_is_cut_and_the_kernel_lives(lab: Lab) -> None:
+    cells = (
+        "assert False, list(range(600_000))",
+        "raise ValueError('\\n' * 3_000_000)",
+        "{}['\\ud800' + 'k' * 3_000_000]",
+        "raise type('E' * 3_000_000, (Exception,), {})",
+    )
+    ended = lab.cells(*cells, message_bytes=1 << 20, image_bytes=0)
+    assert [(done.status, [output.kind for output in done.outputs]) for done in ended] == [("error", ["error"])] * 4
+    assert "AssertionError: [0, 1, 2" in ended[0].outputs[0].text
+
+
 def test_a_pager_and_rich_displays_have_text(lab: Lab) -> None:
     page, rich = lab.cells("len?", "from IPython.display import display, HTML\ndisplay(HTML('<b>x</b>'))")
     assert "Return the number of items" in page.outputs[0].text
