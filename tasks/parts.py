@@ -59,10 +59,6 @@ class Parts:
         questions = [n for n in (settings.questions, data.held_out if isinstance(data, GeneratedData) else None) if n]
         return min(questions, default=0) * settings.samples
 
-    @property
-    def engine_urls(self) -> list[str]:
-        return [engine.url for engine in self.engines]
-
     def check_health(self) -> None:
         """Raises EngineError as soon as an engine is gone, so that nobody waits for it."""
         for server in self._servers:

@@ -2,11 +2,17 @@
 
 import json
 import time
+from pathlib import Path
 
+from infra.engine.client import EngineClient
+from infra.engine.settings import AdapterRoom
+from tasks.checkpoints import ADAPTER, HF
+from tasks.config import RunConfig
 from tasks.errors import BrokenInvariantError
 from tasks.node import act
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
+from tasks.update.folder import linear_layers
 
 
 @act
@@ -17,9 +23,9 @@ async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
     """
     started = time.monotonic()
     version = str(scope.iteration + 1)
-    folder = (await parts.local_folder(update.path)) / "hf"
+    checkpoint = await parts.local_folder(update.path)
     for client in parts.engines:
-        await client.publish(folder, version)
+        await install(client, parts.config, parts.initial, checkpoint, version)
     swapped = time.monotonic()
     worst = await prove(parts, scope, version)
     return Artifact(
@@ -38,9 +44,25 @@ async def serve(parts: Parts, scope: Scope) -> str:
     version = str(scope.iteration)
     for client in parts.engines:
         if await client.weights_version() != version:
-            folder = (await parts.local_folder(scope.checkpoint(scope.iteration))) / "hf" if scope.iteration else parts.initial
-            await client.publish(folder, version)
+            checkpoint = await parts.local_folder(scope.checkpoint(scope.iteration)) if scope.iteration else None
+            await install(client, parts.config, parts.initial, checkpoint, version)
     return version
+
+
+async def install(client: EngineClient, config: RunConfig, initial: Path, checkpoint: Path | None, version: str) -> None:
+    """Make an engine serve a local checkpoint, or the initial model where there is none."""
+    if adapter_room(config, initial):
+        await client.publish_adapter(checkpoint / ADAPTER if checkpoint else None, version)
+    else:
+        await client.publish(checkpoint / HF if checkpoint else initial, version)
+
+
+def adapter_room(config: RunConfig, initial: Path) -> AdapterRoom | None:
+    """What the engines of a training run keep free for adapters; none where whole weights are published."""
+    lora = config.update.lora
+    if lora is None or lora.publish == "merged":
+        return None
+    return AdapterRoom(lora.rank, lora.target_modules or tuple(sorted(linear_layers(str(initial)))))
 
 
 async def prove(parts: Parts, scope: Scope, version: str) -> float:

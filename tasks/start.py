@@ -11,12 +11,15 @@ from typing import Any, Protocol, TypeVar
 from infra import ray_cluster
 from infra.engine.client import EngineClient
 from infra.engine.server import EngineServer, launch, wait
+from infra.engine.settings import AdapterRoom
 from infra.home import Home
 from infra.storage import Storage
 from infra.tracking import Tracking
+from tasks.checkpoints import HF
 from tasks.config import RunConfig
 from tasks.parts import Parts
 from tasks.policy import fetch
+from tasks.publish import adapter_room, install
 from tasks.rollout.host import HostPlan
 from tasks.rollout.pool import HostPool
 from tasks.run import Run
@@ -35,17 +38,27 @@ class Progress(Protocol):
 
 
 async def _engines(
-    stack: AsyncExitStack, config: RunConfig, model: Path, version: str, home: Home
+    stack: AsyncExitStack, config: RunConfig, model: Path, home: Home, room: AdapterRoom | None = None
 ) -> tuple[list[EngineServer], list[EngineClient]]:
     servers: list[EngineServer] = []
     for number in range(config.engine.count):
-        servers.append(launch(config.engine, model, home.logs, index=number))
+        servers.append(launch(config.engine, model, home.logs, index=number, room=room))
         stack.callback(servers[-1].stop)
     await asyncio.to_thread(wait, servers)
     clients = [server.client() for server in servers]
     for client in clients:
         stack.push_async_callback(client.close)
-        await client.publish(model, version)
+    return servers, clients
+
+
+async def _training_engines(
+    stack: AsyncExitStack, config: RunConfig, initial: Path, checkpoint: Path | None, version: str, home: Home
+) -> tuple[list[EngineServer], list[EngineClient]]:
+    room = adapter_room(config, initial)
+    model = initial if room or checkpoint is None else checkpoint / HF
+    servers, clients = await _engines(stack, config, model, home, room)
+    for client in clients:
+        await install(client, config, initial, checkpoint, version)
     return servers, clients
 
 
@@ -88,7 +101,7 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
         initial, updates = fetch(config.policy), run.updates(storage)
-        serving = await _newest(storage, run, updates, scratch) if updates else initial
+        checkpoint = await _newest(storage, run, updates, scratch) if updates else None
         progress.begin(f"{run.name}: starting")
         corpus = f"{run.folder}/data/corpus.parquet"
 
@@ -99,7 +112,7 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
             return await both(hosts, learner)
 
         (servers, engines), ((hosts, learner), tracking) = await both(
-            progress.node("engine", _engines(stack, config, serving, str(updates), home)),
+            progress.node("engine", _training_engines(stack, config, initial, checkpoint, str(updates), home)),
             both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
         )
         yield Parts(config, storage, scratch, initial, servers, engines, hosts, learner, tracking)
@@ -118,9 +131,11 @@ async def evaluation_parts(config: RunConfig, model: Path, version: str, corpus:
             return await progress.node("sandbox hosts", _hosts(stack, config, model, corpus, storage))
 
         (servers, engines), hosts = await both(
-            progress.node("engine", _engines(stack, config, model, version, home)),
+            progress.node("engine", _engines(stack, config, model, home)),
             on_ray(),
         )
+        for client in engines:
+            await client.publish(model, version)
         yield Parts(config, storage, scratch, model, servers, engines, hosts, None, None)
 
 
@@ -164,4 +179,4 @@ async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Pa
     local = storage.local_path(checkpoint)
     if local is None:
         local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
-    return local / "hf"
+    return local

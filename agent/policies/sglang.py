@@ -28,13 +28,20 @@ class SglangPolicy:
     """A SGLang server's /generate: token ids in, token ids and log-probs out.
 
     `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
+    `adapter` names the LoRA adapter of the server to sample with.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, stop_ids: list[int], sampling: Sampling, seeded: bool = False
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        stop_ids: list[int],
+        sampling: Sampling,
+        seeded: bool = False,
+        adapter: str | None = None,
     ) -> None:
         self._session, self._url = session, url.rstrip("/") + "/generate"
-        self._stop_ids, self._sampling, self._seeded = stop_ids, sampling, seeded
+        self._stop_ids, self._sampling, self._seeded, self._adapter = stop_ids, sampling, seeded, adapter
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         try:
@@ -67,6 +74,8 @@ class SglangPolicy:
         }
         if self._seeded:
             body["sampling_params"]["sampling_seed"] = seed
+        if self._adapter is not None:
+            body["lora_path"] = self._adapter
         return json.dumps(body, separators=(",", ":")).encode()
 
     async def _post(self, body: bytes) -> bytes:

@@ -8,7 +8,7 @@ they are those of the policy, as the trainer computes them, and the tokens were 
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import httpx
 from infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
+ADAPTER = "policy"  # what an engine calls the adapter that it serves
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
 Finish = Literal["stop", "length"]
@@ -39,13 +40,17 @@ class EngineReply:
 
 
 class EngineClient:
-    """Every call ends: with its result, or with an EngineError after at most `timeout` seconds."""
+    """Every call ends: with its result, or with an EngineError after at most `timeout` seconds.
+
+    `adapter` is what requests for the policy must name: ADAPTER after one was published, else None.
+    """
 
     def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, seeded: bool = False) -> None:
         self.url = url
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
         self.seeded = seeded
+        self.adapter: str | None = None
         self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False)
 
     async def __aenter__(self) -> "EngineClient":
@@ -132,14 +137,30 @@ class EngineClient:
         No reply mixes two versions: requests in flight are aborted and fail with EngineError, requests that arrive meanwhile wait
         for the new weights. Whatever happens, the engine is told to continue.
         """
+        body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
+        return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version)
+
+    async def publish_adapter(self, folder: Path | None, version: str) -> float:
+        """The same for the LoRA adapter at `folder`, in an engine with room for one; None takes it away. The model stays."""
+        return await self._swap(lambda: self._exchange(folder, version), version)
+
+    async def _exchange(self, folder: Path | None, version: str) -> None:
+        if self.adapter:
+            # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
+            await self._call("POST", "/unload_lora_adapter", {"lora_name": ADAPTER})
+        if folder:
+            await self._call("POST", "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
+        self.adapter = ADAPTER if folder else None
+        await self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    async def _swap(self, work: Callable[[], Awaitable[object]], version: str) -> float:
         started = time.monotonic()
         try:
             try:
                 # Not "retract": retracted requests wait in the queue, SGLang cannot flush its cache while they do, and its own
                 # flush after an update then ends the server. The cache must go: its prefixes come from the old weights.
                 await self._call("POST", "/pause_generation", {"mode": "abort"})
-                body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
-                await self._call("POST", "/update_weights_from_disk", body)
+                await work()
                 await self._flush()
             except BaseException:
                 with contextlib.suppress(EngineError):  # the first error tells more
@@ -181,7 +202,8 @@ class EngineClient:
         return ids
 
     async def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = (await self._call("POST", "/generate", body)).json()
+        named = {} if self.adapter is None else {"lora_path": self.adapter}
+        answer: dict[str, Any] = (await self._call("POST", "/generate", body | named)).json()
         return answer
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from infra.engine.client import EngineClient
-from infra.engine.settings import EngineSettings, command, environment, vocabulary_size
+from infra.engine.settings import AdapterRoom, EngineSettings, command, environment, vocabulary_size
 from infra.errors import EngineError
 from infra.processes import Child, free_port, port_in_use
 
@@ -34,10 +34,17 @@ class EngineServer:
 
     @classmethod
     def start(
-        cls, settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0, progress: Progress | None = None
+        cls,
+        settings: EngineSettings,
+        model_path: Path,
+        log_dir: Path,
+        *,
+        index: int = 0,
+        progress: Progress | None = None,
+        room: AdapterRoom | None = None,
     ) -> "EngineServer":
         """Starts engine number `index` and waits until it serves; EngineError if it cannot be, with what its log says."""
-        return wait([launch(settings, model_path, log_dir, index=index)], progress)[0]
+        return wait([launch(settings, model_path, log_dir, index=index, room=room)], progress)[0]
 
     @property
     def log(self) -> Path:
@@ -60,7 +67,9 @@ class EngineServer:
         return (errors or lines or ["it wrote nothing"])[-1][:500]
 
 
-def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0) -> EngineServer:
+def launch(
+    settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0, room: AdapterRoom | None = None
+) -> EngineServer:
     """Starts an engine without waiting for it; hand it to `wait`."""
     model_path = Path(model_path).absolute()
     if not settings.python.exists():
@@ -75,7 +84,7 @@ def launch(settings: EngineSettings, model_path: Path, log_dir: Path, *, index: 
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     _sweep()
     child = Child.start(
-        command(settings, model_path, port, settings.base_seed + index),
+        command(settings, model_path, port, settings.base_seed + index, room),
         env=environment(settings, model_path, dict(os.environ), gpu),
         log=log_dir / f"engine-{index}.log",
         name=f"engine {index}",

@@ -1,6 +1,7 @@
 """Settings of the inference engines, and the command line and environment they become."""
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -66,12 +67,21 @@ CODE = Path(__file__).resolve().parents[2]
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
     | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}
+    | {"enable-lora", "max-lora-rank", "max-loras-per-batch", "lora-target-modules", "lora-paths"}
 )
 CPU_LAUNCHER = Path(__file__).parent / "environment" / "launch.py"
 CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 
-def command(settings: EngineSettings, model_path: Path, port: int, seed: int) -> list[str]:
+@dataclass(frozen=True)
+class AdapterRoom:
+    """What an engine keeps free for a LoRA adapter beside its model: its rank, and the names of the layers it is on."""
+
+    rank: int
+    modules: tuple[str, ...]
+
+
+def command(settings: EngineSettings, model_path: Path, port: int, seed: int, room: AdapterRoom | None = None) -> list[str]:
     """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer."""
     flags: dict[str, str] = {
         "model-path": str(model_path),
@@ -101,12 +111,17 @@ def command(settings: EngineSettings, model_path: Path, port: int, seed: int) ->
         flags.setdefault("max-total-tokens", str(CPU_TOTAL_TOKENS))
     else:
         flags |= {"device": "cuda", "dtype": settings.dtype, "tp-size": str(settings.tensor_parallel)}
+    if room is not None:
+        # Of a batch one adapter, and requests without one.
+        flags |= {"enable-lora": "", "max-lora-rank": str(room.rank), "max-loras-per-batch": "2"}
+        if settings.resolved_device == "cpu":
+            flags["lora-backend"] = "torch_native"
     flags |= settings.extra_args
     line = [str(settings.python)]
     line += [str(CPU_LAUNCHER)] if settings.resolved_device == "cpu" else ["-m", "sglang.launch_server"]
     for name, value in flags.items():
         line += [f"--{name}", value] if value else [f"--{name}"]
-    return line
+    return line + (["--lora-target-modules", *room.modules] if room else [])
 
 
 def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:

@@ -45,10 +45,14 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class Batch:
-    """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`."""
+    """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
+
+    `adapter` is the name of the engine's LoRA adapter to sample with.
+    """
 
     rows: list[dict[str, Any]]
     url: str
+    adapter: str | None
     folder: str
     sampling: Sampling
     engine: EngineSettings
@@ -144,7 +148,8 @@ class SandboxHost:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the host was stopped while it ran a batch")
-        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, batch.engine.seeded_sampling)
+        seeded = batch.engine.seeded_sampling
+        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
         try:
             async with live.pool.kernel() as kernel:
                 toolbox = await equip(kernel, live.library, task.ability)

@@ -57,7 +57,7 @@ async def roll_out(parts: Parts, rows: list[dict[str, Any]], folder: str, sampli
     """
     table = await parts.hosts.run(
         rows,
-        parts.engine_urls,
+        [(client.url, client.adapter) for client in parts.engines],
         f"{folder}/trajectories",
         sampling,
         parts.config.engine,

@@ -23,11 +23,17 @@ ANSWER_S = 2.0
 
 
 def run_on_host(
-    rows: pa.Table, hosts: list[Any], urls: list[str], folder: str, sampling: Sampling, engine: EngineSettings
+    rows: pa.Table,
+    hosts: list[Any],
+    engines: list[tuple[str, str | None]],
+    folder: str,
+    sampling: Sampling,
+    engine: EngineSettings,
 ) -> pa.Table:
     """What Ray Data maps: the rows of one host in, their trajectories out."""
     number = rows["host"][0].as_py()
-    batch = Batch(rows.drop_columns(["host"]).to_pylist(), urls[number % len(urls)], folder, sampling, engine)
+    url, adapter = engines[number % len(engines)]
+    batch = Batch(rows.drop_columns(["host"]).to_pylist(), url, adapter, folder, sampling, engine)
     return ray.get(hosts[number].run.remote(batch))
 
 
@@ -58,19 +64,22 @@ class HostPool:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        urls: list[str],
+        engines: list[tuple[str, str | None]],
         folder: str,
         sampling: Sampling,
         engine: EngineSettings,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
     ) -> pa.Table:
-        """Trajectories of all rows. `progress` hears how many are finished; `healthy` is asked often and raises to give up."""
+        """Trajectories of all rows, sampled by `engines`, each an address and the adapter to name there.
+
+        `progress` hears how many are finished; `healthy` is asked often and raises to give up.
+        """
         count = len(self._hosts)
         shares = [pa.Table.from_pylist([{**row, "host": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
         finished = before
-        arguments = (self._hosts, urls, folder, sampling, engine)
+        arguments = (self._hosts, engines, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)

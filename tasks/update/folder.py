@@ -38,15 +38,20 @@ def check_model(path: str) -> None:
 
 def check_targets(path: str, names: Sequence[str]) -> None:
     """Raises UpdateError when the model has no layers of one of these names that LoRA could adapt."""
-    found = {
-        name.split(".")[-2]
-        for name, header in weights(Path(path)).items()
-        if name.startswith("model.layers.") and len(header["shape"]) == 2 and ".experts." not in name
-    }
+    found = linear_layers(path)
     if odd := [name for name in names if name not in found]:
         raise UpdateError(
             f"{path} has no linear layers named {odd[0]!r} for lora.target_modules; there are {', '.join(sorted(found))}"
         )
+
+
+def linear_layers(path: str) -> set[str]:
+    """The last names of all layers but the output one that LoRA can adapt. Experts and their router are none."""
+    return {
+        name.split(".")[-2]
+        for name, header in weights(Path(path)).items()
+        if name.startswith("model.layers.") and len(header["shape"]) == 2 and ".experts." not in name and ".gate." not in name
+    }
 
 
 def weights(folder: Path) -> dict[str, dict[str, Any]]:

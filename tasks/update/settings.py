@@ -86,6 +86,9 @@ class LoraSettings(_Closed):
     target_modules: tuple[str, ...] = Field(
         (), description="names of linear layers, such as q_proj; every one but the output layer when empty"
     )
+    publish: Literal["merged", "adapter"] = Field(
+        "merged", description="what the engines serve: whole weights, or the adapter beside the weights that it began from"
+    )
 
 
 class UpdateSettings(_Closed):

@@ -87,9 +87,16 @@ def test_one_of_two_fails_and_both_end(tmp_path: Path, model: Path, processes: C
 
 def test_progress_is_told(tmp_path: Path, model: Path) -> None:
     told: list[tuple[str, float]] = []
-    settings = stand_in(tmp_path, "sleep 0.3; echo 'server_args=x'; exec sleep 1000", start_timeout_s=1)
-    with pytest.raises(EngineError):
-        EngineServer.start(settings, model, tmp_path, progress=lambda stage, seconds: told.append((stage, seconds)))
+
+    def progress(stage: str, seconds: float) -> None:
+        told.append((stage, seconds))
+        if stage == "starting workers":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        EngineServer.start(
+            stand_in(tmp_path, "sleep 0.3; echo 'server_args=x'; exec sleep 1000"), model, tmp_path, progress=progress
+        )
     assert told[0][0] == "importing"
     assert told[-1][0] == "starting workers"
     assert told[-1][1] > told[0][1]

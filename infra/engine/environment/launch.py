@@ -1,8 +1,8 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Three things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
+Four things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
 (which is most of its start). Attention is that of attention.py. And deterministic inference, which SGLang has for accelerators,
-means here that a request's seed decides its sample.
+means here that a request's seed decides its sample. LoRA layers do without pinned memory.
 """
 
 import gc
@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
     import attention
     import seeds
+    import unpinned
     from sglang.launch_server import run_server
     from sglang.srt import batch_invariant_ops, server_args
     from sglang.srt.layers import sampler
@@ -24,6 +25,9 @@ if __name__ == "__main__":
     sampler.murmur_hash32 = seeds.murmur_hash32
     server_args.add_deterministic_attention_backend_choices([attention.NAME])
     server_args.add_radix_supported_deterministic_attention_backend_choices([attention.NAME])
+
+    if "--enable-lora" in sys.argv:
+        unpinned.install()
 
     gc.collect()
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
