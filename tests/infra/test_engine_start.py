@@ -90,13 +90,13 @@ def test_progress_is_told(tmp_path: Path, model: Path) -> None:
 
     def progress(stage: str, seconds: float) -> None:
         told.append((stage, seconds))
+        (tmp_path / "heard").touch()
         if stage == "starting workers":
             raise KeyboardInterrupt
 
+    script = f"until [ -e {tmp_path}/heard ]; do sleep 0.1; done; echo 'server_args=x'; exec sleep 1000"
     with pytest.raises(KeyboardInterrupt):
-        EngineServer.start(
-            stand_in(tmp_path, "sleep 0.3; echo 'server_args=x'; exec sleep 1000"), model, tmp_path, progress=progress
-        )
+        EngineServer.start(stand_in(tmp_path, script), model, tmp_path, progress=progress)
     assert told[0][0] == "importing"
     assert told[-1][0] == "starting workers"
     assert told[-1][1] > told[0][1]
