@@ -1,5 +1,7 @@
 """What answers at an address: a SGLang server, spoken to in token ids, or any server of the OpenAI chat API."""
 
+import asyncio
+import json
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,12 @@ from agent.policies.sglang import SglangPolicy, engine_session
 from agent.policy import Policy, Sampling
 from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer, Renderer
+from agent.tools.transfer import EncodingError, TooLargeError, body
+from flows.checked import checked
 from tasks.errors import ConfigError
 
 CONNECT_S = 10.0
-ABOUT_S = 30.0
+ABOUT_S, ABOUT_BYTES = 30.0, 4 << 20
 """For what a server says of itself, which takes it no time."""
 ANSWER_S = 600.0
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
@@ -47,7 +51,7 @@ class Endpoint:
         """
         try:
             url = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError(f"--endpoint {self.url!r} is not an address: {error}") from error
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or not 0 < (url.port or 80) < 65536:
             raise ConfigError(f"--endpoint {self.url!r} is not an address; give one like http://127.0.0.1:30000")
@@ -60,13 +64,18 @@ class Endpoint:
 async def ask(client: httpx.AsyncClient, url: str) -> Any:
     """The JSON at `url`, or None when the server has none there. Raises ConfigError when there is no server."""
     try:
-        response = await client.get(url, timeout=ABOUT_S)
-    except (httpx.HTTPError, UnicodeError) as error:  # the latter for names that no resolver takes
+        async with asyncio.timeout(ABOUT_S), client.stream("GET", url, headers={"Accept-Encoding": "gzip, deflate"}) as response:
+            if response.status_code != 200:
+                return None
+            said = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ABOUT_BYTES)
+    except (httpx.HTTPError, TimeoutError, UnicodeError) as error:  # the last for names that no resolver takes
         reason = str(error) or type(error).__name__
         raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error
+    except (TooLargeError, EncodingError) as error:
+        raise ConfigError(f"what {url} answers cannot be read: {error}; correct --endpoint") from error
     try:
-        return response.json() if response.status_code == 200 else None
-    except ValueError:
+        return json.loads(said)
+    except (ValueError, RecursionError):
         return None
 
 
@@ -82,9 +91,17 @@ async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | 
         return None
     for page in ("get_model_info", "model_info"):
         match await ask(client, f"{root}/{page}"):
-            case {"tokenizer_path": str(path)} if (Path(path) / "tokenizer.json").is_file():
+            case {"tokenizer_path": str(path)} if _is_here(path):
                 return Path(path)
     return None
+
+
+def _is_here(folder: str) -> bool:
+    """Whether the folder that a server names holds a tokenizer on this machine."""
+    try:
+        return (Path(folder) / "tokenizer.json").is_file()
+    except (OSError, ValueError):  # no name of a file here
+        return False
 
 
 def chat_url(endpoint: Endpoint) -> str:
@@ -133,7 +150,8 @@ async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling,
     models = await served(client, endpoint)
     check_limit(endpoint, models, agent.context_tokens)
     if folder is None:
-        chat = ChatSettings(
+        chat = checked(
+            ChatSettings,
             endpoint=chat_url(endpoint),
             model=model_of(endpoint, models),
             sees_images=endpoint.sees_images,

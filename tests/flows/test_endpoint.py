@@ -2,11 +2,16 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 import flows.endpoint
-from flows.endpoint import Endpoint, ask, served
+from agent.policies.chat import ChatPolicy
+from agent.policy import Policy, Sampling
+from agent.settings import AgentSettings
+from agent.tokens import Renderer
+from flows.endpoint import Endpoint, ask, connect, served
 from tasks.errors import ConfigError
 from tests.agent.tool_server import Said, serving
 
@@ -20,7 +25,7 @@ def test_a_server_that_takes_and_never_answers_is_given_up(monkeypatch: pytest.M
             async with endpoint.client() as client:
                 await ask(client, f"{endpoint.url}/model_info")
 
-        with pytest.raises(ConfigError, match=r"nothing answers at .*ReadTimeout; start the server or correct --endpoint"):
+        with pytest.raises(ConfigError, match=r"nothing answers at .*TimeoutError; start the server or correct --endpoint"):
             asyncio.run(work())
 
 
@@ -35,6 +40,7 @@ def test_a_server_that_takes_and_never_answers_is_given_up(monkeypatch: pytest.M
         ({"data": 3}, {}),
         ([], {}),
         (b"no json", {}),
+        (b"[" * 200_000, {}),
     ],
 )
 def test_whatever_a_server_says_of_its_models_is_taken_for_what_it_is(said: object, known: dict[str, int | None]) -> None:
@@ -46,3 +52,32 @@ def test_whatever_a_server_says_of_its_models_is_taken_for_what_it_is(said: obje
                 return await served(client, endpoint)
 
         assert asyncio.run(work()) == known
+
+
+def test_a_server_that_says_too_much_of_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows.endpoint, "ABOUT_BYTES", 1_000)
+    with serving(Said({"data": [{"id": "x" * 2_000}]})) as server, pytest.raises(ConfigError, match="larger than 1000 bytes"):
+        asyncio.run(_connected(Endpoint(server.url)))
+
+
+@pytest.mark.parametrize("path", ["/\0", "/" + "x" * 5_000, ""])
+def test_a_tokenizer_that_is_not_here_is_not_looked_for(path: str) -> None:
+    said = {"/get_model_info": Said({"tokenizer_path": path}), "/v1/models": Said({"data": [{"id": "m"}]})}
+    with serving(route=lambda asked: said.get(asked, Said(status=404))) as server:
+        policy, _ = asyncio.run(_connected(Endpoint(server.url)))
+    assert isinstance(policy, ChatPolicy)
+
+
+def test_a_model_whose_name_cannot_be_sent_is_refused() -> None:
+    with serving(Said(b'{"data": [{"id": "\\ud800"}]}')) as server, pytest.raises(ConfigError, match="--model"):
+        asyncio.run(_connected(Endpoint(server.url)))
+
+
+def test_an_address_that_no_request_can_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not an address"):
+        Endpoint("http://127.0.0.1/\udcff").client()
+
+
+async def _connected(endpoint: Endpoint) -> tuple[Policy, Renderer]:
+    async with AsyncExitStack() as stack:
+        return await connect(stack, endpoint, Sampling(), AgentSettings())
