@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -44,7 +44,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     do: Literal["drop", "summarise", "pin", "unpin", "recall"]
-    cells: list[int] = Field(min_length=1, max_length=MAX_CELLS)
+    cells: list[Annotated[int, Field(ge=0, lt=MAX_CELLS)]] = Field(min_length=1, max_length=MAX_CELLS)
     text: str = ""
 
     @field_validator("text")

@@ -1,6 +1,7 @@
 """A policy behind SGLang's native API."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,10 @@ class SglangPolicy:
             ids = [int(entry[1]) for entry in meta["output_token_logprobs"]]
             if not all(0 <= number < 2**31 for number in ids):
                 raise ValueError("a sampled id is no token")
+            if not all(map(math.isfinite, logprobs)):
+                raise ValueError("a log-prob is no number")
+            if len(ids) > max_tokens:
+                raise ValueError(f"it sampled {len(ids)} tokens and was asked for at most {max_tokens}")
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PolicyError(
                 f"the engine at {self._url} did not answer a generation: {type(error).__name__}: {error}"

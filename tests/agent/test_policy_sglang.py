@@ -71,6 +71,8 @@ def test_a_server_that_always_closes_is_a_policy_error() -> None:
         (Reply("[" * 200_000), "did not answer a generation: RecursionError"),
         (Reply({"meta_info": {**META, "output_token_logprobs": [[-0.1, 2**31]]}}), "a sampled id is no token"),
         (Reply({"meta_info": {**META, "output_token_logprobs": [[-0.1, float("inf")]]}}), "OverflowError"),
+        (Reply({"meta_info": {**META, "output_token_logprobs": [[float("nan"), 11]]}}), "a log-prob is no number"),
+        (Reply({"meta_info": {**META, "output_token_logprobs": [[-0.1, 11]] * 49}}), "it sampled 49 tokens .* at most 48"),
         (Reply({"meta_info": {**META, "finish_reason": {"type": "abort"}}}), "ended a generation with 'abort'"),
     ],
 )
