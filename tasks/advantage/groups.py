@@ -8,8 +8,11 @@ import numpy as np
 def within_groups(
     step_rewards: Sequence[Sequence[float]], groups: Sequence[str], score: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory."""
-    totals = np.array([sum(rewards) for rewards in step_rewards])
+    """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory.
+
+    A trajectory that ended before its first step has R = 0: without it the others would be compared with the lucky ones alone.
+    """
+    totals = np.array([sum(rewards) for rewards in step_rewards], dtype=np.float64)
     names = np.array(groups)
     advantages = np.zeros_like(totals)
     for name in set(groups):

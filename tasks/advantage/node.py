@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.advantage.estimate import estimate
 from tasks.advantage.settings import AdvantageSettings
@@ -13,8 +14,8 @@ from tasks.scope import Artifact, Scope
 
 
 def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
-    """Rows of ADVANTAGES_SCHEMA for the given reward rows, whose trajectories all have at least one step."""
-    if not rewards:
+    """Rows of ADVANTAGES_SCHEMA for the given reward rows. A trajectory without a step has no row, but counts in its group."""
+    if not any(reward["step_rewards"] for reward in rewards):
         return ADVANTAGES_SCHEMA.empty_table()
     arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings)
     if not all(np.isfinite(array).all() for array in arrays):
@@ -36,6 +37,7 @@ def reward_table(rewards: list[dict]) -> pa.Table:
         for reward in rewards
         for step, value in enumerate(reward["step_rewards"])
     ]
+    rows += [{"trajectory": reward["trajectory"]} for reward in rewards if not reward["step_rewards"]]
     return pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA)
 
 
@@ -48,10 +50,9 @@ async def advantage(parts: Parts, scope: Scope, rewards: list[Artifact], selecti
     """
     read = parts.storage.read_table
     kept = {row["group"] for s in selections for row in read(s.path).to_pylist() if row["kept"]}
-    rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept and row["step_rewards"]]
+    rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept]
     table = reward_table(rows) if parts.config.learner_estimates else advantage_table(rows, parts.config.advantage)
     path = f"{scope.folder}/advantages.parquet"
     digest = parts.storage.write_table(path, table)
-    return Artifact(
-        path=path, digest=digest, metrics={"advantage/trajectories": float(len(rows)), "advantage/steps": float(len(table))}
-    )
+    metrics = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}
+    return Artifact(path=path, digest=digest, metrics=metrics)

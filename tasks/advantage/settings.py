@@ -19,7 +19,7 @@ class AdvantageSettings(BaseModel):
     estimator has no use for it. The group-relative estimators score whole trajectories, undiscounted.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     estimator: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae", "bilevel_gae"] = "reinforce_pp"
     gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_gae")

@@ -1,4 +1,7 @@
-"""The two tables of the advantage node, one row a step: finished advantages, or the rewards from which the learner makes them."""
+"""The two tables of the advantage node, one row a step: finished advantages, or the rewards from which the learner makes them.
+
+In the table of rewards a trajectory without a step has one row of its name alone: its group is compared with it.
+"""
 
 import pyarrow as pa
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class QaWeights(BaseModel):
     """QA reward = low + (high − low)·(f1·F1 + exact·EM + answered·has-answer) (L0's paper: 0.4, 0.5, 0.1; from 0 to 1)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     f1: float = Field(0.4, ge=0)
     exact: float = Field(0.5, ge=0)
@@ -31,7 +31,7 @@ class RewardSettings(BaseModel):
     those that are cells.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     qa: float = Field(0.8, ge=0)
     format: float = Field(0.1, ge=0)

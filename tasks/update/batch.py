@@ -61,6 +61,8 @@ def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
     wanted: dict[str, dict[int, float]] = {}
     for row in table.to_pylist():
         steps = wanted.setdefault(row["trajectory"], {})
+        if row["step"] is None:  # a trajectory without a step
+            continue
         if row["step"] in steps:
             raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
         steps[row["step"]] = row[name]

@@ -73,11 +73,12 @@ def _broadcast(step_advantages: Sequence[Floats], targets: Targets, place_A: Seq
 
 def _step_values(batch: Batch, targets: Targets, place_A: Sequence[int], value_N: Floats) -> list[Floats]:
     """By example and step. A step in which no token was sampled has the value of the step after it, and 0 at the end."""
-    values = [np.full(len(steps), np.nan) for steps in batch.steps]
+    found: list[dict[int, float]] = [{} for _ in batch.steps]
     for example, place, first in zip(targets.example_A, place_A, targets.first_A, strict=True):
-        values[example][place] = value_N[first]
-    for mine in values:
+        found[example][place] = value_N[first]
+    values = [np.zeros(len(steps)) for steps in batch.steps]
+    for mine, known in zip(values, found, strict=True):
         after = 0.0
         for place in range(len(mine) - 1, -1, -1):
-            mine[place] = after = after if np.isnan(mine[place]) else mine[place]
+            mine[place] = after = known.get(place, after)
     return values

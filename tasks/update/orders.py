@@ -12,7 +12,8 @@ class UpdateOrder(BaseModel):
 
     `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
-    `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator.
+    `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
+    trajectory in which nothing was sampled may have one row, of its name alone, and then counts in its group.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `canary_token_ids`: the sequence to prove the new weights on; None takes the path of the first sampled action.
     """

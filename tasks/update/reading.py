@@ -20,7 +20,8 @@ def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedCo
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
-    highest = max(max(map(max, batch.forest.ids)), *(order.canary_token_ids or [0]))
-    if highest >= model.vocab_size:
-        raise UpdateError(f"token id {highest} is outside the model's vocabulary of {model.vocab_size}")
+    canary = order.canary_token_ids or [0]
+    for odd in (min(*map(min, batch.forest.ids), *canary), max(*map(max, batch.forest.ids), *canary)):
+        if not 0 <= odd < model.vocab_size:
+            raise UpdateError(f"token id {odd} is outside the model's vocabulary of {model.vocab_size}")
     return batch

@@ -14,7 +14,7 @@ Old = Annotated[
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PolicyGradientLoss(_Closed):
@@ -188,6 +188,12 @@ class UpdateSettings(_Closed):
             raise ValueError("offload of the reference has no effect with lora: it is the policy without adapters; leave it out")
         if "reference" in self.offload and self.kl_coefficient == 0:
             raise ValueError("offload of the reference has no effect with kl_coefficient 0, which loads none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _averages(self) -> Self:
+        if not all(0 <= beta < 1 for beta in self.betas):  # Adam divides by 1 - beta
+            raise ValueError(f"betas are {self.betas}, but what a running mean keeps is at least 0 and below 1")
         return self
 
     @model_validator(mode="after")

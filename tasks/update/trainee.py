@@ -43,7 +43,9 @@ class Trainee:
             moments["step"].zero_()
 
     def step(self, loss: float) -> Stepped:
-        """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite."""
+        """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite or every
+        gradient is 0.
+        """
         settings, lr = self._settings, self._rate(self._steps)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.grad_clip)
         grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
@@ -52,6 +54,8 @@ class Trainee:
             skipped = f"the loss is {loss}"
         elif not math.isfinite(grad_norm):
             skipped = f"the gradient's norm is {grad_norm}"
+        elif grad_norm == 0:  # momentum and weight decay would move the weights all the same
+            skipped = "the gradient is 0: nothing is to be learnt"
         else:
             for group in self._optimizer.param_groups:
                 group.update(lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)
@@ -63,6 +67,10 @@ class Trainee:
     def save(self, folder: Path, group: dist.ProcessGroup) -> state.Writing:
         """Collective. Begin to write the state of now, over a `group` that is used for nothing else until that is done."""
         return state.save(folder, self._model, self._optimizer, self._steps, group)
+
+    def check(self, folder: Path) -> None:
+        """Raises UpdateError when there is no state at `folder` that `load` could take."""
+        state.check(folder, self._model)
 
     def load(self, folder: Path) -> None:
         """Collective. Raises UpdateError on every rank when any could not read."""

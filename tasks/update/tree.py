@@ -8,6 +8,7 @@ Tokens stand in depth-first order. Token i may attend to token j iff j is on i's
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +70,8 @@ class Forest:
     """
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        """Raises UpdateError when an example's advantages are not those of its sampled steps, when log-probs do not match ids,
-        or when a sampled token has nothing before it to be predicted from.
+        """Raises UpdateError when an example's advantages are not those of its sampled steps, when log-probs do not match ids or
+        are not finite, or when a sampled token has nothing before it to be predicted from.
         """
         self.ids: list[tuple[int, ...]] = []
         self.parent: list[int] = []
@@ -213,6 +214,8 @@ def _check(example: Example) -> None:
         sampled.add(node.step)
         if len(node.logprobs) != len(node.token_ids):
             raise UpdateError(f"sampled node {index} has {len(node.token_ids)} ids but {len(node.logprobs)} log-probs")
+        if not all(map(isfinite, node.logprobs)):
+            raise UpdateError(f"sampled node {index} has a log-prob that is no finite number; look at the engine that sampled it")
     if sampled != set(example.advantages):
         raise UpdateError(
             f"steps {sorted(sampled)} were sampled, but there are advantages for steps {sorted(example.advantages)}"

@@ -18,6 +18,8 @@ ROWS = [
     {"trajectory": "w", "group": "b", "step_rewards": [0.2, 0.1]},
 ]
 
+EARLY = {"trajectory": "e", "group": "a", "step_rewards": []}
+
 
 def test_returns_are_discounted_from_the_end() -> None:
     assert discounted_returns([1.0, 0.0, 2.0], 0.5) == pytest.approx([1.5, 1.0, 2.0])
@@ -104,8 +106,20 @@ def test_the_learner_gets_the_rewards_as_they_are() -> None:
     ]
 
 
-def test_no_trajectory_makes_an_empty_table() -> None:
+def test_no_step_makes_an_empty_table() -> None:
     assert len(advantage_table([], AdvantageSettings())) == 0
+    assert len(advantage_table([EARLY], AdvantageSettings(estimator="grpo"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "advantages"), [("dr_grpo", [2 / 3, -1 / 3]), ("rloo", [1.0, -0.5]), ("grpo", [1.1547, -0.57735])]
+)
+def test_a_trajectory_that_ended_before_its_first_step_counts_in_its_group(estimator: str, advantages: list[float]) -> None:
+    rows = [{"trajectory": "x", "group": "a", "step_rewards": [1.0]}, {"trajectory": "y", "group": "a", "step_rewards": [0.0]}]
+    found = advantage_table([*rows, EARLY], AdvantageSettings.model_validate({"estimator": estimator})).to_pylist()
+    assert [row["trajectory"] for row in found] == ["x", "y"]
+    assert [row["advantage"] for row in found] == pytest.approx(advantages, abs=1e-4)
+    assert reward_table([*rows, EARLY]).to_pylist()[2] == {"trajectory": "e", "step": None, "reward": None}
 
 
 @pytest.mark.parametrize(

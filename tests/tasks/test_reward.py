@@ -112,6 +112,8 @@ def test_a_range_moves_what_an_answer_pays() -> None:
         ({"length": 0.1}, "need each other"),
         ({"length_target": 10}, "need each other"),
         ({"qa_weights": {"low": 1.0}}, "must be below"),
+        ({"qa_weights": {"low": float("nan")}}, "finite number"),
+        ({"format": float("inf")}, "finite number"),
         ({"qa": 0, "qa_weights": {"exact": 0.9}}, "qa_weights has no effect"),
         ({"qa": 0, "execution": 0, "compat": "l0"}, "compat l0 has no effect"),
     ],

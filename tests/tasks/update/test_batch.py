@@ -8,6 +8,8 @@ import pytest
 import torch
 import update_lab
 
+from tasks.advantage.settings import AdvantageSettings
+from tasks.advantage.tables import REWARDS_SCHEMA
 from tasks.update.batch import ADVANTAGES_SCHEMA, read_batch, to_device
 from tasks.update.errors import UpdateError
 from tasks.update.tree import Forest
@@ -23,6 +25,17 @@ def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
     first = trajectories[1]
     assert batch.canary_token_ids == first.path(3)[:20]
     assert batch.forest.targets == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
+
+
+def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> None:
+    trajectories = update_lab.make_trajectories(1, 2)
+    early = trajectories[1].model_copy(update={"id": "early", "nodes": trajectories[1].nodes[:2]})
+    order = update_lab.write_order(tmp_path, [*trajectories, early], "out", estimate=AdvantageSettings(estimator="rloo"))
+    rows = [*pq.read_table(order.advantages).to_pylist(), {"trajectory": "early", "step": None, "reward": None}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA), order.advantages)
+    batch = read_batch(order.trajectories, order.advantages, 20, REWARDS_SCHEMA)
+    assert (batch.groups, batch.steps[2]) == (["g"] * 3, {})
+    assert batch.forest.targets == sum(len(n.token_ids) for t in trajectories for n in t.sampled())
 
 
 @pytest.mark.parametrize(

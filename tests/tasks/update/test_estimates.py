@@ -1,5 +1,7 @@
 """Advantages made by the learner, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from update_lab import node
@@ -46,6 +48,28 @@ def test_a_steps_value_is_that_of_its_first_token() -> None:
     assert made.return_N is not None
     assert made.valued_N.tolist() == [True, False, True, True, False]
     assert made.return_N[made.valued_N].tolist() == pytest.approx([1.5, 1.0, 3.0])
+
+
+@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae"])
+def test_a_value_that_is_no_number_is_not_taken_for_a_silent_step(estimator: str) -> None:
+    batch, targets = two_trajectories()
+    values = np.array([2.0, 9.0, 0.5, np.nan, 9.0])
+    made = make(batch, targets, AdvantageSettings.model_validate({"estimator": estimator}), None, values)
+    assert not np.isfinite(made.advantage_N).any()  # so the loss is not finite and no step is taken
+
+
+def test_a_trajectory_without_a_step_counts_in_its_group() -> None:
+    batch, targets = two_trajectories()
+    three = replace(batch, examples=3, groups=["g"] * 3, steps=[*batch.steps, {}])
+    made = make(three, targets, AdvantageSettings(estimator="dr_grpo"), np.zeros(5), None)
+    assert made.advantage_N.tolist() == pytest.approx([0.0, 0.0, 0.0, 1.5, 1.5])  # totals 1.5, 3 and 0
+    values = np.array([2.0, 9.0, 0.5, 1.0, 9.0])
+    for estimator in ("gae", "bilevel_gae"):
+        settings = AdvantageSettings.model_validate({"estimator": estimator})
+        assert (
+            make(three, targets, settings, None, values).advantage_N.tolist()
+            == make(batch, targets, settings, None, values).advantage_N.tolist()
+        )
 
 
 def test_bilevel_values_every_token() -> None:

@@ -115,6 +115,16 @@ def test_what_is_not_finite_is_never_trained_on(policy: Path, tmp_path: Path, ba
     assert_same(weights(after.checkpoint), weights(make(policy).execute(plain).checkpoint))
 
 
+def test_a_batch_that_teaches_nothing_moves_nothing(policy: Path, tmp_path: Path) -> None:
+    learner, trajectories = make(policy, kl_coefficient=0), update_lab.make_trajectories(9)
+    first = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "first")))
+    more = {"iteration": 1, "checkpoint_in": first.checkpoint}
+    flat = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "flat"), lambda _: 0.0, **more))
+    assert flat.skipped == "the gradient is 0: nothing is to be learnt"
+    assert (flat.metrics["update/skipped"], flat.metrics["update/steps"]) == (1, 0)
+    assert_same(weights(flat.checkpoint), weights(first.checkpoint))  # neither by momentum nor by weight decay
+
+
 def run_of(learner: Learner, folder: Path, numbers: range, before: str | None, out: str) -> list[dict[str, torch.Tensor]]:
     made = []
     for number in numbers:

@@ -49,3 +49,19 @@ def test_a_trajectory_of_the_models_length_is_read_and_a_longer_one_refused(tmp_
     assert read(update_lab.write_order(tmp_path / "20", [chain(20)], str(tmp_path / "out"))) == 3
     with pytest.raises(UpdateError, match="a trajectory has 21 tokens, the model takes 20"):
         read(update_lab.write_order(tmp_path / "21", [chain(21)], str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("odd", [-1, update_lab.VOCAB])
+def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, odd: int) -> None:
+    trajectory = chain(9)
+    trajectory.nodes[1].token_ids = [odd]
+    with pytest.raises(UpdateError, match=f"token id {odd} is outside"):
+        read(update_lab.write_order(tmp_path, [trajectory], str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("-inf")])
+def test_log_probs_of_the_engine_that_are_not_finite_are_refused(tmp_path: Path, odd: float) -> None:
+    trajectory = chain(9)
+    trajectory.nodes[3].logprobs[1] = odd
+    with pytest.raises(UpdateError, match="trajectory chain: sampled node 3 has a log-prob that is no finite number"):
+        read(update_lab.write_order(tmp_path, [trajectory], str(tmp_path / "out")))

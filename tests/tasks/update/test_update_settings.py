@@ -40,6 +40,10 @@ PPO = {"kind": "ppo"}
         ({"offload": ["reference"], "kl_coefficient": 0}, "which loads none"),
         ({"offload": ["reference"], "lora": {}}, "policy without adapters"),
         ({"offload": ["critic"]}, "'optimizer' or 'reference'"),
+        ({"betas": (0.9, 1.0)}, "at least 0 and below 1"),
+        ({"betas": (-0.1, 0.9)}, "at least 0 and below 1"),
+        ({"lr": float("inf")}, "finite number"),
+        ({"loss": PPO | {"dual_clip": float("inf")}}, "finite number"),
     ],
 )
 def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: str) -> None:
