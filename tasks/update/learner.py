@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tasks.update import checkpoint, hf, state
+from tasks.update import checkpoint, hf
 from tasks.update.critic import Critic
 from tasks.update.determinism import set_determinism
 from tasks.update.folder import check_model
@@ -127,7 +127,7 @@ class Learner:
         if checkpoint_in is not None:
             for name, trainee in self._trainees.items():
                 folder = Path(checkpoint_in) / name
-                self._ranks.together(partial(state.check, folder))
+                self._ranks.together(partial(trainee.check, folder))
                 trainee.load(folder)
         self._holds = wanted
 

@@ -130,10 +130,34 @@ def test_a_state_that_cannot_be_written_or_read_is_an_error(tmp_path: Path) -> N
     optimizer = torch.optim.AdamW(model.parameters())
     writing = state.save(Path("/proc/nowhere"), model, optimizer, 0, dist.group.WORLD)
     writing.wait()
-    with pytest.raises(UpdateError, match="cannot write /proc/nowhere"):
+    with pytest.raises(UpdateError, match="cannot write /proc/nowhere") as caught:
         writing.check()
+    assert "\n" not in str(caught.value)
     state.save(tmp_path / "state", model, optimizer, 0, dist.group.WORLD).check()
     for shard in (tmp_path / "state").glob("*.distcp"):
         shard.unlink()
-    with pytest.raises(UpdateError, match="cannot read"):
+    with pytest.raises(UpdateError, match="cannot read") as caught:
         state.load(tmp_path / "state", model, optimizer)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "state" / ".metadata").write_bytes(b"cut")
+    with pytest.raises(UpdateError, match=r"cannot read .*/state: "):
+        state.check(tmp_path / "state", model)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (torch.nn.Linear(3, 4), r"bias is 3 there and 4 here"),
+        (torch.nn.Linear(3, 3, bias=False), r"bias is 3 there and none here"),
+        (torch.nn.Linear(3, 3).requires_grad_(False), r"bias is 3 there and none here"),
+        (torch.nn.Sequential(torch.nn.Linear(3, 3)), r"0\.bias is none there and 3 here"),
+    ],
+    ids=["other shapes", "fewer weights", "frozen weights", "other names"],
+)
+def test_a_state_of_other_weights_is_refused(tmp_path: Path, other: torch.nn.Module, words: str) -> None:
+    model = torch.nn.Linear(3, 3)
+    state.save(tmp_path / "state", model, torch.optim.AdamW(model.parameters()), 0, dist.group.WORLD).check()
+    state.check(tmp_path / "state", model)
+    with pytest.raises(UpdateError, match=f"state is of another model or other adapters .*{words}$"):
+        state.check(tmp_path / "state", other)
