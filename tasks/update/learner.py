@@ -84,8 +84,8 @@ class Learner:
             batch = ranks.together(lambda: read_order(order, self._settings, self._policy.lm.config))
         with phases.phase("load"):
             self._bring(order.checkpoint_in)
-        known, estimated = self._passes.know(batch, order.estimate)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
+        known, estimated = self._passes.know(batch, order.estimate)
         trained, skipped = train(self._settings, self._passes, self._trainees, phases, batch, known, order.iteration)
         canary = order.canary_token_ids or batch.canary_token_ids
         with phases.phase("stage"):
@@ -122,8 +122,9 @@ class Learner:
         wanted = INITIAL if checkpoint_in is None else self._ranks.together(lambda: checkpoint.identity(checkpoint_in))
         if wanted == self._holds:
             return
+        if self._holds != INITIAL:  # else memory is as _begin left it, and a second model beside it might not fit
+            self._begin()
         self._holds = None
-        self._begin()
         if checkpoint_in is not None:
             for name, trainee in self._trainees.items():
                 folder = Path(checkpoint_in) / name

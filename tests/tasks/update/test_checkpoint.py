@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tasks.advantage.settings import AdvantageSettings
+from tasks.update import learner as learner_module
 from tasks.update import state
 from tasks.update.errors import UpdateError
 from tasks.update.learner import Learner
+from tasks.update.model import load_sharded
 from tasks.update.orders import UpdateOrder
 from tasks.update.settings import UpdateSettings
 
@@ -70,6 +72,26 @@ def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Pa
     assert not torch.equal(first[0], torch.Generator().manual_seed(0).get_state())
     assert all(torch.equal(generators[0], first[0]) for generators in (second, third, fourth))
     assert torch.equal(fourth[1], third[1])
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_learner_that_goes_on_from_a_checkpoint_loads_no_second_model(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = UpdateSettings(workers=1, lr=1e-2, kl_coefficient=0)
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "a"))
+    first = Learner(settings, str(policy), torch.device("cpu")).execute(order)
+    loaded = []
+    monkeypatch.setattr(
+        learner_module, "load_sharded", lambda *given, **more: loaded.append(load_sharded(*given, **more)) or loaded[-1]
+    )
+    learner = Learner(settings, str(policy), torch.device("cpu"))
+    on = {"iteration": 1, "checkpoint_in": first.checkpoint}
+    second = learner.execute(order.model_copy(update=on | {"checkpoint_out": str(tmp_path / "b")}))
+    assert len(loaded) == 1
+    again = learner.execute(order.model_copy(update=on | {"checkpoint_out": str(tmp_path / "c")}))
+    assert len(loaded) == 2
+    assert again.canary_logprobs == second.canary_logprobs != first.canary_logprobs
 
 
 def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> None:
