@@ -1,12 +1,12 @@
 """Tools of a Model Context Protocol server as tools of the agent, by the schemas that the server gives."""
 
-from collections.abc import Container, Iterable
-from functools import lru_cache
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from agent.errors import ToolError
 from agent.tools import kinds
 from agent.tools.base import Parameter
+from agent.tools.mcp_schema import checker
 from agent.tools.mcp_session import McpSession
 from agent.tools.names import is_plain, plain, plain_names, reserved
 from agent.tools.service import ServiceError
@@ -26,12 +26,12 @@ class McpTool:
         first, _, rest = words.partition("\n")
         self.summary, self.details = " ".join(first.split())[:SUMMARY_CHARS], rest.strip()[:DETAILS_CHARS]
         self.schema, self.returns = tool.input_schema, ""
-        self._check = _checker(self.name, tool.input_schema)
+        self._check = checker(self.name, tool.input_schema)
         self.parameters = _parameters(tool.input_schema)
 
     async def call(self, arguments: dict[str, Any]) -> Any:
         """Raises ValueError for arguments that do not fit the schema, ServiceError when the server does not answer."""
-        fault = next(iter(self._check.iter_errors(arguments)), None)
+        fault = self._check(arguments)
         if fault is not None:
             place = ".".join(map(str, fault.absolute_path))[:100]
             raise ValueError(f"{f'the argument {place} does not fit: ' if place else ''}{fault.message[:300]}")
@@ -58,37 +58,6 @@ async def mcp_tools(session: McpSession, wanted: tuple[str, ...] | None, taken: 
             raise ToolError(f"the MCP server {session.name} has a second tool {name!r}; choose one by mcp.{session.name}.tools")
         tools.append(McpTool(session, name, tool))
     return tools
-
-
-def _checker(name: str, schema: dict[str, Any]) -> Any:
-    import jsonschema
-    import referencing
-
-    try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ToolError(f"the tool {name} has no valid schema, leave it out: {error.message[:200]}") from None
-    # A registry of its own: no reference in a schema makes the host fetch anything.
-    return _quick()(schema, registry=referencing.Registry())
-
-
-@lru_cache(maxsize=1)
-def _quick() -> Any:
-    """Checks without what can take for ever, a pattern of the server on a text of the cell; the server checks those itself."""
-    import jsonschema
-
-    def additional(validator: Any, extra: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
-        if "patternProperties" in schema:
-            return ()
-        return plainly(validator, extra, instance, schema) or ()
-
-    def unchecked(validator: Any, value: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
-        return ()
-
-    plainly = jsonschema.Draft202012Validator.VALIDATORS["additionalProperties"]
-    slow = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
-    rules = {**dict.fromkeys(slow, unchecked), "additionalProperties": additional}
-    return jsonschema.validators.extend(jsonschema.Draft202012Validator, rules)
 
 
 def _parameters(schema: dict[str, Any]) -> tuple[Parameter, ...]:

@@ -1,0 +1,68 @@
+"""Arguments of a call against the schema that a server gives, which is hostile: it may be made to take for ever."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from agent.errors import ToolError
+
+CHECKS = 20_000
+"""Entries of schema and arguments that are looked at in one call; what is left then is the server's to check."""
+
+
+def checker(name: str, schema: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """What finds the first fault of a call's arguments, or None. Raises ToolError for a schema that is none."""
+    import jsonschema
+    import referencing
+
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except (jsonschema.SchemaError, RecursionError) as error:
+        said = error.message[:200] if isinstance(error, jsonschema.SchemaError) else "it is nested too deep"
+        raise ToolError(f"the tool {name} has no valid schema, leave it out: {said}") from None
+    left = [0]
+    # A registry of its own: no reference in a schema makes the host fetch anything.
+    rules = _bounded(left)(schema, registry=referencing.Registry())
+
+    def check(arguments: dict[str, Any]) -> Any:
+        left[0] = CHECKS
+        try:
+            return next(iter(rules.iter_errors(arguments)), None)
+        except (_TooMuchError, RecursionError):
+            return None
+
+    return check
+
+
+class _TooMuchError(Exception):
+    """A schema that takes more than CHECKS on these arguments."""
+
+
+def _bounded(left: list[int]) -> Any:
+    """Checks without what can take for ever; the server checks all of it itself.
+
+    That is a pattern of the server on a text of the cell, and alternatives within alternatives: what a rule looks at is taken
+    from `left`, and below nothing it raises _TooMuchError.
+    """
+    import jsonschema
+
+    def additional(validator: Any, extra: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
+        if "patternProperties" in schema:
+            return ()
+        return plainly["additionalProperties"](validator, extra, instance, schema) or ()
+
+    def unchecked(validator: Any, value: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
+        return ()
+
+    def counted(rule: Callable[..., Any]) -> Callable[..., Any]:
+        def check(validator: Any, value: Any, instance: Any, schema: dict[str, Any]) -> Iterable[Any]:
+            left[0] -= 1 + sum(len(each) for each in (value, instance) if isinstance(each, dict | list))
+            if left[0] < 0:
+                raise _TooMuchError
+            return rule(validator, value, instance, schema) or ()
+
+        return check
+
+    plainly = jsonschema.Draft202012Validator.VALIDATORS
+    slow = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
+    rules = {**plainly, **dict.fromkeys(slow, unchecked), "additionalProperties": additional}
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, {name: counted(rule) for name, rule in rules.items()})
