@@ -2,16 +2,17 @@
 
 Its first argument is JSON, those that follow go to what it starts.
 
-It starts bubblewrap and watches two things: the host process (by pidfd) and, where there is one, a lifeline (a pipe whose other
-end only the host has). When either ends, or bubblewrap does, it kills every descendant, removes the socket folder and the
-control groups and leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born leaves its child to us, not to
-init.
+It starts bubblewrap and watches the host process (by pidfd), the process that stands between them and, where there is one, a
+lifeline (a pipe whose other end only the host has). When any of these ends, or bubblewrap does, it kills every descendant,
+removes the socket folder and the control groups and leaves. It is a child subreaper, so a bubblewrap monitor that dies half-born
+leaves its child to us, not to init.
 
 As root it also gives the kernel an unprivileged uid: in the kernel's own eyes uid 0 of the host would still be uid 0 (rlimits do
 not bind it, /proc/sys is its own). That uid may not be able to reach the interpreter (for example below /root), so the
 folders are first staged on a tmpfs in a private mount namespace.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -23,6 +24,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from typing import Any
 
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -137,19 +139,38 @@ def launch_arguments() -> tuple[str, ...]:
 
 
 def main() -> int:
+    """Stand between the host and the process that does the work, and end with it.
+
+    Some hosts, Ray's workers among them, kill their children when they end; who is killed tidies nothing up.
+    """
     spec = json.loads(sys.argv[1])
+    os.setsid()
+    ends = [os.pidfd_open(os.getpid())]
+    with contextlib.suppress(ProcessLookupError):
+        ends.append(os.pidfd_open(spec["parent"]))
+    orphan = os.getppid() != spec["parent"]
     lifelines = [] if spec["lifeline"] is None else [spec["lifeline"]]
     for descriptor in lifelines:
         os.set_inheritable(descriptor, False)
+    launcher = os.fork()
+    if launcher == 0:
+        # One for a whole tree must not end the work half-way: it ends with the host, or with the process above.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        return _launch(spec, orphan, [*ends, *lifelines])
+    for descriptor in (*lifelines, *spec["keep"]):
+        os.close(descriptor)
+    return os.waitstatus_to_exitcode(os.waitpid(launcher, 0)[1]) & 0xFF
+
+
+def _launch(spec: dict[str, Any], orphan: bool, ends: list[int]) -> int:
+    """Run the sandbox until it, or the process behind one of `ends`, ends; then end all that is left of it and tidy up."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.setsid()
     folder = spec["folder"]
     # Opened before anything is mounted over it.
     place = None if folder is None else os.open(os.path.dirname(folder), os.O_PATH | os.O_DIRECTORY)
     status = 1
     try:
-        parent = os.pidfd_open(spec["parent"])
-        if os.getppid() != spec["parent"]:
+        if orphan:
             return status
         binds = _stage(spec["binds"]) if spec["uid"] is not None else spec["binds"]
         argv = list(spec["before"])
@@ -158,10 +179,10 @@ def main() -> int:
         child = _spawn([*argv, *spec["after"], *sys.argv[2:]], spec["keep"], spec["uid"])
         for descriptor in spec["keep"]:
             os.close(descriptor)
-        ends = select.poll()  # descriptors keep the numbers they had in the host, which may be too large for select
-        for descriptor in (parent, *lifelines, os.pidfd_open(child)):
-            ends.register(descriptor, select.POLLIN)
-        ends.poll()
+        poll = select.poll()  # descriptors keep the numbers they had in the host, which may be too large for select
+        for descriptor in (*ends, os.pidfd_open(child)):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
         done, code = os.waitpid(child, os.WNOHANG)
         status = os.waitstatus_to_exitcode(code) if done else 0
     except OSError as error:

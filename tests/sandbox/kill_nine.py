@@ -1,9 +1,10 @@
 """Script: kill a process that holds sandboxes, and say what is left of it 5 seconds later.
 
-`kill_nine PROVISIONER SIGNAL SEED COUNT`: COUNT times, at a moment that the seed chooses, the holder gets the signal; for each a
-line of JSON says what is left: processes, control groups, mounts, socket folders. This process is a child subreaper, so whatever
-loses its parent becomes its child; it lives in control groups of its own, so that what a holder makes lies in them; folders lie
-in TMPDIR.
+`kill_nine PROVISIONER VICTIMS SIGNAL SEED COUNT`: COUNT times, at a moment that the seed chooses, the `host` gets the signal; for
+each a line of JSON says what is left: processes, control groups, mounts, socket folders. With VICTIMS `children` the host's
+children get it first, with `tree` all that is below it, too, in the middle of a cell. This process is a child subreaper, so
+whatever loses its parent becomes its child; it lives in control groups of its own, so that what a holder makes lies in them;
+folders lie in TMPDIR.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox import cgroups
+from tests.hostile.canaries import descendants
 
 # A line for each stage: imported, the pool entered, then again and again a kernel handed out, a cell running, a cell done.
 HOLDER = """
@@ -26,7 +28,7 @@ from sandbox.pool import KernelPool
 from sandbox.settings import SandboxSettings
 
 async def main():
-    settings = SandboxSettings(provisioner=sys.argv[1], warm=2, max_live=4)
+    settings = SandboxSettings(provisioner=sys.argv[1], warm=int(sys.argv[2]), max_live=4)
     daemon = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(1000)\\ntime.sleep(0.05)"
     print("imported", flush=True)
     async with KernelPool(settings) as pool:
@@ -73,15 +75,18 @@ def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     found = {
-        "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in children],
+        "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in _children(os.getpid())],
         "groups": [place for top in tops for place, _, _ in os.walk(top) if "/nbrl-" in place],
         "mounts": sorted({*_mounts().splitlines()} - {*mounts.splitlines()}),
         # Only these: Python's tempfile tries a folder out with a file that a kill may leave.
         "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).glob("nbrl-*")],
     }
     return {kind: things for kind, things in found.items() if things}
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _mounts() -> str:
@@ -94,25 +99,32 @@ def moment(dice: random.Random) -> tuple[int, float]:
     return lines, dice.uniform(0.0, 0.6 if lines in (0, 2) else 0.1)
 
 
-def kill(provisioner: str, number: int, lines: int, delay: float) -> None:
+def kill(provisioner: str, victims: str, number: int, lines: int, delay: float) -> None:
     """Start a holder and kill it at that moment."""
-    with subprocess.Popen([sys.executable, "-c", HOLDER, provisioner], stdout=subprocess.PIPE) as holder:
+    # A sandbox that is just being started cannot stand the end of its own part on the host together with the host's.
+    warm = 2 if victims == "host" else 0
+    with subprocess.Popen([sys.executable, "-c", HOLDER, provisioner, str(warm)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         for _ in range(lines):
             holder.stdout.readline()
         time.sleep(delay)
+        below = {"host": [], "children": _children(holder.pid), "tree": list(descendants())}[victims]
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
         holder.send_signal(number)
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-    provisioner, (number, seed, count) = sys.argv[1], map(int, sys.argv[2:])
+    provisioner, victims = sys.argv[1:3]
+    number, seed, count = map(int, sys.argv[3:])
     dice = random.Random(f"{provisioner} {seed}")
     with own_groups() as tops:
         for _ in range(count):
             mounts = _mounts()
-            lines, delay = moment(dice)
-            kill(provisioner, number, lines, delay)
+            lines, delay = moment(dice) if victims == "host" else (4, dice.uniform(0.0, 0.1))
+            kill(provisioner, victims, number, lines, delay)
             deadline = time.monotonic() + 5
             while (left := leftovers(tops, mounts)) and time.monotonic() < deadline:
                 time.sleep(0.02)

@@ -18,10 +18,10 @@ from sandbox.pool import KernelPool
 _SCRIPT = Path(__file__).parent / "kill_nine.py"
 
 
-def killed(provisioner: str, number: int, seed: int, count: int, folder: Path) -> list[dict[str, object]]:
-    """What is left of each of `count` holders that got the signal `number`."""
+def killed(provisioner: str, victims: str, number: int, seed: int, count: int, folder: Path) -> list[dict[str, object]]:
+    """What is left of each of `count` holders that got the signal `number`, alone or with what is below them."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": ":".join([str(_SCRIPT.parents[2]), *sys.path])}
-    command = [sys.executable, str(_SCRIPT), provisioner, *map(str, (number, seed, count))]
+    command = [sys.executable, str(_SCRIPT), provisioner, victims, *map(str, (number, seed, count))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20 + 20 * count, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -29,15 +29,22 @@ def killed(provisioner: str, number: int, seed: int, count: int, folder: Path) -
 
 @pytest.mark.parametrize(("number", "count"), [(signal.SIGKILL, 10), (signal.SIGTERM, 3)])
 def test_nothing_is_left_when_the_host_is_killed_at_any_moment(lab: Lab, number: int, count: int, tmp_path: Path) -> None:
-    found = killed(lab.provisioner, number, 1, count, tmp_path)
+    found = killed(lab.provisioner, "host", number, 1, count, tmp_path)
     assert len(found) == count
     assert [one for one in found if one["left"]] == []
+
+
+@pytest.mark.parametrize(("victims", "number"), [("children", signal.SIGKILL), ("tree", signal.SIGTERM)])
+def test_nothing_is_left_when_the_host_does_not_die_alone(lab: Lab, victims: str, number: int, tmp_path: Path) -> None:
+    # Ray's workers kill their children when they end; who ends a run sends its whole tree a signal.
+    found = killed(lab.provisioner, victims, number, 1, 1, tmp_path)
+    assert [one["left"] for one in found] == [{}]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_nothing_is_left_after_a_hundred_kills(lab: Lab, tmp_path: Path) -> None:
-    found = killed(lab.provisioner, signal.SIGKILL, 2, 100, tmp_path)
+    found = killed(lab.provisioner, "host", signal.SIGKILL, 2, 100, tmp_path)
     assert len(found) == 100
     assert [one for one in found if one["left"]] == []
 
@@ -46,35 +53,38 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def line(launcher: int) -> dict[str, int]:
-    """The processes of a sandbox from the top: the launcher, bubblewrap, what runs inside."""
+def line(child: int) -> dict[str, int]:
+    """The processes of a sandbox from the top: our child, the launcher, bubblewrap, what runs inside."""
+    (launcher,) = children(child)
     (bubblewrap,) = children(launcher)
     (inside,) = children(bubblewrap)
-    return {"launcher": launcher, "bubblewrap": bubblewrap, "inside": inside}
+    return {"child": child, "launcher": launcher, "bubblewrap": bubblewrap, "inside": inside}
 
 
-@pytest.mark.parametrize("victim", ["launcher", "bubblewrap", "inside"])
+@pytest.mark.parametrize("victim", ["child", "launcher", "bubblewrap", "inside"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_pool_goes_on_when_a_part_of_a_sandbox_is_killed(
     lab: Lab, victim: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if victim == "inside" and number == signal.SIGTERM:
-        number = signal.SIGQUIT  # neither has a meaning to the first process of a namespace; then nothing happens
+    # The first process of a namespace does not hear it; the launcher leaves it to those above.
+    unheard = number == signal.SIGTERM and victim in ("launcher", "inside")
+    if victim == "inside" and unheard:
+        number = signal.SIGQUIT
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def run() -> None:
         before = {*children(os.getpid())}
         async with KernelPool(lab.settings()) as pool:
             async with pool.kernel() as kernel:
-                (launcher,) = {*children(os.getpid())} - before
-                parts = line(launcher)
+                (child,) = {*children(os.getpid())} - before
+                parts = line(child)
                 names = os.listdir(tmp_path)
                 below = [os.pidfd_open(pid) for pid in (*parts.values(), *children(parts["inside"]))]
                 cell = asyncio.ensure_future(kernel.execute("import time; time.sleep(1)"))
                 await asyncio.sleep(0.3)
                 os.kill(parts[victim], number)
                 done = await cell
-                assert done.status == ("ok" if number == signal.SIGQUIT else "dead")
+                assert done.status == ("ok" if unheard else "dead")
             async with pool.kernel() as kernel:
                 assert (await kernel.execute("2 + 2")).outputs[0].text == "4"
         assert os.listdir(tmp_path) == []
