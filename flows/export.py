@@ -9,6 +9,8 @@ from tasks.checkpoints import ADAPTER, HF, checkpoint
 from tasks.errors import ConfigError
 from tasks.export import Dtype
 from tasks.export import export as write
+from tasks.update.errors import UpdateError
+from tasks.update.folder import ADAPTER_WEIGHTS, check_model, tensors
 
 
 def export(
@@ -25,7 +27,7 @@ def export(
     With `adapter` it is what LoRA trained, as peft has it, instead of the whole model.
     `target` appears when it is whole. Raises ConfigError when something is there already, or it cannot be made.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigError(f"{target} exists; name a folder that does not, nothing is overwritten")
     if adapter and (dtype or max_shard_size):
         raise ConfigError("--adapter is written as it is; leave --dtype and --max-shard-size out")
@@ -34,8 +36,7 @@ def export(
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
             source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", below)
-            if not (source / below).is_dir():
-                raise ConfigError(f"{storage.uri(path)} has no adapter: the run was trained without update.lora")
+            _check(source, below, storage.uri(path))
             made = Path(beside) / "made"
             made.mkdir()
             write(source / below, made, dtype, max_shard_size)
@@ -43,3 +44,16 @@ def export(
     except (OSError, shutil.Error) as error:
         raise ConfigError(f"{target} could not be made: {error}") from error
     return storage.uri(path)
+
+
+def _check(checkpoint: Path, below: str, name: str) -> None:
+    """Raises ConfigError unless what is to be exported is there and whole."""
+    if below == ADAPTER and checkpoint.is_dir() and not (checkpoint / ADAPTER).is_dir():
+        raise ConfigError(f"{name} has no adapter: the run was trained without update.lora")
+    try:
+        if below == HF:
+            check_model(str(checkpoint / HF))
+        else:
+            tensors(checkpoint / ADAPTER / ADAPTER_WEIGHTS)
+    except UpdateError as error:
+        raise ConfigError(f"the checkpoint is not whole, export another by --checkpoint: {error}") from error

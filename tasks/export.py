@@ -1,6 +1,7 @@
 """export: the weights of a checkpoint as a Hugging Face folder that stands alone."""
 
 import json
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ from tasks.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 INDEX = "model.safetensors.index.json"
+SIZE = re.compile(r"(?!0+[KMGT])\d{1,9}[KMGT]B")
 
 
 def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str | None) -> None:
@@ -45,10 +47,9 @@ def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str)
             opened = stack.enter_context(safe_open(path, "pt"))
             files |= dict.fromkeys(opened.keys(), opened)
         sizes = {name: torch.empty_like(file.get_tensor(name), dtype=wanted, device="meta") for name, file in files.items()}
-        try:
-            split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
-        except ValueError as error:
-            raise ConfigError(f"--max-shard-size {max_shard_size!r} is no size: {error}; write one like 5GB or 500MB") from error
+        if not SIZE.fullmatch(max_shard_size):
+            raise ConfigError(f"--max-shard-size {max_shard_size!r} is no size; write one like 5GB or 500MB")
+        split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
         for file_name, names in split.filename_to_tensors.items():
             tensors = {name: _converted(name, files[name].get_tensor(name), wanted) for name in names}
             save_file(tensors, target / file_name, metadata={"format": "pt"})

@@ -5,7 +5,7 @@ import uuid
 from datetime import datetime
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra.storage import Storage
 from tasks import data
@@ -56,8 +56,14 @@ def checked_name(name: str) -> str:
 
 
 def find_run(storage: Storage, name: str) -> Run | None:
+    """Raises ConfigError when there is something of that name that is no run."""
     path = f"runs/{name}/run.json"
-    return Run.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
+    if not storage.exists(path):
+        return None
+    try:
+        return Run.model_validate_json(storage.read_bytes(path))
+    except ValidationError as error:
+        raise ConfigError(f"{storage.uri(path)} describes no run; name another run, or bring the file back") from error
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:

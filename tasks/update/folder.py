@@ -9,6 +9,7 @@ from tasks.update.errors import UpdateError
 
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"  # peft's name
 FLOATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 # Those whose attention and log-probs on trees are proved equal to their own; others cap, scale or sink scores in ways of theirs.
 FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
@@ -57,7 +58,7 @@ def linear_layers(path: str) -> set[str]:
 def weights(folder: Path) -> dict[str, dict[str, Any]]:
     """`dtype` (as safetensors names it) and `shape` of every tensor by name. Raises UpdateError when files are not whole."""
     if (folder / SINGLE).is_file():
-        return _header(folder / SINGLE)
+        return tensors(folder / SINGLE)
     if not (folder / INDEX).is_file():
         if any(entry.name.endswith(WEIGHT_SUFFIXES) for entry in folder.iterdir()):
             raise UpdateError(
@@ -69,7 +70,7 @@ def weights(folder: Path) -> dict[str, dict[str, Any]]:
     for name in sorted(set(places.values())):
         if not (folder / name).is_file():
             raise UpdateError(f"{folder} lacks {name}, which its index names: fetch or save it again")
-        headers[name] = _header(folder / name)
+        headers[name] = tensors(folder / name)
     if lost := sorted(name for name, place in places.items() if name not in headers[place]):
         raise UpdateError(f"{folder}: {places[lost[0]]} lacks {lost[0]}, which its index names: fetch or save it again")
     return {name: headers[place][name] for name, place in places.items()}
@@ -124,8 +125,8 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """By tensor; raises UpdateError unless the file is as long as its header says."""
+def tensors(path: Path) -> dict[str, Any]:
+    """`dtype` and `shape` by name; raises UpdateError unless the file is as long as its header says."""
     try:
         length = path.stat().st_size
         with path.open("rb") as file:

@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tasks.update.errors import UpdateError
+from tasks.update.folder import ADAPTER_WEIGHTS
 from tasks.update.scorer import Scorer
 from tasks.update.settings import LoraSettings
 
 NAME = "default"  # of the only adapter, by peft's rule
-WEIGHTS = "adapter_model.safetensors"  # peft's
 
 
 def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed: int) -> None:
@@ -84,7 +84,7 @@ def write(folder: Path, weights: Mapping[str, Tensor], settings: LoraSettings) -
     adapters = {name: value.contiguous() for name, value in weights.items() if _adapts(name)}
     _config(settings, {name.split(".lora_")[0].rpartition(".")[2] for name in adapters}).save_pretrained(str(folder))
     named = {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": value for name, value in adapters.items()}
-    save_file(named, folder / WEIGHTS, {"format": "pt"})
+    save_file(named, folder / ADAPTER_WEIGHTS, {"format": "pt"})
 
 
 def _config(settings: LoraSettings, targets: Iterable[str]) -> LoraConfig:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,8 @@ def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
         ("b", "out", {}, "there is no run 'b'"),
         ("a", "out", {"updates": 2}, "checkpoints 1 to 1, not 2"),
         ("a", "out", {"max_shard_size": "much"}, "no size"),
+        ("a", "out", {"max_shard_size": "-5MB"}, "no size"),
+        ("a", "out", {"max_shard_size": "0GB"}, "no size"),
         ("a", "out", {"adapter": True}, "trained without update.lora"),
         ("a", "out", {"adapter": True, "dtype": "float16"}, "leave --dtype"),
         ("a", "full", {}, "nothing is overwritten"),
@@ -150,6 +154,37 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     with pytest.raises(ConfigError, match=words):
         write(root, run, tmp_path / target, **options)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
+
+
+def cut(folder: Path) -> None:
+    with (folder / "hf" / "model.safetensors").open("r+b") as file:
+        file.truncate(100_000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "words"),
+    [
+        (cut, {}, "bytes long, not"),
+        (cut, {"dtype": "bfloat16"}, "bytes long, not"),
+        (lambda folder: (folder / "hf" / "config.json").unlink(), {}, r"no config\.json"),
+        (lambda folder: shutil.rmtree(folder / "hf"), {}, "not whole"),
+        (shutil.rmtree, {"adapter": True}, "not whole"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_not_exported(
+    root: Path, tmp_path: Path, spoil: Callable[[Path], None], options: dict[str, Any], words: str
+) -> None:
+    shutil.copytree(root, tmp_path / "root")
+    spoil(tmp_path / "root/runs/a/checkpoints/000001")
+    with pytest.raises(ConfigError, match=words):
+        write(tmp_path / "root", "a", tmp_path / "out", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+def test_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="nothing is overwritten"):
+        write(root, "a", tmp_path / "out")
 
 
 def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path) -> None:

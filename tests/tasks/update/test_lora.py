@@ -18,8 +18,8 @@ from tasks.advantage.settings import AdvantageSettings
 from tasks.update import learner as learner_module
 from tasks.update.batch import to_device
 from tasks.update.errors import UpdateError
+from tasks.update.folder import ADAPTER_WEIGHTS
 from tasks.update.learner import Learner
-from tasks.update.lora import WEIGHTS
 from tasks.update.model import load_sharded
 from tasks.update.scorer import Scorer
 from tasks.update.settings import CriticSettings, LoraSettings, UpdateSettings
@@ -37,7 +37,7 @@ def make(policy: Path, **fields: Any) -> Learner:
 
 
 def adapters(checkpoint: str) -> dict[str, torch.Tensor]:
-    return load_file(Path(checkpoint) / "adapter" / WEIGHTS)
+    return load_file(Path(checkpoint) / "adapter" / ADAPTER_WEIGHTS)
 
 
 def weights(checkpoint: str) -> dict[str, torch.Tensor]:
