@@ -52,7 +52,7 @@ class McpSession:
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
         """The structured answer of a tool where there is one, else its text."""
         result = await self._ask(lambda client: client.call_tool(tool, arguments))
-        text = "\n".join(part.text if part.type == "text" else f"<{part.type}>" for part in result.content)
+        text = "\n".join(map(_text, result.content))
         if result.is_error:
             raise ServiceError(self._redacted(text)[:ERROR_CHARS] or f"{tool} failed and did not say why")
         structured = result.structured_content
@@ -158,6 +158,21 @@ class McpSession:
         """Values of those variables, each with what stands in its place. Shorter ones are words like any other, no keys."""
         named = (*self._settings.environment, *self._settings.headers.values())
         return {value: f"[{name}]" for name in named if len(value := os.environ.get(name, "")) >= KEY_CHARS}
+
+
+def _text(part: "mcp.types.ContentBlock") -> str:
+    """A part of an answer as text; of a picture, a sound or other bytes only what it is."""
+    match part.type:
+        case "text":
+            return part.text
+        case "resource":
+            from mcp.types import TextResourceContents
+
+            return part.resource.text if isinstance(part.resource, TextResourceContents) else f"<resource {part.resource.uri}>"
+        case "resource_link":
+            return f"{part.title or part.name} <{part.uri}>"
+        case kind:
+            return f"<{kind}>"
 
 
 def _lost(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import BlobResourceContents, EmbeddedResource, ResourceLink, TextResourceContents
 from pydantic import Field
 
 server = MCPServer("lab", log_level="ERROR")
@@ -68,6 +69,15 @@ def flood(size: int) -> str:
 def environment() -> list[str]:
     """Names the variables it has."""
     return sorted(os.environ)
+
+
+@server.tool(structured_output=False)
+def attach() -> list[EmbeddedResource | ResourceLink]:
+    """Gives files."""
+    text = TextResourceContents(uri="notes://1", text="noted")
+    packed = BlobResourceContents(uri="notes://2", blob="AAAA")
+    link = ResourceLink(type="resource_link", name="three", uri="notes://3")
+    return [EmbeddedResource(type="resource", resource=text), EmbeddedResource(type="resource", resource=packed), link]
 
 
 if __name__ == "__main__":

@@ -122,6 +122,11 @@ def test_a_key_in_an_answer_is_cut_out(server: McpSettings) -> None:
     assert said == "['the token is [LAB_TOKEN]']\n"
 
 
+def test_files_in_an_answer_are_read_and_links_are_named(server: McpSettings) -> None:
+    said = with_library(settings(server), lambda library: cell(library, "print(attach())"))
+    assert said == "noted\n<resource notes://2>\nthree <notes://3>\n"
+
+
 def test_a_pattern_of_a_server_is_left_to_the_server() -> None:
     """On this text it would take the host longer than there is."""
     schema = {"type": "object", "properties": {"code": {"pattern": "^(a+)+$"}}, "additionalProperties": False}
