@@ -1,6 +1,7 @@
 """Documents to text. Plain text is decoded here; what needs a parser goes through agent.tools.convert, a process of its own."""
 
 import asyncio
+import codecs
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ UNCONFINED = (sys.executable, "-I", str(CONVERT))
 PARSED = ("html", "pdf", "docx", "xlsx")
 PLAIN = ("txt", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "log", "py", "tex")
 _AT_ONCE = 4
+# Python's own, and one that browsers refuse: they take hours for a long text, or make halves of surrogate pairs.
+_NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7")
 _SUFFIXES = {"htm": "html", "xhtml": "html"}
 
 
@@ -84,8 +87,10 @@ async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int
 
 
 def decode(data: bytes, charset: str) -> str:
-    """Text in any charset; an unknown one is taken for UTF-8."""
+    """Text in any charset of the web; another or unknown one is taken for UTF-8."""
     try:
+        if codecs.lookup(charset).name in _NO_CHARSETS:
+            charset = "utf-8-sig"
         return data.decode(charset, "replace")
     except (LookupError, ValueError, UnicodeError):
         return data.decode("utf-8-sig", "replace")
