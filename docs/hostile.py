@@ -45,7 +45,8 @@ bounds; a new kernel is clean.
 - **Memory of networks, without the system call filter.** Buffers of TCP, UDP and netlink belong to no control group of version 1
   and are bounded for the machine as a whole: where there is no filter that refuses such sockets, a kernel can fill them.
 - **Counts that only the zygote's kernels have:** inodes of their tmpfs and terminals. A kernel of the `bubblewrap` provisioner
-  can use up the machine's terminals but for the host's own reserve, while it lives.
+  can use up the machine's terminals but for the host's own reserve, while it lives; where no control group bounds it, its empty
+  files may take an eighth of the machine's memory and more in each of its three tmpfs, the system's own bound.
 - **Counts of one user.** All kernels of a host have one user there. Descriptors under way in unix sockets and watches of epoll
   are counted for it as a whole: a kernel that holds many keeps its siblings from passing descriptors on or, where memory is small
   and no control group bounds it, from watching more. For a host that is not root, that user is its own, as are its processes
