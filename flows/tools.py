@@ -80,7 +80,8 @@ class ToolOptions:
         if self.corpus is None:
             return []
         try:
-            lines = [line for line in self.corpus.read_text(encoding="utf-8").splitlines() if line.strip()]
+            # Other ends of lines than a newline may stand in a passage.
+            lines = [line for line in self.corpus.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         except (OSError, ValueError) as error:
             raise ConfigError(f"the corpus {self.corpus} cannot be read as text: {error}") from error
         found = [_passage(line, f"{self.corpus}:{number}") for number, line in enumerate(lines, 1)] if self._jsonl else lines
