@@ -30,11 +30,22 @@ def local_config(settings: PolicySettings) -> dict[str, Any] | None:
                 raise ConfigError(f"policy.path {settings.path} has no {name}; it must be a Hugging Face model folder")
         if not list(folder.glob("*.safetensors")):
             raise ConfigError(f"policy.path {settings.path} has no *.safetensors weights; export the model as safetensors")
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        return config
+        return _config(folder / "config.json")
     if _HUB_ID.fullmatch(settings.path):
         return None
     raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
+    if not isinstance(config, dict) or not isinstance(config.get("vocab_size"), int):
+        raise ConfigError(
+            f"{path} is no model's configuration: it has no vocab_size; give a model folder of Hugging Face's format"
+        )
+    return config
 
 
 def fetch(settings: PolicySettings) -> Path:
@@ -49,4 +60,5 @@ def fetch(settings: PolicySettings) -> Path:
             snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ConfigError(f"policy.path {settings.path} is no local folder and the hub did not give it: {error}") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"policy.path {settings.path} is no local folder and the hub did not give it: {reason}") from error

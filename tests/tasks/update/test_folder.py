@@ -161,6 +161,15 @@ def test_a_run_is_refused_before_it_starts(tmp_path: Path, file: str, fields: di
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"vocab_size": "many"}', "{}"])
+def test_a_configuration_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> None:
+    folder = shutil.copytree(TINY, tmp_path / "model")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json (cannot be read|is no model's)") as caught:
+        preflight(load("tiny-cpu", [f"policy.path={folder}", f"home={tmp_path}/home"]), "train")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("lost", "more", "words"), [("q_norm", "more", "lacks the weights"), ("absent", "q_proj.bias", "has no place")]
