@@ -158,7 +158,7 @@ def test_the_gradient_reaches_the_sharded_output_layer(tmp_path: Path, tied: boo
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Qwen2Config(vocab_size=update_lab.VOCAB, tie_word_embeddings=tied, num_key_value_heads=1, **sizes)
     Qwen2ForCausalLM(config).double().save_pretrained(tmp_path)
-    lm = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="eager").eval()
+    lm = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="sdpa").eval()
     ids = torch.tensor(IDS)
     full_logits = lm(input_ids=ids[None]).logits[0, :-1]
     torch.log_softmax(full_logits, dim=-1).gather(1, ids[1:, None]).sum().backward()

@@ -59,7 +59,7 @@ def test_logprobs_in_float32(policy: Path, seed: int, count: int) -> None:
 def test_loss_and_every_gradient_in_float64(policy: Path, seed: int) -> None:
     trajectories = update_lab.make_trajectories(seed, 3)
     losses, gradients = [], []
-    for kind in (TREE, "eager"):
+    for kind in (TREE, "sdpa"):
         lm = load(policy, torch.float64, kind)
         logp = tree_logprobs(lm, trajectories) if kind == TREE else torch.cat([naive_logprobs(lm, each) for each in trajectories])
         advantage = torch.from_numpy(np.random.default_rng(seed).uniform(0.5, 1.5, len(logp)))  # one sign: nothing cancels
