@@ -187,6 +187,6 @@ attempt("namespace", system, 56, 0x20000000 | signal.SIGCHLD, 0, 0, 0, 0)
 """
     assert victim.refused(code) == 3
     orphans = (
-        "for _ in range(20):\n    if os.fork() == 0:\n        if os.fork(): os._exit(0)\n        os._exit(0)\nprint('zombies')"
+        "for _ in range(10):\n    if os.fork() == 0:\n        if os.fork(): os._exit(0)\n        os._exit(0)\nprint('zombies')"
     )
     assert victim.text(orphans) == "zombies\n"
