@@ -5,12 +5,16 @@ append, and it is checked: a probe conversation glued together must be what the 
 system, then users and assistants in any order. Where a template is not append-only, an earlier turn is kept as it was sampled:
 
 - Qwen3 drops the thinking of earlier turns, and shows an empty think block before a last turn that did not think;
-- DeepSeek-R1 drops the thinking of earlier turns;
+- DeepSeek-R1 and Qwen3.6 drop the thinking of earlier turns, also the begun block that stands before every answer;
+- Llama 3 takes white space off the ends of earlier turns;
 - with `enable_thinking: false` Qwen3 opens an answer with an empty think block and leaves it out of earlier turns.
 
 What depends on the first message (Qwen2.5's own system prompt when there is none, the dates of Llama 3.1 and later) is settled by
 always having a system message. No clock is given to the template, so the date a Llama is told is the template's fixed one, or the
 argument `date_string`.
+
+The package `renderers` does this by a hand-written class for each family. It has none for Qwen2.5, and tokenises a message with
+the control tokens in it, so that a page could end a turn.
 """
 
 import json
