@@ -145,8 +145,8 @@ def _parse(data: bytes) -> tuple[int, str, dict[str, Any] | None]:
         number, name, arguments = request["id"], request["name"], request["arguments"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0, "", None
-    if not (isinstance(number, int) and isinstance(name, str) and isinstance(arguments, dict)):
-        return 0, "", None
+    if not isinstance(number, int) or not isinstance(name, str) or not isinstance(arguments, dict):
+        return number if isinstance(number, int) else 0, "", None
     return number, name[:100], arguments
 
 

@@ -48,9 +48,10 @@ def test_a_call_brings_its_answer(lab: Lab) -> None:
 
 def test_what_fails_on_the_host_is_a_runtime_error_in_the_cell(lab: Lab) -> None:
     cells = ("host_call('nope', {})", "host_call('odd', {})", "host_call('big', {})", "host_call('echo', {'a': object()})")
-    cells += ("host_call('slow', {})", "host_call('echo', {'a': 'x' * 5_000_000})", "host_call('add', {'a': 1, 'b': 2})")
+    cells += ("host_call('slow', {})", "host_call('echo', {'a': 'x' * 5_000_000})", "host_call('add', [1, 2])")
+    cells += ("host_call('add', {'a': 1, 'b': 2})",)
     *failed, fine = lab.cells(*cells, tools=TOOLS, call_timeout_s=0.5)
-    said = ("there is no tool 'nope'", "not JSON", "bytes", "not JSON", "no answer within 0.5 s", "bytes")
+    said = ("there is no tool 'nope'", "not JSON", "bytes", "not JSON", "no answer within 0.5 s", "bytes", "the request is not")
     for done, part in zip(failed, said, strict=True):
         assert (done.status, done.outputs[-1].ename) == ("error", "RuntimeError"), done
         assert part in done.outputs[-1].evalue
