@@ -188,11 +188,11 @@ def test_long_requests_are_paced_as_many() -> None:
     async def run() -> list[int]:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        broker = Broker(SandboxSettings(calls_per_s=10))
+        broker = Broker(SandboxSettings(calls_per_s=4))
         broker.tools = TOOLS
         loop, made = asyncio.get_running_loop(), []
         serving = asyncio.create_task(broker.serve(ours))
-        # Long ones are waited for: 60 calls' worth each, a burst of ten is free.
+        # Long ones are waited for: 14 calls' worth each, more than three seconds, and a burst of four is free.
         for count, value in ((3, "short"), (4, "x" * 900_000)):
             for number in range(count):
                 sending = asyncio.create_task(loop.sock_sendall(theirs, request(number, value)))
