@@ -29,7 +29,7 @@ from sandbox.settings import SandboxSettings
 
 async def main():
     settings = SandboxSettings(provisioner=sys.argv[1], warm=int(sys.argv[2]), max_live=4)
-    daemon = "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(1000)\\ntime.sleep(0.05)"
+    daemon = f"import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(1000)\\ntime.sleep({sys.argv[3]})"
     print("imported", flush=True)
     async with KernelPool(settings) as pool:
         print("entered", flush=True)
@@ -102,8 +102,8 @@ def moment(dice: random.Random) -> tuple[int, float]:
 def kill(provisioner: str, victims: str, number: int, lines: int, delay: float) -> None:
     """Start a holder and kill it at that moment."""
     # A sandbox that is just being started cannot stand the end of its own part on the host together with the host's.
-    warm = 2 if victims == "host" else 0
-    with subprocess.Popen([sys.executable, "-c", HOLDER, provisioner, str(warm)], stdout=subprocess.PIPE) as holder:
+    warm, seconds = ("2", "0.05") if victims == "host" else ("0", "1000")
+    with subprocess.Popen([sys.executable, "-c", HOLDER, provisioner, warm, seconds], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         for _ in range(lines):
             holder.stdout.readline()
