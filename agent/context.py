@@ -227,7 +227,7 @@ class Context:
 
     def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
         message = Message("user", text, images, tag)
-        return Part(kind, array("i", self._tokenizer.message("user", message.text)), message)
+        return Part(kind, array("i", self._tokenizer.message("user", message.text) + self._tokenizer.pictures(images)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Hang the action off this step's tail, ids as the engine returned them."""

@@ -6,6 +6,7 @@ and cannot end a turn.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,9 @@ class Renderer(Protocol):
 
     def message(self, role: Role, text: str) -> list[int]:
         """A whole turn of text that was not sampled."""
+
+    def pictures(self, images: Sequence[bytes]) -> list[int]:
+        """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
 
     def generation_prompt(self) -> list[int]:
         """What stands before a sampled action."""
@@ -134,6 +138,9 @@ class ChatTokenizer:
         turn = self._turns[role]
         shown = text.strip() if turn.strips else text
         return [*turn.head, *self._plain.encode(turn.lead + shown + turn.trail, add_special_tokens=False).ids, *turn.tail]
+
+    def pictures(self, images: Sequence[bytes]) -> list[int]:
+        return []
 
     def generation_prompt(self) -> list[int]:
         return list(self._opening)

@@ -157,7 +157,7 @@ async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling,
             sees_images=endpoint.sees_images,
             seeded=endpoint.seeded,
         )
-        return ChatPolicy(client, chat, sampling, agent.thinking), EstimatingRenderer()
+        return ChatPolicy(client, chat, sampling, agent.thinking), EstimatingRenderer(endpoint.sees_images)
     if endpoint.sees_images:
         raise ConfigError(
             f"--sees-images is for chat APIs, and {endpoint.url} is spoken to in token ids; "

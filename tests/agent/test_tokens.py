@@ -58,3 +58,10 @@ def test_without_a_tokenizer_ids_are_unknown_and_their_number_an_estimate(text: 
     assert len(history) == len(sampled) + 4
     assert set(history) == {UNKNOWN}
     assert len(ESTIMATE.generation_prompt()) < 4
+
+
+def test_pictures_take_room_where_they_are_sent() -> None:
+    picture, forged = (bytes(16) + size.to_bytes(4, "big") * 2 for size in (600, 2**31))
+    assert len(EstimatingRenderer(sees_images=True).pictures([picture, picture])) == 2 * (4 + 480)
+    assert len(EstimatingRenderer(sees_images=True).pictures([forged])) == 16_384
+    assert EstimatingRenderer().pictures([picture]) == SHIPPED.pictures([picture]) == []
