@@ -188,3 +188,17 @@ def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_nothing(home: P
     assert "Traceback" not in done.stderr
     assert not (home / "storage/runs/broken").exists()
     assert left_over("broken") == []
+
+
+@pytest.mark.long
+def test_a_run_that_publishes_adapters_goes_on_with_other_ranks(home: Path) -> None:
+    lora = ["update.lora.rank=4", "update.lora.publish=adapter", "update.lr=3e-3", "rollout.prompts=4", "evaluate.questions=4"]
+    for updates in (1, 2):
+        line = command(home, "adapters", *lora, f"iterations={updates}", f"update.workers={updates}")
+        done = subprocess.run(line, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+    records = [Path(home, "storage/runs/adapters/iterations", f"{number:06d}", "record.json") for number in range(2)]
+    first, second = (json.loads(record.read_text())["metrics"] for record in records)
+    assert second["update/kl"] > first["update/kl"] == 0  # the second round was sampled by an adapter
+    for metrics in (first, second):
+        assert max(metrics["publish/canary_error"], metrics["mismatch/logprob_max_abs"]) < 1e-3
