@@ -48,9 +48,19 @@ def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
         for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return asyncio.run(cancel_on_term(work))
+        return _ended_alike(work)
     finally:
         server.stop()
+
+
+def _ended_alike(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `work`. While a flow runs Prefect makes an exception of its own of SIGTERM; it, too, ends as Ctrl-C does."""
+    from prefect.exceptions import TerminationSignal  # reads the environment
+
+    try:
+        return asyncio.run(cancel_on_term(work))
+    except TerminationSignal:
+        raise KeyboardInterrupt from None
 
 
 app.command()(agent)

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -91,6 +92,13 @@ def start(settings: RaySettings, log_dir: Path) -> None:
     except Exception as error:
         stop()
         raise ServerError(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def give_back_sigterm() -> None:
+    """To be called in the main thread after `start`: Ray makes of SIGTERM a crash, where Python's own handler was."""
+    handler = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, handler)
+    signal.siginterrupt(signal.SIGTERM, False)
 
 
 def stop() -> None:

@@ -142,6 +142,7 @@ async def evaluation_parts(config: RunConfig, model: Path, version: str, corpus:
 async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
     stack.callback(ray_cluster.stop)
     await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
+    ray_cluster.give_back_sigterm()
 
 
 U = TypeVar("U")
