@@ -148,6 +148,14 @@ class PreparedKernel(IPythonKernel):
         restore_in_children()
         bound_displays(self.shell, DirectStream.limit)
 
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""
+        try:
+            await super().execute_request(stream, ident, parent)
+        except KeyboardInterrupt:
+            content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
+            self.session.send(stream, "execute_reply", content, parent, ident=ident)
+
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""
         self.shell.exit_now = False

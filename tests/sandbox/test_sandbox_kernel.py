@@ -51,7 +51,8 @@ def test_no_time_at_all_is_a_time_too(lab: Lab) -> None:
     async def body(kernel: SandboxKernel) -> str:
         return (await kernel.execute("import time; time.sleep(1)", timeout=0)).status
 
-    assert lab.with_kernel(body) == "timeout"
+    # An interrupt that comes before the code may be lost to a stock kernel, which is then killed.
+    assert lab.with_kernel(body) in {"timeout", "dead"}
 
 
 def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -> None:
