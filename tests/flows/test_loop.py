@@ -149,7 +149,7 @@ def test_a_stopped_run_leaves_no_process(home: Path, storage: Storage, number: s
     )
     assert process.stderr
     for line in process.stderr:
-        if line.startswith("iteration"):
+        if line.startswith("evaluation"):
             break
     time.sleep(1.0)
     process.send_signal(number)
@@ -163,7 +163,7 @@ def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
     process = subprocess.Popen(command(home, "killed", "iterations=50"), stderr=subprocess.PIPE, text=True, env=mark("killed"))
     assert process.stderr
     for line in process.stderr:
-        if line.startswith("iteration"):
+        if line.startswith("evaluation"):
             break
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=10)

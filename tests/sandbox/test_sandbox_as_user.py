@@ -11,17 +11,25 @@ import pytest
 
 _UID = 1000
 _CHECKOUT = Path(__file__).parents[2]
-_TESTS = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", "tests/sandbox/test_sandbox_pool.py"]
+_POOL = "tests/sandbox/test_sandbox_pool.py"
+_ALL = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", _POOL]
 
 
 @pytest.mark.timeout(900)
-def test_hostile_cells_meet_the_same_walls_as_an_ordinary_user() -> None:
+@pytest.mark.parametrize(
+    "tests",
+    [
+        pytest.param(["tests/hostile", _POOL, "-k", "zygote or pool"], id="zygote"),
+        pytest.param(_ALL, id="all", marks=pytest.mark.long),
+    ],
+)
+def test_hostile_cells_meet_the_same_walls_as_an_ordinary_user(tests: list[str]) -> None:
     if os.geteuid() != 0:
         pytest.skip("this is an ordinary user already: these tests have been run so")
     home = tempfile.mkdtemp(prefix="nbrl-user-")
     os.chown(home, _UID, _UID)
     try:
-        command = [sys.executable, str(Path(__file__).with_name("as_user.py")), str(_UID), str(_CHECKOUT), home, *_TESTS]
+        command = [sys.executable, str(Path(__file__).with_name("as_user.py")), str(_UID), str(_CHECKOUT), home, *tests]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert " passed" in done.stdout

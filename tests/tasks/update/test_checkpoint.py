@@ -110,8 +110,11 @@ def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("event", "path"),
-    [("open", ".partial/state/__0_0.distcp"), ("open", ".partial/result.json"), ("os.rename", "/out")],
-    ids=["in the state", "before the result", "before the name"],
+    [
+        pytest.param("open", ".partial/state/__0_0.distcp", id="in the state"),
+        pytest.param("open", ".partial/result.json", id="before the result", marks=pytest.mark.long),
+        pytest.param("os.rename", "/out", id="before the name"),
+    ],
 )
 def test_a_kill_leaves_nothing_of_the_name_and_the_order_can_be_done_again(
     policy: Path, tmp_path: Path, event: str, path: str

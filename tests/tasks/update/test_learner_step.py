@@ -17,6 +17,7 @@ def run(*flags: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long
 def test_all_three_report_the_same_losses() -> None:
     pytest.importorskip("trl")
     found = run("--rows", "2")  # refuses to report when they do not
@@ -24,6 +25,7 @@ def test_all_three_report_the_same_losses() -> None:
     assert found["ratio_trl"] > 0
 
 
+@pytest.mark.long
 def test_the_share_of_the_peak_is_that_of_the_models_operations() -> None:
     found = run("--alone", "--peak-tflops", "0.5")
     assert found["model_flops_utilisation"] == pytest.approx(found["model_tflops_s"] / 0.5, abs=1e-4)

@@ -151,7 +151,7 @@ def sharded_gradients(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_gradient_reaches_the_sharded_output_layer(tmp_path: Path, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprob, "LOGITS_AT_ONCE", {"cpu": 7 * len(IDS)})
     torch.manual_seed(3)
