@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -95,10 +96,10 @@ def start(settings: RaySettings, log_dir: Path) -> None:
 
 
 def give_back_sigterm() -> None:
-    """To be called in the main thread after `start`: Ray makes of SIGTERM a crash, where Python's own handler was."""
-    handler = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, handler)
-    signal.siginterrupt(signal.SIGTERM, False)
+    """After `start`: Ray makes of SIGTERM a crash, where Python's own handler was. Only the main thread can set one."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.siginterrupt(signal.SIGTERM, False)
 
 
 def stop() -> None:
