@@ -14,20 +14,25 @@ from torch.nn.functional import pad
 
 from tasks.update.tree import Bools, Ints
 
-BLOCK = 128  # tokens; lengths are padded to multiples of it, so that one compiled kernel serves them all
+BLOCK = 128  # tokens
+LEAST_HEAD = 16  # numbers a head has in the compiled kernel; zeros fill smaller ones
 
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """FlexAttention for any number of tokens. Where it is not compiled it holds all scores at once."""
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    """FlexAttention. Where it is not compiled it holds all scores at once.
+
+    It is compiled for the first length, and for all lengths when a second one comes, each with and without gradients.
+    """
+    return torch.compile(flex_attention, fullgraph=True)
 
 
 class BlockAttention:
     """The attention of one tree. Not a dataclass or another container, so that FSDP hands it on as it is."""
 
     def __init__(self, end_T: Ints, device: torch.device) -> None:
-        self._padding = -len(end_T) % BLOCK
+        # To whole blocks and two at least: torch would compile once more for a single block.
+        self._padding = max(-len(end_T) % BLOCK, 2 * BLOCK - len(end_T))
         # padding attends to itself, and nothing attends to it
         end_P = np.concatenate([end_T, np.arange(len(end_T), len(end_T) + self._padding) + 1])
         self.mask = block_mask(end_P, device)
@@ -37,9 +42,12 @@ class BlockAttention:
 
     def attend(self, query_1HTD: Tensor, key_1GTD: Tensor, value_1GTD: Tensor, scaling: float) -> Tensor:
         """[1, T, H, D] of H query heads on G key-value heads."""
-        query, key, value = (pad(each, (0, 0, 0, self._padding)) for each in (query_1HTD, key_1GTD, value_1GTD))
+        tokens, size = query_1HTD.shape[2:]
+        fill = (0, max(0, LEAST_HEAD - size), 0, self._padding)
+        wide = (pad(each, fill) for each in (query_1HTD, key_1GTD, value_1GTD))
+        query, key, value = (each.contiguous() for each in wide)  # whether padded or not, or it would be compiled for both
         out_1HPD = self._kernel(query, key, value, block_mask=self.mask, scale=scaling, enable_gqa=True)
-        out_1THD: Tensor = out_1HPD[:, :, : query_1HTD.shape[2]].transpose(1, 2).contiguous()
+        out_1THD: Tensor = out_1HPD[:, :, :tokens, :size].transpose(1, 2).contiguous()
         return out_1THD
 
 
