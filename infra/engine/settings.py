@@ -125,7 +125,10 @@ def command(settings: EngineSettings, model_path: Path, port: int, seed: int, ro
 
 
 def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:
-    """The engine's variables on top of `base`. `gpu`: the first GPU of this engine, None on CPU."""
+    """The engine's variables on top of `base`. `gpu`: how many GPUs the engines before this one took, None on CPU.
+
+    Engines take GPUs from the last on, since Ray gives the learner the first: they share one only where there are too few.
+    """
     variables = dict(base)
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
         variables.pop(name, None)  # the engine has its own environment; without byte code its imports take half as long again
@@ -146,7 +149,8 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
         }
     elif gpu is not None:
         visible = base.get("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(gpus()))).split(",")
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpu : gpu + settings.tensor_parallel])
+        end = len(visible) - gpu
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[max(0, end - settings.tensor_parallel) : end])
     return variables
 
 

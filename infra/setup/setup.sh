@@ -19,7 +19,12 @@ if ! command -v bwrap >/dev/null; then
   fi
 fi
 
-stamp=$(cat pyproject.toml uv.lock infra/engine/environment/uv.lock infra/setup/setup.sh | sha256sum | cut -d' ' -f1)
+gpu=
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=1; fi
+engine=infra/engine/environment
+if [ -n "$gpu" ]; then engine=infra/engine/cuda; fi
+
+stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/setup.sh; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
 made .venv && made .venv-engine && exit 0
 
@@ -32,31 +37,33 @@ fi
 
 # The CPU build of torch: wherever pip is configured to look, else the PyTorch project's own index; with an NVIDIA GPU, the CUDA build.
 torch_flags=(--no-deps)
-gpu=
-if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-  gpu=1
+if [ -n "$gpu" ]; then
   torch_flags=()
 else
   links=${UV_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
   if [ -n "$links" ]; then torch_flags+=(--find-links "$links"); else torch_flags+=(--index https://download.pytorch.org/whl/cpu); fi
 fi
 
-# environment <folder> <project> <extra uv sync flags…>
-environment() {
+# synced <folder> <project> <uv sync flags…>
+synced() {
   local folder=$1 project=$2; shift 2
-  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --compile-bytecode --no-install-package torch --python "$python" --project "$project" "$@"
-  "$folder/bin/python" -c 'import torch' 2>/dev/null || uv pip install --quiet --compile-bytecode --python "$folder/bin/python" torch==2.13.0 "${torch_flags[@]}"
-  "$folder/bin/python" -c 'import torch' || die "torch does not import in $folder; remove the folder and run again."
+  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --compile-bytecode --python "$python" --project "$project" "$@"
+}
+# with_torch <folder>: the locks leave it out, since they cannot say which build
+with_torch() {
+  "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null ||
+    uv pip install --quiet --compile-bytecode --python "$1/bin/python" --reinstall-package torch torch==2.13.0 "${torch_flags[@]}"
+  "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
 say "making .venv (main)"
-environment .venv . --all-extras
+synced .venv . --all-extras --no-install-package torch
+with_torch .venv
 say "making .venv-engine (SGLang)"
 if [ -n "$gpu" ]; then
-  # The lock leaves out what only GPUs need; with one, SGLang's own pins decide.
-  [ -d .venv-engine ] || uv venv --quiet --python "$python" .venv-engine
-  uv pip install --quiet --python .venv-engine/bin/python sglang==0.5.15
+  synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
 else
-  environment .venv-engine infra/engine/environment
+  synced .venv-engine "$engine" --no-install-package torch
+  with_torch .venv-engine
 fi
 echo "$stamp" >.venv-engine/.nbrl-setup
 echo "$stamp" >.venv/.nbrl-setup

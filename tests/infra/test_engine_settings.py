@@ -51,7 +51,9 @@ def test_on_gpus(model: Path) -> None:
     assert "--device cuda --dtype bfloat16 --tp-size 2 " in text
     assert "torch_native" not in text
     variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2)
-    assert variables["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert variables["CUDA_VISIBLE_DEVICES"] == "4,5"
+    first = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 0)
+    assert first["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert "SGLANG_USE_CPU_ENGINE" not in variables
 
 
