@@ -24,7 +24,7 @@ if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=1
 engine=infra/engine/environment
 if [ -n "$gpu" ]; then engine=infra/engine/cuda; fi
 
-stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/setup.sh; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
+stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
 made .venv && made .venv-engine && exit 0
 
@@ -35,13 +35,14 @@ if ! command -v uv >/dev/null; then
   PATH="$PWD/.venv-uv/bin:$PATH"
 fi
 
-# The CPU build of torch: wherever pip is configured to look, else the PyTorch project's own index; with an NVIDIA GPU, the CUDA build.
-torch_flags=(--no-deps)
+# The build of torch that suits the machine, of which the locks say the version alone. For a CPU: wherever pip is configured to look, else
+# the PyTorch project's own index.
 if [ -n "$gpu" ]; then
-  torch_flags=()
+  torch=(--requirement infra/setup/torch-cuda.txt)
 else
+  torch=(torch==2.13.0)
   links=${UV_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
-  if [ -n "$links" ]; then torch_flags+=(--find-links "$links"); else torch_flags+=(--index https://download.pytorch.org/whl/cpu); fi
+  if [ -n "$links" ]; then torch+=(--find-links "$links"); else torch+=(--index https://download.pytorch.org/whl/cpu); fi
 fi
 
 # synced <folder> <project> <uv sync flags…>
@@ -49,10 +50,9 @@ synced() {
   local folder=$1 project=$2; shift 2
   UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --compile-bytecode --python "$python" --project "$project" "$@"
 }
-# with_torch <folder>: the locks leave it out, since they cannot say which build
 with_torch() {
   "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null ||
-    uv pip install --quiet --compile-bytecode --python "$1/bin/python" --reinstall-package torch torch==2.13.0 "${torch_flags[@]}"
+    uv pip install --quiet --compile-bytecode --no-deps --python "$1/bin/python" --reinstall-package torch "${torch[@]}"
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
 say "making .venv (main)"

@@ -120,7 +120,7 @@ def test_a_kill_leaves_nothing_of_the_name_and_the_order_can_be_done_again(
     policy: Path, tmp_path: Path, event: str, path: str
 ) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
-    child = mp.get_context("spawn").Process(target=die, args=(str(tmp_path / "store"), policy, order, event, path))
+    child = mp.get_context("forkserver").Process(target=die, args=(str(tmp_path / "store"), policy, order, event, path))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL

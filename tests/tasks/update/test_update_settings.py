@@ -79,7 +79,12 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
         ["update.lr_schedule=cosine", "update.lr_decay_steps=100"],
         ["update.lora={}"],
         ["update.lora.rank=8", "update.lora.alpha=8", "update.lora.target_modules=[q_proj, v_proj]"],
-        ["update.offload=[optimizer, reference]", "update.activation_checkpointing=true", "update.deterministic=true"],
+        [
+            "update.device=auto",
+            "update.offload=[optimizer, reference]",
+            "update.activation_checkpointing=true",
+            "update.deterministic=true",
+        ],
     ],
 )
 def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[str]) -> None:

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,14 @@ def _rank(rank: int, world: int, store: str, work: Callable[..., Any], arguments
         dist.destroy_process_group()
 
 
+# Ranks are forked from one process that has imported what takes seconds, and that ends with this one.
+set_forkserver_preload(["transformers.models.qwen3.modeling_qwen3", "tasks.update.learner"])
+
+
 def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> Any:
     """Run `work` on that many gloo ranks, each a process; what rank 0 returned."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "out")
-        mp.spawn(_rank, args=(world, os.path.join(folder, "store"), work, arguments, out), nprocs=world)
+        given = (world, os.path.join(folder, "store"), work, arguments, out)
+        mp.start_processes(_rank, args=given, nprocs=world, start_method="forkserver")
         return torch.load(out, weights_only=False)
