@@ -20,11 +20,11 @@ LEAST_HEAD = 16  # numbers a head has in the compiled kernel; zeros fill smaller
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """FlexAttention. Where it is not compiled it holds all scores at once.
+    """FlexAttention for any number of tokens, compiled once with and once without gradients.
 
-    It is compiled for the first length, and for all lengths when a second one comes, each with and without gradients.
+    Where it is not compiled it holds all scores at once.
     """
-    return torch.compile(flex_attention, fullgraph=True)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 class BlockAttention:
