@@ -7,8 +7,8 @@ longest one.
 
 The model is a Qwen3 with random weights, small enough for two cores, in which linear layers, attention and head stand to each
 other as in Qwen3-0.6B. The three ways take turns. Speedups are of processor seconds (`*_cpu_s`), on which other work on the
-machine tells least; `*_s` are wall seconds. `max_grad_diff` is the largest over the parameters of |tree - per step| / |per step|,
-norms of the whole parameter.
+machine tells least, and on a GPU, which is taken where there is one, of wall seconds (`*_s`). `max_grad_diff` is the largest
+over the parameters of |tree - per step| / |per step|, norms of the whole parameter.
 """
 
 # ruff: noqa: N806 - suffixes of tensor names are shapes
@@ -37,6 +37,7 @@ from tasks.update.tree import Example, Forest
 
 VOCABULARY = 2712  # for each layer: the head then has 0.35 of the layers' weights, as in Qwen3-0.6B
 PROMPT, SAMPLED, OBSERVED, TAIL = 2000, 150, 250, 100
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Gradients = dict[str, Tensor]
 
 
@@ -53,7 +54,7 @@ def make_model(layers: int) -> PreTrainedModel:
         max_position_embeddings=40_960,
         tie_word_embeddings=True,
     )
-    return Qwen3ForCausalLM(config).eval()
+    return Qwen3ForCausalLM(config).eval().to(DEVICE)
 
 
 def make_group(rollouts: int, steps: int, scale: float, vocabulary: int) -> list[Example]:
@@ -102,7 +103,7 @@ def tree_loss(lm: PreTrainedModel, examples: list[Example], budget: int) -> int:
     (micro_batches,) = deal(forest, range(len(forest.actions)), 1, budget, cost_of(lm)).hands
     forwarded = 0
     for actions in micro_batches:
-        micro = to_device(forest.pack(actions), torch.device("cpu"))
+        micro = to_device(forest.pack(actions), DEVICE)
         logp_N = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
         (-(micro.advantage_N.float() * logp_N).sum() / forest.targets).backward()
         forwarded += len(micro.input_ids_T)
@@ -118,13 +119,13 @@ def sequence_loss(lm: PreTrainedModel, examples: list[Example], rows: int) -> in
     for first in range(0, len(wanted), rows):
         several = wanted[first : first + rows]
         width = longest if rows > 1 else len(several[0][0])
-        input_ids_BL = torch.tensor([[0] * (width - len(ids)) + ids for ids, _, _ in several])
-        mask_BL = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _, _ in several])
+        input_ids_BL = torch.tensor([[0] * (width - len(ids)) + ids for ids, _, _ in several], device=DEVICE)
+        mask_BL = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids, _, _ in several], device=DEVICE)
         padding = {"attention_mask": mask_BL, "position_ids": (mask_BL.cumsum(1) - 1).clamp(min=0)} if rows > 1 else {}
         logits_BNV = lm(input_ids=input_ids_BL, use_cache=False, logits_to_keep=count + 1, **padding).logits[:, :-1]
         target_BN = input_ids_BL[:, -count:]
         logp_BN = logits_BNV.gather(2, target_BN[:, :, None])[:, :, 0] - logits_BNV.logsumexp(2)
-        advantage_B = torch.tensor([advantage for _, _, advantage in several])
+        advantage_B = torch.tensor([advantage for _, _, advantage in several], device=DEVICE)
         (-(advantage_B[:, None] * logp_BN).sum() / total).backward()
         forwarded += input_ids_BL.numel()
     return forwarded
@@ -136,6 +137,8 @@ def measured(lm: PreTrainedModel, attention: str, work: Callable[[], int]) -> tu
     lm.zero_grad(set_to_none=True)
     began, began_cpu = time.perf_counter(), time.process_time()
     tokens = work()
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
     seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     return seconds, cpu, tokens, {name: each.grad for name, each in lm.named_parameters() if each.grad is not None}
 
@@ -144,7 +147,9 @@ def largest_difference(found: Gradients, expected: Gradients) -> float:
     return max(float(torch.linalg.norm(found[name] - each) / torch.linalg.norm(each)) for name, each in expected.items())
 
 
-def processor() -> str:
+def hardware() -> str:
+    if DEVICE.type == "cuda":
+        return f"1 {torch.cuda.get_device_name()}"
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     return f"{os.cpu_count()} cores {name}"
@@ -175,8 +180,10 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
             cpu[name].append(worked)
         difference = max(difference, largest_difference(gradients["tree"], gradients["per_step"]))
 
+    compared = seconds if DEVICE.type == "cuda" else cpu
+
     def speedup(other: str) -> float:
-        return round(statistics.median(b / a for a, b in zip(cpu["tree"], cpu[other], strict=True)), 2)
+        return round(statistics.median(b / a for a, b in zip(compared["tree"], compared[other], strict=True)), 2)
 
     return {
         "scale": given.scale,
@@ -194,7 +201,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         "layers": given.layers,
         "padded_rows": given.rows,
         "threads": torch.get_num_threads(),
-        "machine": processor(),
+        "machine": hardware(),
         "load": round(os.getloadavg()[0], 1),
     }
 
