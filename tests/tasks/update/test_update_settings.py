@@ -95,13 +95,15 @@ def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[s
 
 def test_devices_are_those_that_every_rank_can_have() -> None:
     assert on_cuda(UpdateSettings(workers=2), gpus=2)
-    assert not on_cuda(UpdateSettings(workers=2), gpus=1)
+    assert not on_cuda(UpdateSettings(workers=2), gpus=0)
+    with pytest.raises(UpdateError, match="lower update.workers, or set update.device to cpu"):
+        on_cuda(UpdateSettings(workers=2), gpus=1)
     assert not on_cuda(UpdateSettings(workers=2, device="cpu"), gpus=2)
     assert on_cuda(UpdateSettings(workers=2, device="cuda"), gpus=0)  # Ray waits for them: a cluster may grow
 
 
 def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
     settings = UpdateSettings(workers=2, offload=("optimizer", "reference"))
-    with pytest.raises(UpdateError, match="runs on the CPU: 1 GPUs"):
-        on_cuda(settings, gpus=1)
+    with pytest.raises(UpdateError, match="runs on the CPU: 0 GPUs"):
+        on_cuda(settings, gpus=0)
     assert on_cuda(settings, gpus=2)
