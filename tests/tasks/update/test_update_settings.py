@@ -96,7 +96,7 @@ def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[s
 def test_devices_are_those_that_every_rank_can_have() -> None:
     assert on_cuda(UpdateSettings(workers=2), gpus=2)
     assert not on_cuda(UpdateSettings(workers=2), gpus=0)
-    with pytest.raises(UpdateError, match="lower update.workers, or set update.device to cpu"):
+    with pytest.raises(UpdateError, match=r"lower update\.workers, or set update\.device to cpu"):
         on_cuda(UpdateSettings(workers=2), gpus=1)
     assert not on_cuda(UpdateSettings(workers=2, device="cpu"), gpus=2)
     assert on_cuda(UpdateSettings(workers=2, device="cuda"), gpus=0)  # Ray waits for them: a cluster may grow
