@@ -94,7 +94,7 @@ def _gpu(settings: EngineSettings) -> str:
         raise WrongError(
             f"the engines need {needed} GPUs, this machine has {gpus()}", "lower engine.count or engine.tensor_parallel"
         )
-    return f"{gpus()} NVIDIA GPUs" if gpus() else "none: engine and training run on the CPU"
+    return f"{gpus()} of NVIDIA" if gpus() else "none: engine and training run on the CPU"
 
 
 def _ray() -> str:

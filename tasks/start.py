@@ -71,7 +71,8 @@ async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: 
 
 
 async def _learner(stack: AsyncExitStack, config: RunConfig, model: Path, scratch: Path) -> LearnerHandle:
-    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"))
+    grows = config.ray.address is not None  # a cluster that others keep may add machines
+    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), grows)
     stack.callback(learner.stop, LEARNER_STOP_S)
     await learner.ready()
     return learner

@@ -4,20 +4,21 @@ from tasks.update.errors import UpdateError
 from tasks.update.settings import UpdateSettings
 
 
-def on_cuda(settings: UpdateSettings, gpus: float) -> bool:
-    """Whether every rank takes one of the Ray cluster's `gpus`.
+def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
+    """Whether every rank takes one of the Ray cluster's `gpus`; more can come only where the cluster `grows`.
 
-    Raises UpdateError for settings that only act beside a GPU, and where auto would leave GPUs idle because they are too few.
+    Raises UpdateError for settings that only act beside a GPU, and where ranks would wait for GPUs in vain or leave them idle.
     """
-    if settings.device == "auto" and 0 < gpus < settings.workers:
+    if settings.device == "cpu" or (settings.device == "auto" and not gpus):
+        if settings.offload:
+            raise UpdateError(
+                f"update.offload {', '.join(settings.offload)} moves state from a GPU to the host, "
+                "but the learner runs on the CPU: leave it out, or add GPUs"
+            )
+        return False
+    if gpus < settings.workers and not (grows and settings.device == "cuda"):
         raise UpdateError(
             f"update.workers {settings.workers} need a GPU each, and there are {gpus:g}: lower update.workers, "
             f"or set update.device to cpu"
         )
-    cuda = settings.device == "cuda" or (settings.device == "auto" and gpus > 0)
-    if settings.offload and not cuda:
-        raise UpdateError(
-            f"update.offload {', '.join(settings.offload)} moves state from a GPU to the host, but the learner runs on the CPU: "
-            f"{gpus:g} GPUs for update.workers {settings.workers}; leave it out, or add GPUs"
-        )
-    return cuda
+    return True

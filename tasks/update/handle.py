@@ -33,13 +33,15 @@ class LearnerHandle:
         self._mailbox, self._run = mailbox, run
 
     @classmethod
-    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str) -> Self:
+    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, grows: bool = False) -> Self:
         """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
+
+        Where the cluster `grows`, ranks wait for GPUs that it does not have yet.
 
         Raises UpdateError when `model_path` is not a model folder, or the settings do not suit the cluster's devices.
         """
         check_model(model_path)
-        cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0))
+        cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
         threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda), daemon=True).start()

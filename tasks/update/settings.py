@@ -97,7 +97,7 @@ class UpdateSettings(_Closed):
     workers: int = Field(2, ge=1, description="data-parallel ranks; the weights are sharded over them")
     threads_per_worker: int = Field(1, ge=1, description="CPU threads of one worker's tensor operations")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto takes CUDA where the Ray cluster has GPUs, one for each worker"
+        "auto", description="auto takes CUDA where the Ray cluster has GPUs; each worker then needs one"
     )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the forward and backward pass; bfloat16 keeps float32 master weights"

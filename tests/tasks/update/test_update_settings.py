@@ -94,16 +94,21 @@ def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[s
 
 
 def test_devices_are_those_that_every_rank_can_have() -> None:
-    assert on_cuda(UpdateSettings(workers=2), gpus=2)
-    assert not on_cuda(UpdateSettings(workers=2), gpus=0)
-    with pytest.raises(UpdateError, match=r"lower update\.workers, or set update\.device to cpu"):
-        on_cuda(UpdateSettings(workers=2), gpus=1)
+    two, cuda = UpdateSettings(workers=2), UpdateSettings(workers=2, device="cuda")
+    assert on_cuda(two, gpus=2)
+    assert not on_cuda(two, gpus=0)
     assert not on_cuda(UpdateSettings(workers=2, device="cpu"), gpus=2)
-    assert on_cuda(UpdateSettings(workers=2, device="cuda"), gpus=0)  # Ray waits for them: a cluster may grow
+    assert on_cuda(cuda, gpus=2)
+    assert on_cuda(cuda, gpus=0, grows=True)
+    for settings, gpus, grows in ((two, 1, False), (two, 1, True), (cuda, 1, False), (cuda, 0, False)):
+        with pytest.raises(
+            UpdateError, match=r"need a GPU each, and there are .: lower update\.workers, or set update\.device to cpu"
+        ):
+            on_cuda(settings, gpus, grows)
 
 
 def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
     settings = UpdateSettings(workers=2, offload=("optimizer", "reference"))
-    with pytest.raises(UpdateError, match="runs on the CPU: 0 GPUs"):
+    with pytest.raises(UpdateError, match="runs on the CPU: leave it out, or add GPUs"):
         on_cuda(settings, gpus=0)
     assert on_cuda(settings, gpus=2)
