@@ -12,6 +12,7 @@ from agent.settings import AgentSettings
 from agent.tokens import ChatTokenizer
 from agent.tools.library import own_tool
 from infra.engine.settings import EngineSettings
+from infra.gpu import gpus
 from infra.ray_cluster import RaySettings
 from infra.storage import StorageSettings
 from infra.tracking import TrackingSettings
@@ -24,6 +25,7 @@ from tasks.policy import PolicySettings, local_config
 from tasks.reward.settings import RewardSettings
 from tasks.rollout.settings import RolloutSettings
 from tasks.select.settings import SelectSettings
+from tasks.update.devices import on_cuda
 from tasks.update.errors import UpdateError
 from tasks.update.folder import check_model, check_targets
 from tasks.update.settings import RatioLoss, UpdateSettings
@@ -127,7 +129,17 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
     if purpose == "train":
         if model is not None:
             _check_model(config.policy.path, config.update)
+        _check_devices(config)
         _check_training(config, questions)
+
+
+def _check_devices(config: RunConfig) -> None:
+    if config.ray.address is not None:  # known when it is joined
+        return
+    try:
+        on_cuda(config.update, gpus() if config.ray.num_gpus is None else config.ray.num_gpus)
+    except UpdateError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_model(path: str, update: UpdateSettings) -> None:

@@ -23,6 +23,7 @@ from tasks.publish import adapter_room, install
 from tasks.rollout.host import HostPlan
 from tasks.rollout.pool import HostPool
 from tasks.run import Run
+from tasks.scope import derive_seed
 from tasks.update.handle import LearnerHandle
 
 T = TypeVar("T")
@@ -70,9 +71,9 @@ async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: 
     return hosts
 
 
-async def _learner(stack: AsyncExitStack, config: RunConfig, model: Path, scratch: Path) -> LearnerHandle:
+async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path) -> LearnerHandle:
     grows = config.ray.address is not None  # a cluster that others keep may add machines
-    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), grows)
+    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), derive_seed(run.seed, "learner"), grows)
     stack.callback(learner.stop, LEARNER_STOP_S)
     await learner.ready()
     return learner
@@ -109,7 +110,7 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
         async def on_ray() -> tuple[HostPool, LearnerHandle]:
             await progress.node("Ray", _ray(stack, config, home))
             hosts = progress.node("sandbox hosts", _hosts(stack, config, initial, corpus, storage))
-            learner = progress.node("learner", _learner(stack, config, initial, scratch))
+            learner = progress.node("learner", _learner(stack, config, run, initial, scratch))
             return await both(hosts, learner)
 
         (servers, engines), ((hosts, learner), tracking) = await both(

@@ -63,6 +63,8 @@ def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
         steps = wanted.setdefault(row["trajectory"], {})
         if row["step"] is None:  # a trajectory without a step
             continue
+        if row[name] is None:
+            raise UpdateError(f"step {row['step']} of trajectory {row['trajectory']} has no {name}")
         if row["step"] in steps:
             raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
         steps[row["step"]] = row[name]

@@ -16,6 +16,10 @@ def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
                 "but the learner runs on the CPU: leave it out, or add GPUs"
             )
         return False
+    if settings.dtype == "float64":
+        raise UpdateError(
+            "update.dtype float64 has no attention kernel on a GPU: use float32 or bfloat16, or set update.device to cpu"
+        )
     if gpus < settings.workers and not (grows and settings.device == "cuda"):
         raise UpdateError(
             f"update.workers {settings.workers} need a GPU each, and there are {gpus:g}: lower update.workers, "

@@ -33,10 +33,10 @@ class LearnerHandle:
         self._mailbox, self._run = mailbox, run
 
     @classmethod
-    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, grows: bool = False) -> Self:
+    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, seed: int = 0, grows: bool = False) -> Self:
         """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
 
-        Where the cluster `grows`, ranks wait for GPUs that it does not have yet.
+        New weights begin from `seed`. Where the cluster `grows`, ranks wait for GPUs that it does not have yet.
 
         Raises UpdateError when `model_path` is not a model folder, or the settings do not suit the cluster's devices.
         """
@@ -44,7 +44,7 @@ class LearnerHandle:
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
-        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda), daemon=True).start()
+        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda, seed), daemon=True).start()
         return cls(mailbox, run)
 
     async def ready(self) -> None:
@@ -97,7 +97,9 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
-def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool) -> None:
+def _fit(
+    run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool, seed: int
+) -> None:
     # It watches for machines about to be reclaimed, from a process of its own; this run ends on any failure all the same.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
@@ -109,7 +111,7 @@ def _fit(run: Run, settings: UpdateSettings, model_path: str, storage_path: str,
 
         trainer = TorchTrainer(
             loop,
-            train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox},
+            train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox, "seed": seed},
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if cuda else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=settings.workers,

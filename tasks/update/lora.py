@@ -49,7 +49,7 @@ class Unadapted:
     """A scorer with its adapters left out: the model it began as, without a second one in memory. Call it without gradients."""
 
     def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
+        self.scorer = scorer
         self._layers = [module for module in scorer.modules() if isinstance(module, LoraLayer)]
 
     def __call__(self, *inputs: Any) -> Tensor:
@@ -57,7 +57,7 @@ class Unadapted:
         try:
             for layer in self._layers:
                 layer.set_scale(NAME, 0.0)
-            found_N: Tensor = self._scorer(*inputs)  # noqa: N806 - a suffix of shape
+            found_N: Tensor = self.scorer(*inputs)  # noqa: N806 - a suffix of shape
         finally:
             for layer in self._layers:
                 layer.set_scale(NAME, 1.0)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from tasks.node import node
 from tasks.parts import Parts
-from tasks.scope import Artifact, Scope
+from tasks.scope import Artifact, Scope, derive_seed
 from tasks.update.orders import UpdateOrder
 
 COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step")
@@ -36,6 +36,7 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     result = await parts.learner.update(
         UpdateOrder(
             iteration=scope.iteration,
+            seed=derive_seed(scope.seed, scope.iteration, "update"),
             trajectories=str(work / "trajectories.parquet"),
             advantages=str(work / "advantages.parquet"),
             estimate=parts.config.advantage if parts.config.learner_estimates else None,

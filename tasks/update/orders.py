@@ -14,6 +14,7 @@ class UpdateOrder(BaseModel):
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
     `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
     trajectory in which nothing was sampled may have one row, of its name alone, and then counts in its group.
+    `seed` decides how trajectories are shuffled into minibatches.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `canary_token_ids`: the sequence to prove the new weights on; None takes the path of the first sampled action.
     """
@@ -21,6 +22,7 @@ class UpdateOrder(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     iteration: int = Field(ge=0)
+    seed: int = Field(0, ge=0)
     trajectories: str
     advantages: str
     estimate: AdvantageSettings | None = None

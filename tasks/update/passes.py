@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from tasks.advantage.settings import AdvantageSettings
 from tasks.update.batch import Batch, MicroBatch, to_device
@@ -127,4 +128,7 @@ def _forward(model: Scorer | Unadapted | Critic, micro: MicroBatch) -> Tensor:
     """Log-probs of the targets, or the values of the states they were sampled in."""
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
     found_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
+    root = model.scorer if isinstance(model, Unadapted) else model
+    if isinstance(root, FSDPModule) and not torch.is_grad_enabled():
+        root.reshard()  # no backward pass will: the whole embedding would stay on every rank
     return found_N

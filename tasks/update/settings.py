@@ -139,7 +139,6 @@ class UpdateSettings(_Closed):
     tokens_per_micro_batch: int = Field(
         8192, ge=1, description="unique tokens of one forward; an action whose path is longer goes alone"
     )
-    seed: int = Field(0, ge=0)
 
     @property
     def steps_per_batch(self) -> int:

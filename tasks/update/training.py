@@ -21,11 +21,11 @@ def train(
     phases: Phases,
     batch: Batch,
     known: Known,
-    iteration: int,
+    seed: int,
 ) -> tuple[dict[str, float], str]:
-    """Collective. Every optimiser step of the batch: the metrics, and why steps were not taken."""
+    """Collective. Every optimiser step of the batch: the metrics, and why steps were not taken. `seed` is the minibatches'."""
     targets = Targets.of(batch.forest)
-    shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, settings.seed + iteration)
+    shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
     steps, reasons = [], []
     for number, examples in enumerate(shares):
         figures = passes.gradient(batch, known, targets, examples)

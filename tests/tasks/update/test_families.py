@@ -85,7 +85,7 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     learner = Learner(settings, str(source), torch.device("cpu"))
     trajectories = update_lab.make_trajectories(1, 3)
     ids = trajectories[0].path(len(trajectories[0].nodes) - 1)
-    before = learner._passes.logprobs(ids)
+    before = learner._loaded.passes.logprobs(ids)
     torch.testing.assert_close(torch.tensor(before), own_logprobs(own(source), ids), rtol=1e-5, atol=2e-5)
 
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), canary_token_ids=ids)
@@ -99,7 +99,7 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     rounding = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 2e-1}[dtype]  # of the exported weights
     torch.testing.assert_close(own_logprobs(own(exported), ids), again, rtol=0, atol=rounding)
     assert (again - torch.tensor(before)).abs().max() > 1e-3
-    reloaded = Learner(settings, str(exported), torch.device("cpu"))._passes.logprobs(ids)
+    reloaded = Learner(settings, str(exported), torch.device("cpu"))._loaded.passes.logprobs(ids)
     torch.testing.assert_close(torch.tensor(reloaded), own_logprobs(own(exported), ids), rtol=1e-5, atol=2e-5)
 
 

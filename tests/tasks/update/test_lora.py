@@ -60,9 +60,10 @@ def test_a_step_of_the_adapters_is_that_of_the_naive_gradient_and_moves_nothing_
     learner = make(policy64, **exact)
     first = learner.execute(update_lab.write_order(tmp_path, trajectories, f"{tmp_path}/a"))
     order = update_lab.write_order(tmp_path, trajectories, f"{tmp_path}/b", iteration=1, checkpoint_in=first.checkpoint)
-    frozen = {name: each.full_tensor().clone() for name, each in learner._policy.named_parameters() if ".lora_" not in name}
+    parameters = learner._loaded.policy.named_parameters()
+    frozen = {name: each.full_tensor().clone() for name, each in parameters if ".lora_" not in name}
     second = learner.execute(order)
-    for name, parameter in learner._policy.named_parameters():
+    for name, parameter in learner._loaded.policy.named_parameters():
         assert parameter.requires_grad == (".lora_" in name)
         assert ".lora_" in name or torch.equal(parameter.full_tensor(), frozen[name])
 
@@ -127,9 +128,7 @@ def test_the_reference_is_the_policy_without_adapters_and_no_second_model(
     beside = Learner(
         UpdateSettings(**({"workers": 1, "kl_coefficient": 0.5} | EXACT)), str(policy64), torch.device("cpu")
     )  # its reference is a model of its own
-    ours, theirs = (
-        each._passes._reference(*inputs) for each, inputs in ((learner, _inputs(trajectories)), (beside, _inputs(trajectories)))
-    )
+    ours, theirs = (each._loaded.passes._reference(*_inputs(trajectories)) for each in (learner, beside))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     assert second.metrics["update/kl"] > 0
 
@@ -179,7 +178,7 @@ def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
 def test_passes_in_16_bits_keep_the_base_so_and_the_adapters_in_32(policy: Path, tmp_path: Path) -> None:
     AutoModelForCausalLM.from_pretrained(policy, dtype=torch.bfloat16).save_pretrained(tmp_path / "half")
     learner = make(tmp_path / "half", dtype="bfloat16", critic=CriticSettings(lr=1e-2))
-    kept = {(".lora_" in name, each.dtype) for name, each in learner._policy.named_parameters()}
+    kept = {(".lora_" in name, each.dtype) for name, each in learner._loaded.policy.named_parameters()}
     assert kept == {(True, torch.float32), (False, torch.bfloat16)}
     order = update_lab.write_order(
         tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out", estimate=AdvantageSettings(estimator="gae")

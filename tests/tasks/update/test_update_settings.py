@@ -80,6 +80,7 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
         ["update.lora={}"],
         ["update.lora.rank=8", "update.lora.alpha=8", "update.lora.target_modules=[q_proj, v_proj]"],
         [
+            "ray.num_gpus=2",
             "update.device=auto",
             "update.offload=[optimizer, reference]",
             "update.activation_checkpointing=true",
@@ -105,6 +106,27 @@ def test_devices_are_those_that_every_rank_can_have() -> None:
             UpdateError, match=r"need a GPU each, and there are .: lower update\.workers, or set update\.device to cpu"
         ):
             on_cuda(settings, gpus, grows)
+
+
+def test_float64_is_refused_on_a_gpu() -> None:
+    assert not on_cuda(UpdateSettings(workers=1, dtype="float64"), gpus=0)
+    with pytest.raises(UpdateError, match="float64 has no attention kernel on a GPU"):
+        on_cuda(UpdateSettings(workers=1, dtype="float64"), gpus=1)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["ray.num_gpus=0", "update.device=cuda"],
+        ["ray.num_gpus=1", "update.device=auto"],
+        ["ray.num_gpus=0", "update.device=auto", "update.offload=[optimizer]"],
+    ],
+)
+def test_devices_that_our_own_cluster_lacks_are_refused_before_it_starts(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"update\.(workers 2 need a GPU each|offload optimizer moves state)"):
+        check(load("tiny-cpu", overrides))
+    joined = [each for each in overrides if not each.startswith("ray.")]
+    check(load("tiny-cpu", [*joined, "ray.address=somewhere:1"]))
 
 
 def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
