@@ -16,7 +16,6 @@ before; what is computed again in the backward pass does not count.
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
+from hardware import hardware
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
@@ -45,8 +45,8 @@ from tasks.update.trainee import Trainee
 from tasks.update.training import train
 from tasks.update.tree import Example, Forest
 
-clock = time.perf_counter if torch.cuda.is_available() else time.process_time
 Dtype = Literal["float32", "bfloat16"]
+DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOKENIZER = Path(__file__).parent.parent / "infra/policies/tiny"
 QWEN3: dict[str, Any] = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 151_936, "rms_norm_eps": 1e-6}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -60,8 +60,22 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": QWEN3 | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
     "qwen3-4b": QWEN3 | {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
 }
-PEAK_TFLOPS = {"A100": 312.0, "H100": 989.0, "H200": 989.0, "B200": 2250.0}  # dense bfloat16
+PEAK_TFLOPS = {  # dense bfloat16, by the name that CUDA gives; variants of one chip differ, such as the H100's of PCIe and NVL
+    "NVIDIA A100-SXM4-40GB": 312.0,
+    "NVIDIA A100-SXM4-80GB": 312.0,
+    "NVIDIA H100 80GB HBM3": 989.0,
+    "NVIDIA H200": 989.0,
+    "NVIDIA B200": 2250.0,
+}
 LR, BETAS, EPS, DECAY, CLIP = 1e-5, (0.9, 0.95), 1e-8, 0.01, 1.0
+
+
+def clock() -> float:
+    """Processor seconds, or with a GPU wall seconds once it has done all work that was queued."""
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ class Ours:
             tokens_per_micro_batch=tokens, activation_checkpointing=recompute,
         )  # fmt: skip
         ranks, self._phases = Ranks(device), Phases(device)
-        policy = load_sharded(folder, getattr(torch, dtype), ranks.mesh, recompute=recompute)
+        policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, recompute=recompute)
         self._trainees = {STATE: Trainee(policy.lm, self._settings, lambda step: LR)}
         self._passes = Passes(self._settings, ranks, device, self._phases, policy, None, None)
 
@@ -266,12 +280,11 @@ def utilisation(given: argparse.Namespace, folder: str) -> dict[str, object]:
     ours, seconds = Ours(folder, device, "bfloat16", given.tokens, given.activation_checkpointing), []
     for _ in range(given.rounds + 1):
         began = clock()
-        ours.step(sequences)  # its figures are read on the host, so the device has finished
+        ours.step(sequences)
         seconds.append(clock() - began)
     middle = statistics.median(seconds[1:])
     tflops = model_operations(shape, sequences) / middle / 1e12
-    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-    peak = given.peak_tflops or next((value for part, value in PEAK_TFLOPS.items() if part in name), None)
+    peak = given.peak_tflops or (PEAK_TFLOPS.get(torch.cuda.get_device_name()) if device.type == "cuda" else None)
     tokens = sum(len(each.ids) for each in sequences)
     return {
         "shape": given.shape,
@@ -285,14 +298,6 @@ def utilisation(given: argparse.Namespace, folder: str) -> dict[str, object]:
         "activation_checkpointing": given.activation_checkpointing,
         "rounds": given.rounds,
     }
-
-
-def hardware() -> str:
-    if torch.cuda.is_available():
-        return f"1 {torch.cuda.get_device_name()}"
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{os.cpu_count()} cores {name}"
 
 
 def make_model(shape: dict[str, Any], folder: str, dtype: torch.dtype) -> None:
@@ -316,6 +321,8 @@ def main() -> None:
     parser.add_argument("--activation-checkpointing", action="store_true", help="with --alone")
     parser.add_argument("--peak-tflops", type=float, help="of the device in bfloat16, where it is none of those known")
     given = parser.parse_args()
+    if (gpus := torch.cuda.device_count()) > 1:  # TRL's trainer would spread its batches over all of them
+        parser.error(f"{gpus} GPUs are visible and the comparison is of one: set CUDA_VISIBLE_DEVICES to one of them")
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(given.threads)
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", store=dist.HashStore(), rank=0, world_size=1)

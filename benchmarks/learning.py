@@ -15,15 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from hardware import processor
+
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def machine() -> str:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "?"
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores {model}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}"
 
 
 def train(seed: int, overrides: list[str]) -> dict[str, object]:
@@ -55,6 +49,7 @@ def main() -> None:
     for seed in arguments.seeds.split(","):
         results.append(train(int(seed), arguments.overrides))
         print(json.dumps(results[-1]), flush=True)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     worst = {
         "em_before": max(r["em_before"] for r in results),
         "em_after": min(r["em_after"] for r in results),
@@ -64,7 +59,7 @@ def main() -> None:
         "seeds": [r["seed"] for r in results],
         "mismatch_max": max(r["mismatch_max"] for r in results),
         "overhead_share": max(r["overhead_share"] for r in results),
-        "machine": machine(),
+        "hardware": f"{processor()}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}",
     }
     print(json.dumps(worst))
 

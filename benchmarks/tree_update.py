@@ -16,14 +16,13 @@ over the parameters of |tree - per step| / |per step|, norms of the whole parame
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
+from hardware import hardware
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
@@ -147,14 +146,6 @@ def largest_difference(found: Gradients, expected: Gradients) -> float:
     return max(float(torch.linalg.norm(found[name] - each) / torch.linalg.norm(each)) for name, each in expected.items())
 
 
-def hardware() -> str:
-    if DEVICE.type == "cuda":
-        return f"1 {torch.cuda.get_device_name()}"
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{os.cpu_count()} cores {name}"
-
-
 def measure(given: argparse.Namespace) -> dict[str, object]:
     torch.set_num_threads(given.threads)
     lm = make_model(given.layers)
@@ -201,7 +192,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
         "layers": given.layers,
         "padded_rows": given.rows,
         "threads": torch.get_num_threads(),
-        "machine": hardware(),
+        "hardware": hardware(),
         "load": round(os.getloadavg()[0], 1),
     }
 

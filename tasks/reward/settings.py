@@ -23,6 +23,11 @@ class QaWeights(BaseModel):
     def _rises(self) -> "QaWeights":
         if self.low >= self.high:
             raise ValueError("qa_weights.low must be below qa_weights.high: a better answer is to pay more")
+        if self.f1 + self.exact + self.answered == 0:
+            raise ValueError(
+                "qa_weights.f1, exact and answered are all 0: every answer would pay the same; set one, or leave qa_weights out "
+                "and set qa to 0"
+            )
         return self
 
 

@@ -46,7 +46,6 @@ class PackedTree:
     index_N: Ints
     engine_logprob_N: Floats
     advantage_N: Floats
-    step_N: Ints
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,6 @@ class Forest:
             index_N=np.concatenate([none, *(action.first + np.arange(len(action.logprobs)) for action in chosen)]),
             engine_logprob_N=np.array([value for action in chosen for value in action.logprobs], dtype=np.float64),
             advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
-            step_N=np.repeat(np.array([action.step for action in chosen], dtype=np.int64), counts),
         )
 
     def _add(self, number: int, example: Example) -> None:
@@ -200,7 +198,6 @@ def chain(ids: Sequence[int]) -> PackedTree:
         index_N=np.arange(count - 1),
         engine_logprob_N=np.zeros(count - 1),
         advantage_N=np.zeros(count - 1),
-        step_N=np.zeros(count - 1, dtype=np.int64),
     )
 
 

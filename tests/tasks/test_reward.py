@@ -6,6 +6,8 @@ from tasks.reward.qa import exact_match, f1, normalise
 from tasks.reward.score import execution_of, format_of, score
 from tasks.reward.settings import QaWeights, RewardSettings
 
+NOTHING = {"f1": 0, "exact": 0, "answered": 0}
+
 
 def step(
     think: str = "a long enough thought", code: str = "print(1)", malformed: str = "", status: str = "ok", kinds: tuple = ()
@@ -113,6 +115,9 @@ def test_a_range_moves_what_an_answer_pays() -> None:
         ({"length_target": 10}, "need each other"),
         ({"qa_weights": {"low": 1.0}}, "must be below"),
         ({"qa_weights": {"low": float("nan")}}, "finite number"),
+        ({"qa_weights": NOTHING, "format": 0, "execution": 0}, "every answer would pay the same"),
+        ({"qa_weights": NOTHING | {"low": -1.0}}, "every answer would pay the same"),
+        ({"qa_weights": NOTHING, "execution": 0, "compat": "l0"}, "every answer would pay the same"),
         ({"format": float("inf")}, "finite number"),
         ({"qa": 0, "qa_weights": {"exact": 0.9}}, "qa_weights has no effect"),
         ({"qa": 0, "execution": 0, "compat": "l0"}, "compat l0 has no effect"),

@@ -107,6 +107,13 @@ def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, 
     assert results[-1].metrics["critic/lr"] == 1e-2
 
 
+def test_a_critics_learning_rate_warms_up_by_itself(policy64: Path, tmp_path: Path) -> None:
+    warm = CRITIC | {"critic": {"lr": 1e-2, "warmup_steps": 2}}
+    results = run_of(make(policy64, **warm), tmp_path, GAE, range(2))
+    assert [result.metrics["critic/lr"] for result in results] == pytest.approx([5e-3, 1e-2])
+    assert [result.metrics["update/lr"] for result in results] == [CRITIC["lr"]] * 2
+
+
 def test_a_critic_whose_loss_is_not_finite_takes_no_step_while_the_policy_does(policy: Path, tmp_path: Path) -> None:
     learner = make(policy, **CRITIC | {"dtype": "float32"})
     huge = update_lab.write_order(
@@ -158,6 +165,9 @@ def test_a_kl_in_the_reward_acts_once_the_policy_has_moved(policy64: Path, tmp_p
     assert not same(with_kl[1], without[1])
     assert abs(with_kl[0].metrics["update/kl"]) < 1e-12 < abs(with_kl[1].metrics["update/kl"])
     assert with_kl[1].metrics["update/loss"] == with_kl[1].metrics["update/pg_loss"]
+    clamped = run_of(make(policy64, **fields | {"kl_clamp": 1e-9}), tmp_path / "clamped", REINFORCE, range(2))
+    torch.testing.assert_close(weights(clamped[1]), weights(without[1]), rtol=1e-8, atol=1e-8)
+    assert 0 < abs(clamped[1].metrics["update/kl"]) <= 1e-9
     for estimator in ("k2", "k3"):
         other = run_of(make(policy64, **fields | {"kl_estimator": estimator}), tmp_path / estimator, REINFORCE, range(2))
         assert other[1].metrics["update/kl"] > 0

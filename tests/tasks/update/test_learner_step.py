@@ -1,11 +1,13 @@
 """The benchmark of a step: the learner, transformers and TRL do the same work."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks/learner_step.py"
 SMALL = ["--shape", "tiny", "--sequences", "3", "--prompt", "12", "--sampled", "20", "--rounds", "1"]
@@ -32,3 +34,12 @@ def test_the_share_of_the_peak_is_that_of_the_models_operations() -> None:
     layer = 64 * (2 * 64 + 2 * 32 + 3 * 96)
     a_token = 6 * (2 * layer + 64 * 640)  # at most: sampled, and without attention
     assert found["model_tflops_s"] * 1e12 < 2 * a_token * found["ours_tokens_s"]
+
+
+def test_more_than_one_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    with pytest.raises(SystemExit):
+        importlib.import_module(SCRIPT.stem).main()
+    assert "2 GPUs are visible and the comparison is of one: set CUDA_VISIBLE_DEVICES" in capsys.readouterr().err

@@ -56,6 +56,15 @@ def truncated(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Te
     return torch.exp(logp - engine).detach().clamp(max=1.1) * -advantage * logp
 
 
+def ppo_truncated(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
+    return torch.exp(old - engine).clamp(max=1.1) * ppo(logp, old, engine, advantage)
+
+
+def ppo_held_to_the_first(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
+    difference = (old - logp).clamp(-0.01, 0.01)
+    return ppo(logp, old, engine, advantage) + 2.0 * (torch.exp(difference) - difference - 1)
+
+
 def masked_tokens(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
     weight = torch.exp(logp - engine).detach()
     return torch.where((weight > 1.1) | (weight < 1 / 1.1), 0.0, weight) * -advantage * logp
@@ -82,9 +91,11 @@ def fixed_length(losses: list[list[Tensor]]) -> Tensor:
     return torch.stack([torch.cat(trajectory).sum() / 40 for trajectory in losses]).mean()
 
 
-def naive_steps(policy: Path, trajectories: list[Trajectory], loss: Naive, aggregate: Aggregate, steps: int) -> dict[str, Tensor]:
+def naive_steps(
+    policy: Path, trajectories: list[Trajectory], loss: Naive, aggregate: Aggregate, steps: int, **adam: Any
+) -> dict[str, Tensor]:
     lm: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval()
-    optimizer = torch.optim.AdamW(lm.parameters(), lr=1.0, eps=1.0, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(lm.parameters(), **{"lr": 1.0, "eps": 1.0, "betas": (0.9, 0.95), "weight_decay": 0.0} | adam)
     with torch.no_grad():
         old = [update_lab.action_logprobs(lm, each) for each in trajectories]
     for _ in range(steps):
@@ -111,6 +122,14 @@ def weights(result: UpdateResult) -> dict[str, Tensor]:
     return load_file(Path(result.checkpoint) / "hf" / "model.safetensors")
 
 
+def assert_stepped_to(expected: dict[str, Tensor], result: UpdateResult, policy: Path) -> None:
+    before, after = load_file(policy / "model.safetensors"), weights(result)
+    for name, value in expected.items():
+        moved = value - before[name]
+        assert torch.linalg.norm(after[name] - value) <= 1e-6 * torch.linalg.norm(moved), name
+
+
+PPO: dict[str, Any] = {"loss": {"kind": "ppo"}, "epochs": 3}
 ENGINE = {"old": "engine", "clip_low": 0.05, "clip_high": 0.05}
 CASES: list[tuple[dict[str, Any], Naive, Aggregate, int]] = [
     ({}, plain, token_mean, 1),
@@ -123,7 +142,9 @@ CASES: list[tuple[dict[str, Any], Naive, Aggregate, int]] = [
     ({"tis": {"kind": "truncate", "cap": 1.1}}, truncated, token_mean, 1),
     ({"tis": {"kind": "mask_tokens", "cap": 1.1}}, masked_tokens, token_mean, 1),
     ({"tis": {"kind": "mask_actions", "cap": 1.1}, "aggregation": "trajectory_mean"}, masked_actions, trajectory_mean, 1),
-    ({"loss": {"kind": "ppo"}, "epochs": 3}, ppo, token_mean, 3),
+    (PPO, ppo, token_mean, 3),
+    (PPO | {"tis": {"kind": "truncate", "cap": 1.1}}, ppo_truncated, token_mean, 3),
+    (PPO | {"kl_coefficient": 2.0, "kl_clamp": 0.01}, ppo_held_to_the_first, token_mean, 3),
 ]
 
 
@@ -134,13 +155,17 @@ def test_the_step_is_that_of_the_formula(
     trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(11), 0.4)
     result = learn(policy64, tmp_path, trajectories, **fields)
     expected = naive_steps(policy64, trajectories, loss, aggregate, steps)
-    before, after = load_file(policy64 / "model.safetensors"), weights(result)
-    for name, value in expected.items():
-        moved = value - before[name]
-        assert torch.linalg.norm(after[name] - value) <= 1e-6 * torch.linalg.norm(moved), name
+    assert_stepped_to(expected, result, policy64)
     if fields:
-        default = naive_steps(policy64, trajectories, plain, token_mean, 1)
+        default, after = naive_steps(policy64, trajectories, plain, token_mean, 1), weights(result)
         assert any(torch.linalg.norm(after[name] - default[name]) > 1e-3 for name in default)  # the option acts
+
+
+@pytest.mark.parametrize("adam", [{"betas": (0.5, 0.7)}, {"eps": 0.3}, {"weight_decay": 0.1}], ids=["betas", "eps", "decay"])
+def test_the_optimiser_is_adamw_of_the_settings(policy64: Path, tmp_path: Path, adam: dict[str, Any]) -> None:
+    trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(11, 3), 0.4)
+    result = learn(policy64, tmp_path, trajectories, **PPO, **adam)
+    assert_stepped_to(naive_steps(policy64, trajectories, ppo, token_mean, 3, **adam), result, policy64)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "gspo", "cispo"])

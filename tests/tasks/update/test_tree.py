@@ -9,6 +9,7 @@ from update_lab import forests, node, steps_of
 
 from agent.trajectory import ROOT, Node
 from tasks.update.errors import UpdateError
+from tasks.update.targets import Targets
 from tasks.update.tree import Example, Forest, PackedTree, chain
 
 
@@ -39,10 +40,11 @@ def wanted_paths(nodes: list[Node]) -> list[tuple[int, list[int]]]:
     return wanted
 
 
-def found_paths(tree: PackedTree) -> list[tuple[int, list[int]]]:
+def found_paths(forest: Forest) -> list[tuple[int, list[int]]]:
     """The same, as the packed tree has it."""
-    found = []
-    for predictor, target, step in zip(tree.predictor_N, tree.target_N, tree.step_N, strict=True):
+    tree, targets, found = forest.pack(), Targets.of(forest), []
+    step_N = targets.step_A[targets.action_N[tree.index_N]]  # noqa: N806 - a shape
+    for predictor, target, step in zip(tree.predictor_N, tree.target_N, step_N, strict=True):
         path = root_path(tree, predictor)
         assert tree.positions_T[path].tolist() == list(range(len(path)))
         found.append((int(step), [*tree.input_ids_T[path].tolist(), int(target)]))
@@ -52,7 +54,7 @@ def found_paths(tree: PackedTree) -> list[tuple[int, list[int]]]:
 @given(st.lists(forests(), min_size=1, max_size=3))
 def test_every_target_sees_its_root_path_and_nothing_else(trees: list[list[Node]]) -> None:
     forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
-    found = found_paths(forest.pack())
+    found = found_paths(forest)
     assert found == [path for nodes in trees for path in wanted_paths(nodes)]
     assert forest.targets == len(found)
 

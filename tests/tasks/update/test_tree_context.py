@@ -2,6 +2,7 @@
 
 from tasks.reward.score import score
 from tasks.reward.settings import RewardSettings
+from tasks.update.targets import Targets
 from tasks.update.tree import Example, Forest
 from tests.agent.context_lab import Asked, act, play, settings
 
@@ -15,9 +16,10 @@ def test_a_summary_is_scored_and_trained_like_any_action_and_shared_history_is_f
     rewards = score(row, RewardSettings())["step_rewards"]
     assert len(rewards) == len(trajectory.steps) == len(trajectory.sampled())
     advantages = dict(enumerate(rewards))
-    tree = Forest([Example(trajectory.id, trajectory.nodes, advantages)]).pack()
+    forest = Forest([Example(trajectory.id, trajectory.nodes, advantages)])
+    tree, targets = forest.pack(), Targets.of(forest)
     for node in trajectory.sampled():
-        mine = tree.step_N == node.step
+        mine = targets.step_A[targets.action_N[tree.index_N]] == node.step
         assert tree.target_N[mine].tolist() == node.token_ids
         assert set(tree.advantage_N[mine].tolist()) == {advantages[node.step]}
         assert tree.engine_logprob_N[mine].tolist() == node.logprobs
