@@ -10,7 +10,7 @@ from tasks.errors import ConfigError
 from tasks.export import Dtype
 from tasks.export import export as write
 from tasks.update.errors import UpdateError
-from tasks.update.folder import ADAPTER_WEIGHTS, check_model, tensors
+from tasks.update.folder import check_adapter, check_model
 
 
 def export(
@@ -54,6 +54,6 @@ def _check(checkpoint: Path, below: str, name: str) -> None:
         if below == HF:
             check_model(str(checkpoint / HF))
         else:
-            tensors(checkpoint / ADAPTER / ADAPTER_WEIGHTS)
+            check_adapter(checkpoint / ADAPTER)
     except UpdateError as error:
         raise ConfigError(f"the checkpoint is not whole, export another by --checkpoint: {error}") from error

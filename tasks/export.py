@@ -26,7 +26,12 @@ def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str 
         if entry.is_file() and not (again and weights):
             shutil.copyfile(entry, target / entry.name)
     if again:
-        _write(source, target, dtype, max_shard_size or "5GB")
+        from safetensors import SafetensorError
+
+        try:
+            _write(source, target, dtype, max_shard_size or "5GB")
+        except SafetensorError as error:  # of a full disk, too
+            raise ConfigError(f"the weights could not be written anew: {error}") from error
     if dtype is not None:
         config = json.loads((target / "config.json").read_text())
         config.pop("torch_dtype", None)  # the older name of the same key

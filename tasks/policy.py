@@ -1,13 +1,12 @@
 """The policy's folder: a local Hugging Face folder, or a model of the hub."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tasks.errors import ConfigError
+from tasks.update.json_files import fault
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -21,8 +20,19 @@ class PolicySettings(BaseModel):
     revision: str | None = None
 
 
-def local_config(settings: PolicySettings) -> dict[str, Any] | None:
-    """The model's config.json, or None for a hub model not yet fetched. Raises ConfigError when there is no such model."""
+class _Config(BaseModel):
+    """What of config.json the run's own limits are compared with, whatever the model."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    vocab_size: int
+    max_position_embeddings: int | None = None
+
+
+def local_config(settings: PolicySettings) -> dict[str, int] | None:
+    """`vocab_size` and, where it is given, `max_position_embeddings` of the model's config.json; None for a hub model not yet
+    fetched. Raises ConfigError when there is no such model.
+    """
     folder = Path(settings.path)
     if folder.is_dir():
         for name in ("config.json", "tokenizer.json"):
@@ -36,16 +46,15 @@ def local_config(settings: PolicySettings) -> dict[str, Any] | None:
     raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> dict[str, int]:
     try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return _Config.model_validate_json(path.read_bytes()).model_dump(exclude_none=True)
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
-    if not isinstance(config, dict) or not isinstance(config.get("vocab_size"), int):
+    except ValidationError as error:
         raise ConfigError(
-            f"{path} is no model's configuration: it has no vocab_size; give a model folder of Hugging Face's format"
-        )
-    return config
+            f"{path} is no model's configuration: {fault(error)}; give a model folder of Hugging Face's format"
+        ) from error
 
 
 def fetch(settings: PolicySettings) -> Path:

@@ -10,7 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tasks.update.errors import UpdateError
+from tasks.update.json_files import fault
 from tasks.update.orders import UpdateOrder, UpdateResult
 
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
@@ -22,12 +25,9 @@ def partial(folder: str) -> Path:
 
 def earlier_result(order: UpdateOrder) -> UpdateResult | None:
     """The result of the order when it was carried out before."""
-    path = Path(order.checkpoint_out) / RESULT
     if not Path(order.checkpoint_out).exists():
         return None
-    if not path.is_file():
-        raise UpdateError(f"{order.checkpoint_out} exists and is not a finished checkpoint")
-    result = UpdateResult.model_validate_json(path.read_text())
+    result = _result(order.checkpoint_out)
     if result.iteration != order.iteration:
         raise UpdateError(f"{order.checkpoint_out} is of iteration {result.iteration}, not {order.iteration}")
     return result
@@ -35,10 +35,19 @@ def earlier_result(order: UpdateOrder) -> UpdateResult | None:
 
 def identity(folder: str) -> str:
     """What tells a checkpoint from every other wherever it was copied to. Raises UpdateError when it is not a finished one."""
-    path = Path(folder) / RESULT
-    if not path.is_file():
-        raise UpdateError(f"{folder} is not a finished checkpoint")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    _result(folder)
+    return hashlib.sha256((Path(folder) / RESULT).read_bytes()).hexdigest()
+
+
+def _result(folder: str) -> UpdateResult:
+    try:
+        return UpdateResult.model_validate_json((Path(folder) / RESULT).read_bytes())
+    except OSError as error:
+        raise UpdateError(f"{folder} is not a finished checkpoint, it has no {RESULT} to read: take it away") from error
+    except ValidationError as error:
+        raise UpdateError(
+            f"{folder} is not a finished checkpoint, its {RESULT} is spoilt ({fault(error)}): take it away"
+        ) from error
 
 
 def finish(folder: str, result: UpdateResult) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from tasks.update.folder import WEIGHT_SUFFIXES
+from tasks.update.headers import WEIGHT_SUFFIXES
 from tasks.update.scorer import Scorer
 
 

@@ -1,21 +1,27 @@
 """Loading a policy from a Hugging Face folder, and sharding it."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tasks.update import attention
 from tasks.update.critic import Critic
 from tasks.update.errors import UpdateError
-from tasks.update.folder import FLOATS, weights
+from tasks.update.headers import weights
 from tasks.update.lora import adapt
 from tasks.update.scorer import Scorer
 from tasks.update.settings import LoraSettings
 from tasks.update.sharding import shard
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# What transformers raises of a configuration that makes no model, or not that of the weights.
+NO_MODEL = (ArithmeticError, AttributeError, KeyError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -27,11 +33,11 @@ class Adapters:
 
 
 def stored_dtype(path: str) -> torch.dtype:
-    """The dtype of the weights in the folder, which exports keep."""
-    found = AutoConfig.from_pretrained(path, local_files_only=True).dtype
-    if found is None:
-        found = getattr(torch, FLOATS[next(iter(weights(Path(path)).values()))["dtype"]])
-    return found
+    """The dtype of the weights in the folder, which exports keep: that of the most numbers where there are several."""
+    numbers: Counter[str] = Counter()
+    for info in weights(Path(path)).values():
+        numbers[info.dtype] += info.elements
+    return DTYPES[numbers.most_common(1)[0][0]]
 
 
 def load_sharded(
@@ -76,19 +82,36 @@ def _kept(dtype: torch.dtype) -> torch.dtype:
 
 
 def _load(path: str, dtype: torch.dtype, adapters: Adapters | None) -> PreTrainedModel:
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=dtype if adapters and stored_dtype(path) == dtype else _kept(dtype),
-        attn_implementation=attention.NAME,
-        local_files_only=True,
-        output_loading_info=True,
-    )
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype if adapters and stored_dtype(path) == dtype else _kept(dtype),
+            attn_implementation=attention.NAME,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to say below which they are
+        )
+    except NO_MODEL as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UpdateError(f"{path} cannot be loaded as its config.json says: {reason}") from error
     lm: PreTrainedModel = loaded[0]
-    loading: dict[str, set[str]] = loaded[1]
+    _check_loaded(path, lm, loaded[1])
+    if adapters is not None:
+        adapt(lm, adapters.settings, _kept(dtype), adapters.seed)
+    return lm
+
+
+def _check_loaded(path: str, lm: PreTrainedModel, loading: dict[str, Any]) -> None:
+    """Raises UpdateError, in one sentence, unless the model is what its folder holds."""
+    if other := sorted(loading["mismatched_keys"]):
+        name, found, wanted = other[0]
+        raise UpdateError(f"{path} holds {name} of shape {list(found)}, but by its config.json it is {list(wanted)}")
     if lost := sorted(loading["missing_keys"]):  # transformers would begin them at random
         raise UpdateError(f"{path} lacks the weights {lost[0]}; fetch or save it again")
     if odd := sorted(name for name in loading["unexpected_keys"] if not name.endswith("inv_freq")):
         raise UpdateError(f"{path} holds the weights {odd[0]}, for which its configuration has no place")
-    if adapters is not None:
-        adapt(lm, adapters.settings, _kept(dtype), adapters.seed)
-    return lm
+    if lm.config.tie_word_embeddings and lm.get_output_embeddings().weight is not lm.get_input_embeddings().weight:
+        raise UpdateError(
+            f"{path} holds an lm_head.weight other than its embedding, but its config.json says tie_word_embeddings true: "
+            "set that to false, or take the lm_head.weight out"
+        )

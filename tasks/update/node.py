@@ -66,6 +66,7 @@ def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def weights_digest(folder: Path) -> str:
     """sha256 over the weights of a Hugging Face folder."""
     sha = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        sha.update(file.read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: sha)
     return sha.hexdigest()

@@ -1,8 +1,10 @@
 """Checkpoints: whole or not there, written in the background, resumed on any number of ranks."""
 
+import hashlib
 import os
 import signal
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tasks.advantage.settings import AdvantageSettings
+from tasks.update import checkpoint, state
 from tasks.update import learner as learner_module
-from tasks.update import state
 from tasks.update.errors import UpdateError
 from tasks.update.learner import Learner
 from tasks.update.model import load_sharded
+from tasks.update.node import weights_digest
 from tasks.update.orders import UpdateOrder
 from tasks.update.settings import UpdateSettings
 
@@ -167,6 +170,32 @@ def test_a_state_that_cannot_be_written_or_read_is_an_error(tmp_path: Path) -> N
     (tmp_path / "state" / ".metadata").write_bytes(b"cut")
     with pytest.raises(UpdateError, match=r"cannot read .*/state: "):
         state.check(tmp_path / "state", model)
+
+
+def test_the_digest_of_weights_is_of_all_files_in_order_and_holds_none_in_memory(tmp_path: Path) -> None:
+    size = 1 << 24
+    for name, byte in (("b", b"b"), ("a", b"a")):
+        (tmp_path / f"{name}.safetensors").write_bytes(byte * size)
+    (tmp_path / "config.json").write_text("{}")
+    whole = hashlib.sha256(b"a" * size + b"b" * size).hexdigest()
+    tracemalloc.start()
+    try:
+        assert weights_digest(tmp_path) == whole
+        assert tracemalloc.get_traced_memory()[1] < size // 2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("text", "words"), [(None, "no result.json"), ("", "spoilt"), ("{", "spoilt"), ("{}", "iteration")])
+def test_a_checkpoint_without_a_whole_result_is_not_taken_for_finished(tmp_path: Path, text: str | None, words: str) -> None:
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
+    (tmp_path / "out").mkdir()
+    if text is not None:
+        (tmp_path / "out" / "result.json").write_text(text)
+    for read in (lambda: checkpoint.earlier_result(order), lambda: checkpoint.identity(order.checkpoint_out)):
+        with pytest.raises(UpdateError, match=f"not a finished checkpoint.*{words}") as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("alone")

@@ -131,6 +131,23 @@ def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
         copy(tmp_path, tmp_path / "out", "float16", None)
 
 
+FULL = """
+import resource, sys
+from flows.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.exit(main())
+"""
+
+
+def test_a_disk_without_room_for_the_weights_is_one_sentence_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
+    line = [sys.executable, "-c", FULL, "export", "a", str(tmp_path / "out"), "--dtype", "bfloat16", "--root", str(root)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "the weights could not be written anew" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("run", "target", "options", "words"),
     [
@@ -161,9 +178,22 @@ def cut(folder: Path) -> None:
         file.truncate(100_000)
 
 
+def shrink(folder: Path) -> None:
+    """Say of a tensor that it is smaller than its bytes."""
+    path = folder / "hf" / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["model.norm.weight"]["shape"] = [1]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
 @pytest.mark.parametrize(
     ("spoil", "options", "words"),
     [
+        (shrink, {}, r"model\.norm\.weight at bytes"),
+        (lambda folder: (folder / "hf" / "config.json").write_text("[]"), {}, r"config\.json is not as it should be"),
         (cut, {}, "bytes long, not"),
         (cut, {"dtype": "bfloat16"}, "bytes long, not"),
         (lambda folder: (folder / "hf" / "config.json").unlink(), {}, r"no config\.json"),
@@ -189,6 +219,14 @@ def test_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
 
 def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path) -> None:
     run = made_run(tmp_path, str(policy), updates=1, lora=LoraSettings(rank=2))
+    made = tmp_path / run.scope(0).checkpoint(1) / "adapter" / "adapter_config.json"
+    config = made.read_text()
+    for spoilt in (None, "{"):
+        made.unlink() if spoilt is None else made.write_text(spoilt)
+        with pytest.raises(ConfigError, match=r"not whole.*adapter_config\.json"):
+            write(tmp_path, "a", tmp_path / "out", adapter=True)
+        assert not (tmp_path / "out").exists()
+    made.write_text(config)
     write(tmp_path, "a", tmp_path / "out", adapter=True)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert (tmp_path / run.scope(0).checkpoint(1) / "hf" / "model.safetensors").is_file()

@@ -9,7 +9,9 @@ import transformers
 import update_lab
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tasks.update.folder import FAMILIES, check_model, weights
+from tasks.update.configuration import FAMILIES
+from tasks.update.folder import check_model
+from tasks.update.headers import weights
 from tasks.update.learner import Learner
 from tasks.update.settings import LoraSettings, UpdateSettings
 
@@ -93,8 +95,8 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     assert not result.skipped
     exported = tmp_path / "out" / "hf"
     check_model(str(exported))
-    kept = {name: header["dtype"] for name, header in weights(source).items()}
-    assert {name: header["dtype"] for name, header in weights(exported).items()} == kept
+    kept = {name: info.dtype for name, info in weights(source).items()}
+    assert {name: info.dtype for name, info in weights(exported).items()} == kept
     again = torch.tensor(result.canary_logprobs)
     rounding = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 2e-1}[dtype]  # of the exported weights
     torch.testing.assert_close(own_logprobs(own(exported), ids), again, rtol=0, atol=rounding)

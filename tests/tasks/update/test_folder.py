@@ -48,8 +48,24 @@ def configure(folder: Path, **fields: Any) -> None:
         ({"model_type": "mistral", "layer_types": None, "sliding_window": 64}, "sliding window"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
-        ({"num_hidden_layers": 3}, "no weights of layer 2"),
-        ({"vocab_size": 400}, "embeds 300 tokens"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "longrope", "factor": 2.0}}}, "by their types"),
+        ({"model_type": "phi3", "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"model_type": "mistral", "sliding_window": 64}, "sliding window"),
+        ({"model_type": "qwen3_moe", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 9}, "sliding window"),
+        ({"per_layer_config": {"0": {"head_dim": 8}}}, "layers one by one"),
+        ({"num_hidden_layers": 3, "layer_types": None}, "no weights of layer 2"),
+        ({"num_hidden_layers": 3}, "2 layer_types but num_hidden_layers 3"),
+        ({"vocab_size": 400}, "embed_tokens.weight of 300 x 64, but by config.json it is 400 x 64"),
+        ({"hidden_size": 128}, "embed_tokens.weight of 300 x 64, but by config.json it is 300 x 128"),
+        ({"num_key_value_heads": 4}, "k_proj.weight of 32 x 64, but by config.json it is 64 x 64"),
+        ({"num_attention_heads": 2}, "q_proj.weight of 64 x 64, but by config.json it is 32 x 64"),
+        ({"rope_scaling": "yarn"}, r"config\.json is not as it should be: rope_scaling: "),
+        ({"layer_types": 5}, r"config\.json is not as it should be: layer_types: "),
+        ({"architectures": 5}, r"config\.json is not as it should be: architectures: "),
+        ({"num_hidden_layers": "2"}, r"config\.json is not as it should be: num_hidden_layers: "),
+        ({"num_attention_heads": 0}, r"config\.json is not as it should be: num_attention_heads: "),
+        ({"hidden_size": None}, r"config\.json is not as it should be: hidden_size: "),
     ],
 )
 def test_a_configuration_that_is_not_exact_on_trees_is_refused(folder: Path, fields: dict[str, Any], words: str) -> None:
@@ -57,6 +73,15 @@ def test_a_configuration_that_is_not_exact_on_trees_is_refused(folder: Path, fie
     with pytest.raises(UpdateError, match=words) as caught:
         check_model(str(folder))
     assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"qwen3"', "{", ""])
+def test_a_configuration_of_another_form_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(UpdateError, match=r"config\.json is not as it should be") as caught:
+        check_model(str(folder))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +140,49 @@ def lost_tensor(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
+def header(**info: Any) -> Callable[[Path], None]:
+    """Make the file's header say something else of the first tensor, and nothing of keys that are None."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        content = path.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        found = json.loads(content[8 : 8 + size])
+        name = min(found.keys() - {"__metadata__"}, key=lambda key: found[key]["data_offsets"])
+        found[name] = {key: value for key, value in (found[name] | info).items() if value is not None}
+        rewrite(folder, json.dumps(found))
+
+    return spoil
+
+
+def rewrite(folder: Path, text: str) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    new = len(text).to_bytes(8, "little") + text.encode()
+    (folder / "model.safetensors").write_bytes(new + content[8 + size :])
+
+
+def index(text: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        shards(folder)
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (header(shape=[3, 3]), "by its shape 0 to 36"),
+        (header(data_offsets=[4, 8]), "at bytes 4 to 8, by its shape"),
+        (header(data_offsets=None), "is not a safetensors file: .*data_offsets: Field required"),
+        (header(shape=["a"]), "is not a safetensors file: .*shape"),
+        (lambda folder: rewrite(folder, "[]"), "is not a safetensors file"),
+        (lambda folder: rewrite(folder, "5"), "is not a safetensors file"),
+        (index("[]"), r"index\.json is not as it should be"),
+        (index('{"weight_map": []}'), r"index\.json is not as it should be: weight_map"),
+        (index('{"weight_map": {"a": 1}}'), r"index\.json is not as it should be: weight_map.a"),
+        (index("{}"), r"index\.json is not as it should be: weight_map"),
         (cut, "bytes long, not"),
         (no_tensors, "is not a safetensors file"),
         (legacy, "save_pretrained"),
@@ -129,8 +194,9 @@ def lost_tensor(folder: Path) -> None:
 )
 def test_weights_that_are_not_whole_are_refused(folder: Path, spoil: Callable[[Path], None], words: str) -> None:
     spoil(folder)
-    with pytest.raises(UpdateError, match=words):
+    with pytest.raises(UpdateError, match=words) as caught:
         check_model(str(folder))
+    assert "\n" not in str(caught.value)
 
 
 def test_layers_that_lora_cannot_adapt_are_refused_before_a_run_starts(tmp_path: Path) -> None:
@@ -161,7 +227,9 @@ def test_a_run_is_refused_before_it_starts(tmp_path: Path, file: str, fields: di
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"vocab_size": "many"}', "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"vocab_size": "many"}', "{}", '{"vocab_size": 640, "max_position_embeddings": "512"}']
+)
 def test_a_configuration_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> None:
     folder = shutil.copytree(TINY, tmp_path / "model")
     (folder / "config.json").write_text(text)
@@ -184,8 +252,38 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(folder: Path, los
 
 
 @pytest.mark.usefixtures("alone")
-def test_exports_keep_the_dtype_of_the_weights_where_the_configuration_names_none(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"intermediate_size": 96}, r"holds .*mlp.* of shape \[.*128.*\], but by its config\.json it is \[.*96.*\]"),
+        ({"hidden_act": "sil"}, r"cannot be loaded as its config\.json says: KeyError: 'sil'"),
+        ({"rms_norm_eps": "small"}, r"cannot be loaded as its config\.json says: .*rms_norm_eps"),
+    ],
+)
+def test_a_configuration_that_makes_no_model_of_the_weights_is_one_sentence(
+    folder: Path, fields: dict[str, Any], words: str
+) -> None:
+    configure(folder, **fields)
+    check_model(str(folder))
+    with pytest.raises(UpdateError, match=words) as caught:
+        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_output_layer_of_its_own_is_refused_where_the_configuration_ties_it(folder: Path) -> None:
+    found = load_file(folder / "model.safetensors")
+    output = found["model.embed_tokens.weight"] + 1
+    save_file(found | {"lm_head.weight": output}, folder / "model.safetensors", {"format": "pt"})
+    check_model(str(folder))
+    with pytest.raises(UpdateError, match=r"lm_head\.weight other than its embedding.*tie_word_embeddings true"):
+        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("named", [None, "float32", "float8"])
+def test_exports_keep_the_dtype_of_the_weights_whatever_the_configuration_names(folder: Path, named: str | None) -> None:
     weights = load_file(folder / "model.safetensors")
-    save_file({name: value.half() for name, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    configure(folder, dtype=None)
+    half = {name: value if name == "model.norm.weight" else value.half() for name, value in weights.items()}
+    save_file(half, folder / "model.safetensors", {"format": "pt"})
+    configure(folder, dtype=named)
     assert stored_dtype(str(folder)) == torch.float16
