@@ -4,7 +4,9 @@ import importlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -36,10 +38,26 @@ def test_the_share_of_the_peak_is_that_of_the_models_operations() -> None:
     assert found["model_tflops_s"] * 1e12 < 2 * a_token * found["ours_tokens_s"]
 
 
-def test_more_than_one_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(SCRIPT.parent)
+    return importlib.import_module(SCRIPT.stem)
+
+
+def test_more_than_one_gpu_is_refused(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
     with pytest.raises(SystemExit):
-        importlib.import_module(SCRIPT.stem).main()
+        script.main()
     assert "2 GPUs are visible and the comparison is of one: set CUDA_VISIBLE_DEVICES" in capsys.readouterr().err
+
+
+def test_the_clock_reads_once_the_gpu_has_done_what_was_queued(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(True))
+    before, found, after = time.perf_counter(), script.clock(), time.perf_counter()
+    assert before <= found <= after
+    assert waited == [True]
