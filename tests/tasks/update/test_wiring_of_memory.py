@@ -80,7 +80,7 @@ def test_the_canary_and_the_export_do_not_wait_for_the_state(
     write_data, write = dcp.FileSystemWriter.write_data, hf.write
 
     def held(*given: Any) -> Any:
-        met.append(exported.wait(30))  # seconds after which the order goes on all the same, for the test to fail
+        met.append(exported.wait(100))  # seconds after which the order goes on all the same, for the test to fail
         return write_data(*given)
 
     def write_and_tell(*given: Any) -> None:
