@@ -1,6 +1,7 @@
 """Fixtures of the update's tests."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ import update_lab
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny random Qwen3."""
     return update_lab.make_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def folder(policy: Path, tmp_path: Path) -> Path:
+    """A copy of it to spoil."""
+    return Path(shutil.copytree(policy, tmp_path / "model"))
 
 
 @pytest.fixture(scope="session")
