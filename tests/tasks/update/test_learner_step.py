@@ -48,7 +48,7 @@ def test_more_than_one_gpu_is_refused(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *SMALL, "--alone"])
     with pytest.raises(SystemExit):
         script.main()
     assert "2 GPUs are visible and the comparison is of one: set CUDA_VISIBLE_DEVICES" in capsys.readouterr().err
