@@ -13,6 +13,7 @@ from infra.engine.client import EngineClient
 from infra.engine.server import EngineServer, launch, wait
 from infra.engine.settings import AdapterRoom
 from infra.home import Home
+from infra.ray_data import fall_silent
 from infra.storage import Storage
 from infra.tracking import Tracking
 from tasks.checkpoints import HF
@@ -117,6 +118,7 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
             progress.node("engine", _training_engines(stack, config, initial, checkpoint, str(updates), home)),
             both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
         )
+        stack.callback(fall_silent)
         yield Parts(config, storage, scratch, initial, servers, engines, hosts, learner, tracking)
 
 
@@ -138,6 +140,7 @@ async def evaluation_parts(config: RunConfig, model: Path, version: str, corpus:
         )
         for client in engines:
             await client.publish(model, version)
+        stack.callback(fall_silent)
         yield Parts(config, storage, scratch, model, servers, engines, hosts, None, None)
 
 

@@ -44,6 +44,7 @@ class HostPool:
         actor: Any = ray.remote(SandboxHost)
         remote = actor.options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=RESTARTS)
         self._hosts = [remote.remote(plan) for _ in range(plan.rollout.hosts)]
+        self._maps: list[asyncio.Task[pa.Table]] = []  # those that have not ended, awaited or given up
 
     async def start(self) -> None:
         """Raises AgentError or SandboxError when a host cannot start, in its words."""
@@ -55,11 +56,16 @@ class HostPool:
             raise
 
     async def stop(self) -> None:
-        """A host that does not stop in time is killed; its zygote ends with it."""
+        """A host that does not stop in time is killed; its zygote ends with it.
+
+        What was given up fails then, and is waited for: Ray ends the whole process where it goes under a map.
+        """
         stops = [asyncio.ensure_future(_await(host.stop.remote())) for host in self._hosts]
         await asyncio.wait(stops, timeout=STOP_S)
         for host in self._hosts:
             ray.kill(host)
+        if self._maps:
+            await asyncio.wait(self._maps, timeout=STOP_S)
 
     async def run(
         self,
@@ -81,6 +87,7 @@ class HostPool:
         finished = before
         arguments = (self._hosts, engines, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
+        self._maps = [*(each for each in self._maps if not each.done()), work]
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
             healthy()

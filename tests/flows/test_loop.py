@@ -159,6 +159,7 @@ def test_a_stopped_run_leaves_no_process(home: Path, storage: Storage, number: s
     assert left_over(name) == []
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
     process = subprocess.Popen(command(home, "killed", "iterations=50"), stderr=subprocess.PIPE, text=True, env=mark("killed"))
     assert process.stderr

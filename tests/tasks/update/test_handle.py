@@ -70,6 +70,7 @@ def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None
     assert not (tmp_path / "out2").exists()
 
 
+@pytest.mark.long
 def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         handle = LearnerHandle.start(UpdateSettings(workers=1), str(policy), str(tmp_path / "notes"))
