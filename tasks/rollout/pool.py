@@ -87,6 +87,7 @@ class HostPool:
         finished = before
         arguments = (self._hosts, engines, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
+        work.add_done_callback(_heard)
         self._maps = [*(each for each in self._maps if not each.done()), work]
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
@@ -105,6 +106,12 @@ class HostPool:
                 return list(await asyncio.gather(*(_await(host.finished.remote()) for host in self._hosts)))
         except (ray.exceptions.RayActorError, TimeoutError):
             return [0]
+
+
+def _heard(work: asyncio.Task[pa.Table]) -> None:
+    """Where it was given up nobody asks for its error, which asyncio would print."""
+    if not work.cancelled():
+        work.exception()
 
 
 async def _await(reference: Any) -> Any:
