@@ -1,282 +1,33 @@
-"""`nbrl …`: thin commands over the flows. Heavy imports wait until a command needs them."""
+"""`nbrl`: where the program begins. The commands are in flows/commands.py."""
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-import typer
-
-from flows.agent_command import agent
-from flows.terminal import cancel_on_term, err, guard, out
-
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
-T = TypeVar("T")
-ROOT = ".nbrl/storage"
-
-
-def _recipes(typed: str) -> list[str]:
-    folder = Path(__file__).resolve().parent.parent / "infra" / "recipes"
-    return sorted(path.stem for path in folder.glob(f"{typed}*.yaml"))
-
-
-def _runs(context: typer.Context, typed: str) -> list[str]:
-    """Runs of a local storage root; those of S3 are not listed at a key press."""
-    return sorted(path.parent.name for path in Path(context.params.get("root") or ROOT).glob(f"runs/{typed}*/run.json"))
-
-
-Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=_recipes)]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4")]
-Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
-Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
-
-
-def _root_flag(config: Any) -> str:
-    """What `nbrl show` must be told to find this run's storage."""
-    return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
-
-
-def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
-    from infra import prefect_server, tracking
-    from infra.home import Home as LocalHome
-
-    home = LocalHome(folder)
-    server = prefect_server.ensure(home)
-    try:
-        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
-        for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
-            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return _ended_alike(work)
-    finally:
-        server.stop()
-
-
-def _ended_alike(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run `work`. While a flow runs Prefect makes an exception of its own of SIGTERM; it, too, ends as Ctrl-C does."""
-    from prefect.exceptions import TerminationSignal  # reads the environment
-
-    try:
-        return asyncio.run(cancel_on_term(work))
-    except TerminationSignal:
-        raise KeyboardInterrupt from None
-
-
-app.command()(agent)
-
-
-@app.command()
-def train(
-    recipe: Recipe,
-    run: Annotated[str | None, typer.Option(help="name of the run; an existing one is continued")] = None,
-    set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
-) -> None:
-    """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
-    guard(lambda: _train(recipe, run, set_ or [], dry_run))
-
-
-def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
-    from infra.home import Home as LocalHome
-    from infra.storage import Storage
-    from tasks.outcome import finished
-    from tasks.plan import plan
-    from tasks.preflight import preflight, writable
-    from tasks.recipes import load
-    from tasks.run import checked_name, drop_if_empty, new_name, open_run
-
-    config = load(recipe, overrides)
-    name = checked_name(name or new_name(config.name))
-    preflight(config, "train")
-    if dry_run:
-        out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
-        return
-    storage = Storage(config.storage)
-    writable(storage)
-
-    async def work() -> Any:
-        from flows.train import train as flow
-        from flows.watch import Watch
-
-        with Watch(err) as watch:
-            return await flow(config, run, watch)
-
-    with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
-        run = open_run(config, name, storage)
-        try:
-            summary = finished(run, config, storage) or _run(config.home, work)
-        except BaseException:
-            drop_if_empty(run, storage)
-            raise
-    from flows.report import closing, report
-
-    out.print(report(summary))
-    out.print(closing(summary, _root_flag(config)), markup=False, highlight=False, soft_wrap=True)
-
-
-@app.command()
-def evaluate(
-    recipe: Recipe,
-    run: Annotated[str | None, typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy")] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
-    name: Annotated[str | None, typer.Option(help="name of the evaluation")] = None,
-    set_: Set = None,
-) -> None:
-    """Evaluate a policy on the recipe's held-out questions: exact match and F1, all trajectories kept."""
-    guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or []))
-
-
-def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str]) -> None:
-    from infra.storage import Storage
-    from tasks.checkpoints import checkpoint_folder
-    from tasks.errors import ConfigError
-    from tasks.policy import fetch
-    from tasks.preflight import preflight
-    from tasks.recipes import load
-    from tasks.run import checked_name, new_name
-
-    if checkpoint is not None and run is None:
-        raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
-    config = load(recipe, overrides)
-    name = checked_name(name or new_name(run or config.name))
-    preflight(config, "evaluate")
-    model = checkpoint_folder(Storage(config.storage), Path(config.home), run, checkpoint) if run else fetch(config.policy)
-
-    async def work() -> Any:
-        from flows.evaluate import evaluate as flow
-        from flows.watch import Watch
-
-        with Watch(err) as watch:
-            return await flow(config, model, name, watch)
-
-    result = _run(config.home, work)
-    for key, value in sorted(result.metrics.items()):
-        out.print(f"{key:20} {value:.6g}", highlight=False)
-    out.print(f"nbrl show {name}{_root_flag(config)}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-def export(
-    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=_runs)],
-    folder: Annotated[Path, typer.Argument(help="where the model folder is written; nothing there is overwritten")],
-    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="convert the weights; as they are when not given")
-    ] = None,
-    max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="cut the weights into files of at most this size, e.g. 5GB")
-    ] = None,
-    adapter: Annotated[bool, typer.Option("--adapter", help="only what LoRA trained, in peft's format")] = False,
-    root: Root = ROOT,
-) -> None:
-    """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
-
-    def work() -> None:
-        from flows.export import export as write
-        from infra.storage import Storage, StorageSettings
-
-        source = write(Storage(StorageSettings(root=root)), run, checkpoint, folder, dtype, max_shard_size, adapter)
-        out.print(f"{folder}   {source}", markup=False, highlight=False, soft_wrap=True)
-
-    guard(work, lambda: "nothing was written")
-
-
-@app.command()
-def show(
-    trajectory: Annotated[
-        str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")
-    ],
-    root: Root = ROOT,
-    limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
-    notebook: Annotated[
-        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
-    ] = None,
-) -> None:
-    """Read a trajectory: what the agent thought, ran and saw, and what it earned."""
-    guard(lambda: _show(trajectory, root, limit, notebook))
-
-
-def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
-    from flows.render import render
-    from flows.save import save, writable
-    from flows.show import find, listing
-    from infra.storage import Storage, StorageSettings
-    from tasks.errors import ConfigError
-
-    storage = Storage(StorageSettings(root=root))
-    run, _, identity = trajectory.partition("/")
-    if not identity:
-        if path is not None:
-            raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
-        out.print(listing(storage, run, limit))
-        return
-    for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
-        if path is None:
-            out.print(render(key, found, rewards))
-            continue
-        target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
-        save(target, found, rewards)
-        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
-
-
-@app.command()
-def doctor(recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=_recipes)] = "tiny-cpu") -> None:
-    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to mend it."""
-
-    def work() -> bool:
-        from flows.checkup import checkup
-        from tasks.recipes import load
-
-        good = True
-        for name, works, message in checkup(load(recipe)):
-            good &= works
-            out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
-            out.print(f"{name}: {message}", markup=False, highlight=False)
-        return good
-
-    if not guard(work):
-        raise typer.Exit(1)
-
-
-@app.command()
-def ui(home: Home = ".nbrl") -> None:
-    """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
-    from flows.pages import serve
-
-    guard(lambda: serve(home, out))
-
-
-@app.command()
-def warmstart(
-    folder: Annotated[Path, typer.Argument(help="where the model folder is written; it must not exist yet")],
-    set_: Set = None,
-    home: Home = ".nbrl",
-) -> None:
-    """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
-    guard(lambda: _warmstart(folder, set_ or [], home))
-
-
-def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
-    from tasks.errors import ConfigError
-    from tasks.warmstart.settings import WarmstartSettings
-
-    if folder.exists():
-        raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
-    settings = WarmstartSettings.from_overrides(overrides)
-
-    async def work() -> Any:
-        from flows.warmstart import run
-
-        return await run(settings, folder)
-
-    metrics = _run(home, work)
-    for key, value in sorted(metrics.items()):
-        out.print(f"{key:20} {value:.4g}", highlight=False)
+import signal
+import sys
+from typing import Any
 
 
 def main() -> None:
-    app()
+    """Run what was typed."""
+    for stream in (sys.stdout, sys.stderr):
+        _take_any_text(stream)
+    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores Ctrl-C
+    if heard:
+        signal.signal(signal.SIGINT, _leave)
+    from flows.commands import app  # takes a tenth of a second, in which Ctrl-C has nothing to end but this process
+
+    if heard:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    app(prog_name="nbrl")
+
+
+def _take_any_text(stream: Any) -> None:
+    """Have a stream write `?` for what its encoding lacks, instead of an error. A closed stream is None."""
+    if stream is not None and stream.errors == "strict":
+        stream.reconfigure(errors="replace")
+
+
+def _leave(*_: object) -> None:
+    os._exit(130)
 
 
 if __name__ == "__main__":

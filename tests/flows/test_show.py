@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent.trajectory import Status, Step, Trajectory, to_table
-from flows.cli import app
+from flows.commands import app
 from flows.render import render
 from flows.show import find, listing
 from infra.storage import Storage, StorageSettings
