@@ -18,7 +18,7 @@ from infra.storage import StorageSettings
 from infra.tracking import TrackingSettings
 from sandbox.settings import SandboxSettings
 from tasks import data
-from tasks.advantage.settings import GROUP_RELATIVE, AdvantageSettings
+from tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC, AdvantageSettings
 from tasks.data import DataSettings, FileData, GeneratedData
 from tasks.errors import ConfigError
 from tasks.policy import PolicySettings, local_config
@@ -195,7 +195,7 @@ def _check_learning(config: RunConfig) -> None:
         raise ConfigError(f"advantage.estimator {estimator} needs values: set update.critic, for example update.critic.lr=1e-5")
     if update.critic is not None and not config.advantage.with_critic:
         raise ConfigError(
-            f"advantage.estimator {estimator} has no use for update.critic; leave it out, or use gae or bilevel_gae"
+            f"advantage.estimator {estimator} has no use for update.critic; leave it out, or use {' or '.join(WITH_CRITIC)}"
         )
     if isinstance(update.loss, RatioLoss) and update.steps_per_batch == 1 and update.loss.old == "trainer":
         raise ConfigError(

@@ -18,10 +18,10 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: fl
 
 
 def token_gae(step_return: float, values: Sequence[float], gamma: float, lam: float) -> np.ndarray:
-    """GAE inside one step: the step's return (its step-level advantage plus its value) is the reward of its last token, and no
-    other token has one. With γ = λ = 1 the first token's advantage is the step's own. Not whitened; [tokens].
+    """GAE inside one step: the step's return is the reward of its last token, and no other token has one. Not whitened; [tokens].
 
-    L0 names step-level GAE with token-level GAE on top ("bi-level"); how the two are joined is not published, this is ours.
+    L0's code joins the levels so (repository cmriat/l0). The step's return is its advantage plus its value where the steps have
+    GAE, and then with γ = λ = 1 the first token's advantage is the step's own; or R_t where they have REINFORCE++.
     """
     rewards = np.zeros(len(values))
     rewards[-1] = step_return

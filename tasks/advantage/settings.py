@@ -5,12 +5,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo")
-WITH_CRITIC = ("gae", "bilevel_gae")
+OVER_TOKENS = ("bilevel_gae", "bilevel_reinforce_pp")
+WITH_CRITIC = ("gae", *OVER_TOKENS)
 USERS = {
     "gamma": ("reinforce_pp", *WITH_CRITIC),
-    "lam": WITH_CRITIC,
-    "token_gamma": ("bilevel_gae",),
-    "token_lam": ("bilevel_gae",),
+    "lam": ("gae", "bilevel_gae"),
+    "token_gamma": OVER_TOKENS,
+    "token_lam": OVER_TOKENS,
 }
 
 
@@ -21,11 +22,13 @@ class AdvantageSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    estimator: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae", "bilevel_gae"] = "reinforce_pp"
-    gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_gae")
+    estimator: Literal[
+        "reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae", "bilevel_gae", "bilevel_reinforce_pp"
+    ] = Field("reinforce_pp", description="how step rewards become advantages: see docs/learning.md")
+    gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_*")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of GAE over steps: gae, bilevel_gae")
-    token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token: bilevel_gae")
-    token_lam: float = Field(0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step: bilevel_gae")
+    token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token: bilevel_*")
+    token_lam: float = Field(0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step: bilevel_*")
 
     @property
     def with_critic(self) -> bool:

@@ -1,7 +1,8 @@
 """L0's reward as its code pays it, faults included, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
 
-What differs from the default: text outside [a-z0-9 ] is deleted, so any two answers without such text are the same; an empty
-answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns nothing.
+What differs from the default: all but [a-z0-9] and white space is deleted, so any two answers without such text are the same; an
+empty answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns nothing. The
+weights of QA are those that L0's training passes, which are not the paper's: see L0_WEIGHTS in settings.py.
 """
 
 import re
@@ -15,8 +16,8 @@ EMPTY_GOLD = 0.5
 
 
 def normalise(text: str) -> str:
-    """Lowercase, nothing but [a-z0-9 ], single spaces; articles stay."""
-    return " ".join(re.sub(r"[^a-z0-9 ]", "", text.lower()).split())
+    """Lowercase, nothing but [a-z0-9] and white space, single spaces; articles stay."""
+    return " ".join(re.sub(r"[^a-z0-9\s]", "", text.lower()).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""Question answering: normalisation, exact match and F1 against the best reference."""
+"""Question answering: normalisation, exact match and F1 against the best reference, by the rule of SQuAD's official script."""
 
 import re
 import string
@@ -13,27 +13,35 @@ _PUNCTUATION = set(string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """SQuAD's normalisation (lowercase, no punctuation, no articles, single spaces), kept meaningful in every script."""
-    folded = unicodedata.normalize("NFKC", text).lower()
-    bare = "".join(" " if c in _PUNCTUATION or unicodedata.category(c).startswith("P") else c for c in folded)
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+    """Lowercase, punctuation deleted, English articles deleted, single spaces (SQuAD v1.1, arXiv 1606.05250, evaluation script).
 
-
-def _words(text: str) -> list[str]:
-    return normalise(text).split()
+    Two additions, which change no comparison of two ASCII answers that keep a word: the punctuation of every script is deleted,
+    as MLQA's script does (arXiv 1910.07475), and text is composed first (NFC), so that two spellings of one letter are the same.
+    What would leave nothing is not deleted: "The The" stays, and so does "?!".
+    """
+    lowered = " ".join(unicodedata.normalize("NFC", text).lower().split())
+    bare = "".join(c for c in lowered if c not in _PUNCTUATION and not unicodedata.category(c).startswith("P"))
+    bare = " ".join(bare.split())
+    return " ".join(_ARTICLES.sub(" ", bare).split()) or bare or lowered
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 when the answer equals a reference after normalisation; an answer that normalises to nothing equals only itself."""
+    """1.0 when the answer equals a reference after normalisation."""
     given = normalise(answer)
-    if not given:
-        return float(any(answer.strip() == reference.strip() for reference in references))
     return float(any(given == normalise(reference) for reference in references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Token F1 with the best reference."""
-    return max((_f1(answer, reference) for reference in references), default=0.0)
+    """F1 of the words that answer and reference share, with the best reference; two texts without a word are the same."""
+    given = normalise(answer).split()
+    return max((_f1(given, normalise(reference).split()) for reference in references), default=0.0)
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    common = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * common / (len(given) + len(wanted))
 
 
 def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights) -> float:
@@ -43,14 +51,3 @@ def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights)
     return weights.scaled(
         weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
     )
-
-
-def _f1(answer: str, reference: str) -> float:
-    given, wanted = _words(answer), _words(reference)
-    if not given or not wanted:
-        return exact_match(answer, [reference])
-    common = sum((Counter(given) & Counter(wanted)).values())
-    if common == 0:
-        return 0.0
-    precision, recall = common / len(given), common / len(wanted)
-    return 2 * precision * recall / (precision + recall)

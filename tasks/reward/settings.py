@@ -1,8 +1,11 @@
 """Weights of the reward's facets (L0: 0.8 QA, 0.1 format, 0.1 execution)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+# What L0's training passes to its QA reward (repository cmriat/l0); the paper names 0.4, 0.5 and 0.1.
+L0_WEIGHTS = {"f1": 0.0, "exact": 0.9, "answered": 0.1}
 
 
 class QaWeights(BaseModel):
@@ -44,7 +47,19 @@ class RewardSettings(BaseModel):
     length: float = Field(0.0, ge=0)
     length_target: int | None = Field(None, ge=1, description="words a thought is to have; for the weight length")
     qa_weights: QaWeights = QaWeights()
-    compat: Literal["none", "l0"] = Field("none", description="l0 pays as L0's code did, faults included: see docs/learning.md")
+    compat: Literal["none", "l0"] = Field(
+        "none",
+        description="l0 pays as L0's training did, faults included, with qa_weights of 0, 0.9 and 0.1 unless they are set: see "
+        "docs/learning.md",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weights_of_l0(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("compat") != "l0":
+            return given
+        weights = given.get("qa_weights", {})
+        return {**given, "qa_weights": L0_WEIGHTS | weights} if isinstance(weights, dict) else given
 
     @model_validator(mode="after")
     def _pays(self) -> "RewardSettings":
@@ -56,7 +71,8 @@ class RewardSettings(BaseModel):
     def _acts(self) -> "RewardSettings":
         if (self.length > 0) != (self.length_target is not None):
             raise ValueError("the weight length and length_target need each other; set both or neither")
-        if self.qa == 0 and self.qa_weights != QaWeights():
+        default = QaWeights.model_validate(L0_WEIGHTS if self.compat == "l0" else {})
+        if self.qa == 0 and self.qa_weights != default:
             raise ValueError("qa_weights has no effect with qa 0; leave it out, or set a weight")
         if self.compat == "l0" and self.qa == 0 and self.execution == 0:
             raise ValueError("compat l0 has no effect with qa 0 and execution 0; leave it out, or set a weight")

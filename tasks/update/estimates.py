@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tasks.advantage.estimate import estimate
 from tasks.advantage.gae import gae, token_gae
+from tasks.advantage.reinforce_pp import discounted_returns
 from tasks.advantage.settings import AdvantageSettings
 from tasks.advantage.whiten import whiten
 from tasks.update.batch import Batch
@@ -42,6 +43,9 @@ def make(
     if value_N is None:
         step_advantages = estimate([each.tolist() for each in rewards], batch.groups, settings)
         return Estimates(_broadcast(step_advantages, targets, place_A))
+    if settings.estimator == "bilevel_reinforce_pp":
+        returns = [discounted_returns(each.tolist(), settings.gamma) for each in rewards]
+        return _over_tokens(returns, targets, place_A, settings, value_N)
     values = _step_values(batch, targets, place_A, value_N)
     raw = [gae(r.tolist(), v.tolist(), settings.gamma, settings.lam) for r, v in zip(rewards, values, strict=True)]
     if settings.estimator == "gae":
@@ -50,8 +54,16 @@ def make(
         valued_N[targets.first_A] = True
         return_N[targets.first_A] = [raw[e][p] + values[e][p] for e, p in zip(targets.example_A, place_A, strict=True)]
         return Estimates(_broadcast(whiten(raw), targets, place_A), return_N, valued_N)
+    returns = [advantage + value for advantage, value in zip(raw, values, strict=True)]
+    return _over_tokens(returns, targets, place_A, settings, value_N)
+
+
+def _over_tokens(
+    returns: Sequence[Floats], targets: Targets, place_A: Sequence[int], settings: AdvantageSettings, value_N: Floats
+) -> Estimates:
+    """GAE over the tokens of each step, whitened over all tokens of the batch, from the returns of the steps by example."""
     tokens = [
-        token_gae(raw[e][p] + values[e][p], value_N[first : first + count].tolist(), settings.token_gamma, settings.token_lam)
+        token_gae(returns[e][p], value_N[first : first + count].tolist(), settings.token_gamma, settings.token_lam)
         for e, p, first, count in zip(targets.example_A, place_A, targets.first_A, targets.count_A, strict=True)
     ]
     return Estimates(np.concatenate(whiten(tokens)), np.concatenate(tokens) + value_N, np.ones(len(value_N), dtype=bool))

@@ -45,3 +45,20 @@ def test_every_token_of_a_step_gets_it_in_the_learner(settings: dict, first: flo
     values = np.array([[value, 99.0] for each in VALUES for value in each]).ravel()  # only the first token's value counts
     made = make(batch, Targets.of(forest), estimator, None, values if estimator.with_critic else None)
     assert made.advantage_N[:2].tolist() == pytest.approx([first, first], abs=5e-5)
+
+
+@pytest.mark.parametrize("settings", [{"estimator": "bilevel_gae", "lam": 1.0}, {"estimator": "bilevel_reinforce_pp"}])
+def test_gae_over_tokens_on_either_estimator_of_steps(settings: dict) -> None:
+    def sampled(step: int) -> Node:
+        return Node(parent=0, kind="sampled", step=step, token_ids=[2, 3, 4, 5], logprobs=[-0.5] * 4)
+
+    steps = [dict(enumerate(rewards)) for rewards in REWARDS]
+    nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=[1]), sampled(0), sampled(1)]
+    forest = Forest([Example(str(number), nodes, each) for number, each in enumerate(steps)])
+    batch = Batch(forest, 2, ["g", "g"], list(steps), [1])
+    undiscounted = {"gamma": 1.0, "token_gamma": 1.0, "token_lam": 1.0}
+    values = np.array([[first, first + 1, first + 2, first + 3] for first in (1.0, 2.0, 3.0, 4.0)]).ravel()
+    made = make(batch, Targets.of(forest), AdvantageSettings.model_validate(undiscounted | settings), None, values)
+    assert made.advantage_N[0] == pytest.approx(1.9014, abs=5e-5)
+    assert made.return_N is not None
+    assert made.return_N[0] == pytest.approx(1.5)

@@ -42,7 +42,14 @@ def facet(name: str, steps: list[dict[str, Any]], compat: str = "l0") -> list[fl
 
 
 @pytest.mark.parametrize(
-    ("text", "normal"), [("Hello, World!", "hello world"), ("!@#$%^&*()", ""), ("  Extra   spaces  ", "extra spaces")]
+    ("text", "normal"),
+    [
+        ("Hello, World!", "hello world"),
+        ("!@#$%^&*()", ""),
+        ("  Extra   spaces  ", "extra spaces"),
+        ("New\nYork", "new york"),
+        ("New\tYork\u00a0City", "new york city"),
+    ],
 )
 def test_normalise(text: str, normal: str) -> None:
     assert l0.normalise(text) == normal
@@ -73,7 +80,19 @@ def test_exact_match_minds_the_order() -> None:
 )
 def test_qa(answer: str | None, value: float) -> None:
     assert l0.qa_reward(answer, [CAPITAL], QaWeights()) == pytest.approx(value, abs=1e-6)
-    assert scored(answer, CAPITAL, [step()], compat="l0")["qa"] == pytest.approx(value, abs=1e-6)
+    papers = {"f1": 0.4, "exact": 0.5, "answered": 0.1}
+    assert scored(answer, CAPITAL, [step()], compat="l0", qa_weights=papers)["qa"] == pytest.approx(value, abs=1e-6)
+
+
+def test_compat_alone_takes_the_weights_of_l0s_training() -> None:
+    close = "The capital of France is always Paris"
+    assert scored(close, CAPITAL, [step()], compat="l0")["qa"] == pytest.approx(0.1)
+    assert scored(CAPITAL, CAPITAL, [step()], compat="l0")["qa"] == pytest.approx(1.0)
+    settings = RewardSettings.model_validate({"compat": "l0", "qa_weights": {"high": 2.0}})
+    assert settings.qa_weights == QaWeights(f1=0.0, exact=0.9, answered=0.1, high=2.0)
+    assert RewardSettings.model_validate(settings.model_dump()) == settings
+    assert RewardSettings().qa_weights == QaWeights(f1=0.4, exact=0.5, answered=0.1)
+    assert RewardSettings(compat="l0", qa=0).qa_weights.exact == 0.9  # weights that nobody set are no reason to refuse
 
 
 def test_qa_with_other_weights_and_a_range() -> None:

@@ -133,6 +133,7 @@ def test_estimators_with_a_critic_act(policy64: Path, tmp_path: Path) -> None:
         "lam": AdvantageSettings(estimator="gae", gamma=1.0, lam=0.5),
         "bilevel": BILEVEL,
         "token": AdvantageSettings(estimator="bilevel_gae", token_lam=0.2),
+        "returns": AdvantageSettings(estimator="bilevel_reinforce_pp"),
     }.items():
         made[name] = run_of(make(policy64, **CRITIC), tmp_path / name, estimate, range(2))[1]
     names = list(made)

@@ -50,7 +50,7 @@ def test_a_steps_value_is_that_of_its_first_token() -> None:
     assert made.return_N[made.valued_N].tolist() == pytest.approx([1.5, 1.0, 3.0])
 
 
-@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae"])
+@pytest.mark.parametrize("estimator", ["gae", "bilevel_gae", "bilevel_reinforce_pp"])
 def test_a_value_that_is_no_number_is_not_taken_for_a_silent_step(estimator: str) -> None:
     batch, targets = two_trajectories()
     values = np.array([2.0, 9.0, 0.5, np.nan, 9.0])
@@ -64,7 +64,7 @@ def test_a_trajectory_without_a_step_counts_in_its_group() -> None:
     made = make(three, targets, AdvantageSettings(estimator="dr_grpo"), np.zeros(5), None)
     assert made.advantage_N.tolist() == pytest.approx([0.0, 0.0, 0.0, 1.5, 1.5])  # totals 1.5, 3 and 0
     values = np.array([2.0, 9.0, 0.5, 1.0, 9.0])
-    for estimator in ("gae", "bilevel_gae"):
+    for estimator in ("gae", "bilevel_gae", "bilevel_reinforce_pp"):
         settings = AdvantageSettings.model_validate({"estimator": estimator})
         assert (
             make(three, targets, settings, None, values).advantage_N.tolist()
