@@ -66,7 +66,7 @@ class TisSettings(_Closed):
 
 
 class CriticSettings(_Closed):
-    """A model of its own with a value head, begun from the policy's folder, for the estimators that take values (gae, bilevel_*)."""
+    """A model of its own with a value head, begun from the policy's folder, for estimators that take values (gae, bilevel_*)."""
 
     lr: float = Field(1e-5, gt=0)
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which its learning rate rises linearly to lr")
