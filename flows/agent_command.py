@@ -12,19 +12,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flows import completion
+from flows.interrupt import Importing
 from flows.terminal import cancel_on_term, err, guard, out, plain, say
 
 NOT_ANSWERED = 3
-
-
-def _variables(typed: str) -> list[str]:
-    return sorted(name for name in os.environ if name.startswith(typed) and "KEY" in name)
-
-
-def _built_in(typed: str) -> list[str]:
-    from agent.tools.settings import BUILT_IN
-
-    return [name for name in BUILT_IN if name.startswith(typed)]
 
 
 def agent(
@@ -39,7 +31,7 @@ def agent(
     ] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="the environment variable that holds the key", autocompletion=_variables),
+        typer.Option(metavar="NAME", help="the environment variable that holds the key", autocompletion=completion.variables),
     ] = None,
     file: Annotated[
         list[Path] | None, typer.Option(metavar="PATH", help="a file for the agent's working folder; may be repeated")
@@ -57,7 +49,9 @@ def agent(
     ] = None,
     tools: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="exactly these built-in tools, repeated or with commas", autocompletion=_built_in),
+        typer.Option(
+            metavar="NAME", help="exactly these built-in tools, repeated or with commas", autocompletion=completion.built_in_tools
+        ),
     ] = None,
     tool_settings: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="the tools as a recipe has them under rollout.tools")
@@ -70,7 +64,7 @@ def agent(
         str | None,
         typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY whose tools answer as they were recorded"),
     ] = None,
-    root: Annotated[str, typer.Option(help="storage root of a RUN/TRAJECTORY to replay")] = ".nbrl/storage",
+    root: Annotated[str, typer.Option(help="storage root of a RUN/TRAJECTORY to replay")] = completion.ROOT,
     max_steps: Annotated[int, typer.Option(help="think-code-observe steps before it gives up")] = 20,
     context_tokens: Annotated[int, typer.Option(help="most tokens of prompt and action together")] = 25_600,
     action_tokens: Annotated[int, typer.Option(help="most tokens of one action")] = 3_072,
@@ -110,17 +104,18 @@ def agent(
         return f"what was done until then is in {path}" if path is not None and kept and kept[0].steps else "nothing is saved"
 
     def work() -> None:
-        from agent.policy import Sampling
-        from agent.settings import AgentSettings
-        from flows.agent import Question, answer, attachments
-        from flows.checked import checked
-        from flows.endpoint import Endpoint
-        from flows.live import Live
-        from flows.replay import load, verdict
-        from flows.save import save as write
-        from flows.save import writable
-        from flows.tools import ToolOptions
-        from tasks.errors import ConfigError
+        with Importing():
+            from agent.policy import Sampling
+            from agent.settings import AgentSettings
+            from flows.agent import Question, answer, attachments
+            from flows.checked import checked
+            from flows.endpoint import Endpoint
+            from flows.live import Live
+            from flows.replay import load, verdict
+            from flows.save import save as write
+            from flows.save import writable
+            from flows.tools import ToolOptions
+            from tasks.errors import ConfigError
 
         if save is not None and no_save:
             raise ConfigError("--save and --no-save contradict each other; give one of them")
@@ -190,7 +185,7 @@ def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | Non
     if replay is None and "root" in given:
         raise ConfigError("--root is where --replay looks for a run; leave it out, or give --replay")
     if endpoint is None and replay is None:
-        raise ConfigError("nobody would act; name a model's server by --endpoint, or a recording by --replay")
+        raise ConfigError("no model given: pass --endpoint URL or --replay FILE")
     if endpoint is None and (idle := [name for name in _ACTING if name in given]):
         option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
         raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")

@@ -4,32 +4,72 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from flows import completion
 from flows.agent_command import agent
+from flows.completion import ROOT
+from flows.interrupt import Importing
 from flows.terminal import cancel_on_term, err, guard, out
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=__doc__)
+if TYPE_CHECKING:
+    from infra.storage import Storage
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Reinforcement learning of notebook agents.",
+)
 T = TypeVar("T")
-ROOT = ".nbrl/storage"
-
-
-def _recipes(typed: str) -> list[str]:
-    folder = Path(__file__).resolve().parent.parent / "infra" / "recipes"
-    return sorted(path.stem for path in folder.glob(f"{typed}*.yaml"))
-
-
-def _runs(context: typer.Context, typed: str) -> list[str]:
-    """Runs of a local storage root; those of S3 are not listed at a key press."""
-    return sorted(path.parent.name for path in Path(context.params.get("root") or ROOT).glob(f"runs/{typed}*/run.json"))
-
-
-Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=_recipes)]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4")]
+Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4", autocompletion=completion.recipe_keys
+    ),
+]
 Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
 Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"nbrl {version('nbrl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and stop", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
+def _storage(root: str) -> "Storage":
+    """The storage at `root`. Raises ConfigError when it is empty."""
+    from infra.storage import Storage, StorageSettings
+    from tasks.errors import ConfigError
+
+    if not root.strip():
+        raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")
+    return Storage(StorageSettings(root=root))
+
+
+def _home(folder: str) -> str:
+    from tasks.errors import ConfigError
+
+    if not folder.strip():
+        raise ConfigError("--home is empty; give a folder, or leave it out")
+    return folder
 
 
 def _root_flag(config: Any) -> str:
@@ -69,25 +109,34 @@ app.command()(agent)
 @app.command()
 def train(
     recipe: Recipe,
-    run: Annotated[str | None, typer.Option(help="name of the run; an existing one is continued")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
+    ] = None,
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
-    guard(lambda: _train(recipe, run, set_ or [], dry_run))
+    begun: list[str] = []
+
+    def stopped() -> str:
+        return f"the same command with --run {begun[0]} continues where it was" if begun else ""
+
+    guard(lambda: _train(recipe, run, set_ or [], dry_run, begun.append), stopped)
 
 
-def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -> None:
-    from infra.home import Home as LocalHome
-    from infra.storage import Storage
-    from tasks.outcome import finished
-    from tasks.plan import plan
-    from tasks.preflight import preflight, writable
-    from tasks.recipes import load
-    from tasks.run import checked_name, drop_if_empty, new_name, open_run
+def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, begin: Callable[[str], None]) -> None:
+    """`begin` is told the run's name once there is such a run."""
+    with Importing():
+        from infra.home import Home as LocalHome
+        from infra.storage import Storage
+        from tasks.outcome import finished
+        from tasks.plan import plan
+        from tasks.preflight import preflight, writable
+        from tasks.recipes import load
+        from tasks.run import checked_name, drop_if_empty, new_name, open_run
 
     config = load(recipe, overrides)
-    name = checked_name(name or new_name(config.name))
+    name = checked_name(new_name(config.name) if name is None else name)
     preflight(config, "train")
     if dry_run:
         out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
@@ -104,6 +153,7 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
 
     with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
         run = open_run(config, name, storage)
+        begin(name)
         try:
             summary = finished(run, config, storage) or _run(config.home, work)
         except BaseException:
@@ -118,30 +168,46 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool) -
 @app.command()
 def evaluate(
     recipe: Recipe,
-    run: Annotated[str | None, typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy", autocompletion=completion.runs),
+    ] = None,
     checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
-    name: Annotated[str | None, typer.Option(help="name of the evaluation")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the evaluation; made of recipe and time when not given")] = None,
     set_: Set = None,
 ) -> None:
     """Evaluate a policy on the recipe's held-out questions: exact match and F1, all trajectories kept."""
-    guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or []))
+    begun: list[str] = []
+
+    def stopped() -> str:
+        return f"evaluation {begun[0]} stays unfinished, evaluate again under another --name" if begun else ""
+
+    guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or [], begun.append), stopped)
 
 
-def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str]) -> None:
-    from infra.storage import Storage
-    from tasks.checkpoints import checkpoint_folder
-    from tasks.errors import ConfigError
-    from tasks.policy import fetch
-    from tasks.preflight import preflight
-    from tasks.recipes import load
-    from tasks.run import checked_name, new_name
+def _evaluate(
+    recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str], begin: Callable[[str], None]
+) -> None:
+    """`begin` is told the evaluation's name before it is taken."""
+    with Importing():
+        from infra.storage import Storage
+        from tasks.checkpoints import checkpoint_folder
+        from tasks.errors import ConfigError
+        from tasks.policy import fetch
+        from tasks.preflight import preflight
+        from tasks.recipes import load
+        from tasks.run import checked_name, new_name
 
     if checkpoint is not None and run is None:
         raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
     config = load(recipe, overrides)
-    name = checked_name(name or new_name(run or config.name))
+    source = None if run is None else checked_name(run)
+    name = checked_name(new_name(source or config.name) if name is None else name)
     preflight(config, "evaluate")
-    model = checkpoint_folder(Storage(config.storage), Path(config.home), run, checkpoint) if run else fetch(config.policy)
+    if source is None:
+        model = fetch(config.policy)
+    else:
+        model = checkpoint_folder(Storage(config.storage), Path(config.home), source, checkpoint)
 
     async def work() -> Any:
         from flows.evaluate import evaluate as flow
@@ -150,6 +216,7 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
         with Watch(err) as watch:
             return await flow(config, model, name, watch)
 
+    begin(name)
     result = _run(config.home, work)
     for key, value in sorted(result.metrics.items()):
         out.print(f"{key:20} {value:.6g}", highlight=False)
@@ -158,7 +225,7 @@ def _evaluate(recipe: str, run: str | None, checkpoint: int | None, name: str | 
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=_runs)],
+    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
     folder: Annotated[Path, typer.Argument(help="where the model folder is written; nothing there is overwritten")],
     checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
     dtype: Annotated[
@@ -173,11 +240,13 @@ def export(
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
 
     def work() -> None:
-        from flows.export import export as write
-        from infra.storage import Storage, StorageSettings
+        with Importing():
+            from flows.export import closing
+            from flows.export import export as write
+            from tasks.run import checked_name
 
-        source = write(Storage(StorageSettings(root=root)), run, checkpoint, folder, dtype, max_shard_size, adapter)
-        out.print(f"{folder}   {source}", markup=False, highlight=False, soft_wrap=True)
+        source = write(_storage(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
+        out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
     guard(work, lambda: "nothing was written")
 
@@ -185,31 +254,43 @@ def export(
 @app.command()
 def show(
     trajectory: Annotated[
-        str, typer.Argument(metavar="RUN[/TRAJECTORY]", help="a run lists its trajectories; with an id, that one")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[RUN[/TRAJECTORY]]",
+            help="a run or an evaluation lists its trajectories; with an id, that one is shown; without any, all runs are listed",
+            autocompletion=completion.runs_and_evaluations,
+        ),
+    ] = None,
     root: Root = ROOT,
-    limit: Annotated[int, typer.Option(help="rows of a list")] = 40,
+    limit: Annotated[int, typer.Option(min=1, help="most rows of a list of trajectories")] = 40,
     notebook: Annotated[
         Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
     ] = None,
 ) -> None:
-    """Read a trajectory: what the agent thought, ran and saw, and what it earned."""
+    """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
     guard(lambda: _show(trajectory, root, limit, notebook))
 
 
-def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
-    from flows.render import render
-    from flows.save import save, writable
-    from flows.show import find, listing
-    from infra.storage import Storage, StorageSettings
-    from tasks.errors import ConfigError
+def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> None:
+    with Importing():
+        from flows.render import render
+        from flows.save import save, writable
+        from flows.show import find, listing, overview
+        from tasks.errors import ConfigError
+        from tasks.run import checked_name
 
-    storage = Storage(StorageSettings(root=root))
+    storage = _storage(root)
+    if trajectory is None:
+        if path is not None:
+            raise ConfigError("--notebook writes one trajectory; name it as RUN/TRAJECTORY (`nbrl show RUN` lists them)")
+        out.print(overview(storage), crop=False)
+        return
     run, _, identity = trajectory.partition("/")
+    run = checked_name(run)
     if not identity:
         if path is not None:
             raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
-        out.print(listing(storage, run, limit))
+        out.print(listing(storage, run, limit, out.width), crop=False)
         return
     for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
         if path is None:
@@ -221,12 +302,15 @@ def _show(trajectory: str, root: str, limit: int, path: Path | None) -> None:
 
 
 @app.command()
-def doctor(recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=_recipes)] = "tiny-cpu") -> None:
+def doctor(
+    recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=completion.recipes)] = "tiny-cpu",
+) -> None:
     """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to mend it."""
 
     def work() -> bool:
-        from flows.checkup import checkup
-        from tasks.recipes import load
+        with Importing():
+            from flows.checkup import checkup
+            from tasks.recipes import load
 
         good = True
         for name, works, message in checkup(load(recipe)):
@@ -242,24 +326,35 @@ def doctor(recipe: Annotated[str, typer.Option(help="check for this recipe", aut
 @app.command()
 def ui(home: Home = ".nbrl") -> None:
     """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
-    from flows.pages import serve
 
-    guard(lambda: serve(home, out))
+    def work() -> None:
+        with Importing():
+            from flows.pages import serve
+
+        serve(_home(home), out)
+
+    guard(work)
 
 
 @app.command()
 def warmstart(
     folder: Annotated[Path, typer.Argument(help="where the model folder is written; it must not exist yet")],
-    set_: Set = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="override a setting, e.g. steps=500", autocompletion=completion.warmstart_keys
+        ),
+    ] = None,
     home: Home = ".nbrl",
 ) -> None:
     """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
-    guard(lambda: _warmstart(folder, set_ or [], home))
+    guard(lambda: _warmstart(folder, set_ or [], home), lambda: "nothing was written")
 
 
 def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
-    from tasks.errors import ConfigError
-    from tasks.warmstart.settings import WarmstartSettings
+    with Importing():
+        from tasks.errors import ConfigError
+        from tasks.warmstart.settings import WarmstartSettings
 
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
@@ -270,6 +365,6 @@ def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
 
         return await run(settings, folder)
 
-    metrics = _run(home, work)
+    metrics = _run(_home(home), work)
     for key, value in sorted(metrics.items()):
         out.print(f"{key:20} {value:.4g}", highlight=False)

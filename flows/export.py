@@ -1,5 +1,6 @@
 """`nbrl export`: the weights of a run as a Hugging Face folder."""
 
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -57,3 +58,19 @@ def _check(checkpoint: Path, below: str, name: str) -> None:
             check_adapter(checkpoint / ADAPTER)
     except UpdateError as error:
         raise ConfigError(f"the checkpoint is not whole, export another by --checkpoint: {error}") from error
+
+
+def closing(target: Path, source: str, adapter: bool) -> str:
+    """What was written, and what to type next; not to be wrapped."""
+    folder = shlex.quote(str(target))
+    if adapter:
+        return (
+            f"wrote the adapter of {source} to {target}\n"
+            f'in Python   peft.PeftModel.from_pretrained(model, "{target}")    (model: the one that the run began from)'
+        )
+    return (
+        f"wrote the policy of {source} to {target}\n"
+        f'in Python   transformers.AutoModelForCausalLM.from_pretrained("{target}")\n'
+        f"train it    nbrl train RECIPE --set policy.path={folder}\n"
+        f"serve it    python -m sglang.launch_server --model-path {folder}"
+    )

@@ -1,10 +1,14 @@
 """Finds trajectories among the artifacts of runs and evaluations."""
 
 import difflib
+import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 from rich.box import SIMPLE
+from rich.console import RenderableType
 from rich.table import Table
 
 from agent.trajectory import Trajectory, from_table
@@ -12,6 +16,8 @@ from flows.terminal import plain
 from infra.errors import StorageError
 from infra.storage import Storage
 from tasks.errors import ConfigError
+
+MOST = {"answer": 20}  # the width at which a column is cut
 
 
 def files(storage: Storage, run: str) -> list[str]:
@@ -50,8 +56,8 @@ def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | No
     return rows[0] if rows else None
 
 
-def listing(storage: Storage, run: str, limit: int) -> Table:
-    """The newest trajectories of a run, one a row."""
+def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
+    """The newest trajectories of a run, one a row of `width` characters, or of more where its id needs them."""
     rows: list[tuple[str, str, str, str, str]] = []
     for key in reversed(files(storage, run)):
         place = key.split("/")[2:-1]
@@ -60,10 +66,50 @@ def listing(storage: Storage, run: str, limit: int) -> Table:
             rows.append((row["id"], where, row["status"], str(row["answer"]), row["question"]))
         if len(rows) >= limit:
             break
-    table = Table(title=run, title_justify="left", box=SIMPLE)
-    for name, column in zip(("trajectory", "where", "status", "answer", "question"), range(5), strict=True):
-        needed = min((24, 8, 11, 12, 8)[column], max(len(row[column]) for row in rows[:limit]))
-        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=needed)
-    for row in rows[:limit]:
-        table.add_row(*(plain(cell) for cell in row))
+    return _table(("trajectory", "where", "status", "answer", "question"), rows[:limit], run, width)
+
+
+def overview(storage: Storage) -> RenderableType:
+    """Every run and every evaluation by name, one a row: how many iterations it finished, and whether all of it is done."""
+    rows = [(name, "run", *_progress(storage, name, files)) for name, files in _by_name(storage, "runs") if "run.json" in files]
+    for name, files in _by_name(storage, "evaluations"):
+        rows.append((name, "evaluation", "", "finished" if "rewards.parquet" in files else "unfinished"))
+    if not rows:
+        return plain(f"there are no runs in {storage.settings.root} yet; `nbrl train RECIPE` makes one")
+    return _table(("name", "kind", "iterations", "state"), rows)
+
+
+def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
+    """The folders directly below `place`, each with the keys of its files from there."""
+    found: dict[str, set[str]] = {}
+    for key in storage.list(place):
+        name, _, below = key.removeprefix(f"{place}/").partition("/")
+        found.setdefault(name, set()).add(below)
+    return sorted(found.items())
+
+
+def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
+    """Finished iterations of a run and its state. One that is continued after its end has a summary of fewer iterations."""
+    done = sum(1 for name in files if re.fullmatch(r"iterations/\d+/record\.json", name))
+    summed = json.loads(storage.read_bytes(f"runs/{run}/summary.json"))["iterations"] if "summary.json" in files else -1
+    return str(done), "finished" if summed == done else "unfinished"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:
+    """The columns of MOST are cut there, and with a `width` the last one where the row is full; the first one never is.
+
+    To be printed without cropping: what is too long for a terminal goes on in its next line.
+    """
+    cells = [[plain(cell) for cell in row] for row in rows]
+    wanted = [max([len(name), *(row[column].cell_len for row in cells)]) for column, name in enumerate(names)]
+    widths = [min(needed, MOST.get(name, needed)) for name, needed in zip(names, wanted, strict=True)]
+    between = 3 * len(names) + 1
+    if width is not None:
+        widths[-1] = max(len(names[-1]), min(widths[-1], width - between - sum(widths[:-1])))
+    # Given room for all of it, the table leaves the widths of its columns alone.
+    table = Table(title=title or None, title_justify="left", box=SIMPLE, width=sum(widths) + between)
+    for name, room in zip(names, widths, strict=True):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", width=room)
+    for row in cells:
+        table.add_row(*row)
     return table

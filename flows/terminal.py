@@ -1,6 +1,7 @@
 """What every command shares: where it prints, how it fails, how it is stopped."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -9,8 +10,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from agent.errors import AgentError
+from flows import interrupt
+from infra.errors import InfraError
+from sandbox.errors import SandboxError
+from tasks.errors import NothingLearnedError, RunError
+from tasks.update.errors import UpdateError
+
 out, err = Console(), Console(stderr=True)
 T = TypeVar("T")
+NOTHING_LEARNED = 3  # exit code of a run that made no update
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -23,25 +32,30 @@ def say(text: str, style: str = "") -> None:
     err.print(plain(f"nbrl: {text}", style), soft_wrap=True)
 
 
-def guard(
-    work: Callable[[], T], stopped: Callable[[], str] = lambda: "the same command with the same --run continues where it was"
-) -> T:
-    """One clear error instead of a traceback for everything that has a name; exit code 130 for Ctrl-C and what `stopped` says."""
-    from agent.errors import AgentError
-    from infra.errors import InfraError
-    from sandbox.errors import SandboxError
-    from tasks.errors import RunError
-    from tasks.update.errors import UpdateError
+def guard(work: Callable[[], T], stopped: Callable[[], str] = lambda: "") -> T:
+    """One clear error instead of a traceback for everything that has a name.
 
+    Ctrl-C ends with exit code 130 and what `stopped` says then of what is left.
+    """
     try:
+        interrupt.release()
+        _check_folder()
         return work()
     except (RunError, InfraError, SandboxError, AgentError, UpdateError) as error:
         for line in str(error).splitlines() or [type(error).__name__]:
             say(line, "red")
-        raise typer.Exit(1) from error
+        raise typer.Exit(NOTHING_LEARNED if isinstance(error, NothingLearnedError) else 1) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
-        say(f"stopped; {stopped()}")
+        say("; ".join(filter(None, ["stopped", stopped()])))
         raise typer.Exit(130) from None
+
+
+def _check_folder() -> None:
+    """Raises RunError when the current folder is gone: no path could be told."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise RunError("the current folder does not exist any more; change to one that does and try again") from error
 
 
 async def cancel_on_term(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

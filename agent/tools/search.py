@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import bm25s
-
 from agent.errors import ToolError
 from agent.tools.functions import FunctionTool
 
@@ -14,6 +12,8 @@ class SearchTool(FunctionTool):
     """`search(query)` returns the `top_k` best passages of the corpus, one a line, best first."""
 
     def __init__(self, passages: Sequence[str], top_k: int = 1) -> None:
+        import bm25s  # brings scipy, which takes a tenth of a second
+
         self._passages = list(passages)
         self._top_k = min(top_k, len(self._passages))
         self._index = bm25s.BM25()
@@ -30,6 +30,8 @@ class SearchTool(FunctionTool):
         """
         if not query.strip():
             raise ValueError("search needs a query: a string with at least one word")
+        import bm25s
+
         tokens = bm25s.tokenize([query[:QUERY_CHARS]], stopwords=None, show_progress=False, return_ids=False)
         if not tokens[0]:
             return "nothing found"

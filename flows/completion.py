@@ -1,0 +1,53 @@
+"""What the shell offers at a key press. Each function imports what it needs and no more; none asks the network."""
+
+import os
+from pathlib import Path
+
+import typer
+
+ROOT = ".nbrl/storage"
+RECIPES = Path(__file__).resolve().parent.parent / "infra" / "recipes"
+
+
+def recipes(typed: str) -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem.startswith(typed))
+
+
+def runs(context: typer.Context, typed: str) -> list[str]:
+    """Runs of a local storage root; those of S3 are not listed."""
+    return _folders(context, "runs/*/run.json", typed)
+
+
+def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
+    return sorted({*runs(context, typed), *_folders(context, "evaluations/*/data", typed)})
+
+
+def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
+    """Names of the folders with a file of this `pattern`, under the root that was typed so far."""
+    overrides = [one.partition("=")[2] for one in context.params.get("set_") or () if one.startswith("storage.root=")]
+    root = Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
+    return sorted(path.parent.name for path in root.glob(pattern) if path.parent.name.startswith(typed))
+
+
+def recipe_keys(typed: str) -> list[str]:
+    """What `--set` takes of a recipe."""
+    from flows.keys import dotted
+    from tasks.config import RunConfig  # takes half a second
+
+    return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]
+
+
+def warmstart_keys(typed: str) -> list[str]:
+    from tasks.warmstart.settings import WarmstartSettings
+
+    return [f"{key}=" for key in WarmstartSettings.model_fields if key.startswith(typed)]
+
+
+def variables(typed: str) -> list[str]:
+    return sorted(name for name in os.environ if name.startswith(typed) and "KEY" in name)
+
+
+def built_in_tools(typed: str) -> list[str]:
+    from agent.tools.settings import BUILT_IN
+
+    return [name for name in BUILT_IN if name.startswith(typed)]
