@@ -6,22 +6,25 @@ from prefect import flow
 
 from flows.watch import Watch
 from tasks.advantage.node import advantage
+from tasks.history import Record
 from tasks.parts import Parts
 from tasks.publish import publish
-from tasks.record import Record, record
+from tasks.record import record
 from tasks.reward.node import reward
 from tasks.rollout.node import rollout
 from tasks.sample import sample
 from tasks.scope import Artifact, Scope
+from tasks.select.judge import no_signal
 from tasks.select.node import select
 from tasks.update.node import update
 
 
 @flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run}-{scope.iteration:06d}")
-async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record | None:
+async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record:
     """Rounds of prompts fill the batch, one step learns from it, its weights go live. `cursor` is the first prompt to ask.
 
-    None when there is nothing to learn: no round had a group with signal, or no trajectory of such a group took a step.
+    Where no round has a group with signal, or no trajectory of such a group took a step, there is no update, and the record says
+    why.
     """
     started = time.monotonic()
     config = parts.config
@@ -37,12 +40,13 @@ async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Reco
         wanted -= int(selections[-1].metrics["select/kept"])
         if wanted <= 0:
             break
-    if wanted == config.rollout.prompts:
-        return None
-    advantages = await watch.node("advantage", advantage(parts, scope, rewards, selections))
-    if not advantages.metrics["advantage/steps"]:
-        return None
-    updated = await watch.node("update", update(parts, scope, advantages, trajectories))
-    published = await watch.node("publish", publish(parts, scope, updated))
-    made = [*trajectories, *rewards, *selections, advantages, updated, published]
-    return await watch.node("record", record(parts, scope, made, trajectories[0], cursor, watch.seconds, started))
+    made = [*trajectories, *rewards, *selections]
+    skipped = no_signal([selection.metrics for selection in selections]) if wanted == config.rollout.prompts else ""
+    if not skipped:
+        made.append(await watch.node("advantage", advantage(parts, scope, rewards, selections)))
+        if not made[-1].metrics["advantage/steps"]:
+            skipped = "no trajectory took a step"
+    if not skipped:
+        made.append(await watch.node("update", update(parts, scope, made[-1], trajectories)))
+        made.append(await watch.node("publish", publish(parts, scope, made[-1])))
+    return await watch.node("record", record(parts, scope, made, trajectories[0], cursor, watch.seconds, started, skipped))

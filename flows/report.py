@@ -29,7 +29,9 @@ def report(summary: Summary) -> RenderableType:
 
 def closing(summary: Summary, root: str) -> str:
     """The figures in a sentence, and what to type next, with `root` after what reads the storage; not to be wrapped."""
+    stalled = f"the run ended early: {summary.stalled}\n" if summary.stalled else ""
     return (
+        f"{stalled}"
         f"{summary.iterations} iterations, {summary.trajectories} trajectories, {summary.sampled_tokens} sampled tokens; "
         f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats\n"
         f"learning curve  {sparkline(summary.curve)}  {summary.curve_path}\n"

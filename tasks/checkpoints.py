@@ -5,6 +5,7 @@ from pathlib import Path
 
 from infra.storage import Storage
 from tasks.errors import ConfigError
+from tasks.history import made_updates
 from tasks.run import find_run
 
 HF, ADAPTER = "hf", "adapter"  # below a checkpoint: what the engines serve, and what LoRA trained of it
@@ -18,13 +19,13 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"`nbrl train RECIPE --run {name}` makes one"
         raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
-    newest = run.updates(storage)
+    newest = made_updates(storage, run)
     if not newest:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")
     wanted = newest if updates is None else updates
     if not 1 <= wanted <= newest:
         raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {wanted}")
-    return run.scope(wanted).checkpoint(wanted)
+    return run.scope(0).checkpoint(wanted)
 
 
 def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:

@@ -91,10 +91,10 @@ class RunConfig(BaseModel):
         return self.advantage.with_critic or self.update.kl_in_reward
 
     def digest(self) -> str:
-        """Digest of all that decides an iteration's results. More iterations continue a run; where it runs does not matter, nor
-        over how many ranks an update is spread and in what portions.
+        """Digest of all that decides an iteration's results. More iterations and more patience continue a run; where it runs does
+        not matter, nor over how many ranks an update is spread and in what portions.
         """
-        decisive = self.model_dump_json(exclude=dict.fromkeys(INDIFFERENT, True) | {"update": SPREAD})
+        decisive = self.model_dump_json(exclude=dict.fromkeys(INDIFFERENT, True) | {"update": SPREAD, "select": {"patience"}})
         return hashlib.sha256(decisive.encode()).hexdigest()
 
 

@@ -13,5 +13,9 @@ class RolloutError(RunError):
     """The infrastructure under the rollouts failed beyond the retry budget."""
 
 
+class NothingLearnedError(RunError):
+    """The run made no update: no iteration had a group of which something could be learned."""
+
+
 class BrokenInvariantError(RunError):
     """Something that must always hold does not; going on would train on wrong data."""

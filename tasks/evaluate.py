@@ -34,12 +34,12 @@ async def evaluate_into(parts: Parts, folder: str, questions_path: str, seed: in
 
 
 def evaluation_folder(scope: Scope) -> str:
-    return f"runs/{scope.run}/evaluations/{scope.iteration:06d}"
+    return f"runs/{scope.run}/evaluations/{scope.updates:06d}"
 
 
 @node
 async def evaluate(parts: Parts, scope: Scope) -> Artifact:
-    """The policy after `scope.iteration` updates on the held-out questions. The same seed every time: the same draw of luck."""
+    """The policy after `scope.updates` updates on the held-out questions. The same seed every time: the same draw of luck."""
     version = await serve(parts, scope)
     folder = evaluation_folder(scope)
     return await evaluate_into(

@@ -4,11 +4,16 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.storage import Storage
 from tasks.config import RunConfig
+from tasks.errors import NothingLearnedError
 from tasks.run import Run
 
 
 class Summary(BaseModel):
-    """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations."""
+    """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations.
+
+    `skipped_in_row` counts the iterations without an update at the end; `stalled` says in lines what is known of them, and is
+    empty where the run did not end because of them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,12 +29,26 @@ class Summary(BaseModel):
     curve: list[float]
     curve_path: str
     example: str
+    skipped_in_row: int = 0
+    stalled: str = ""
 
 
 def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
-    """The summary of a run that already did all its iterations."""
+    """The summary of a run that already did all its iterations, or that ended because they taught nothing.
+
+    Raises NothingLearnedError where none of them did.
+    """
     path = f"{run.folder}/summary.json"
     if not storage.exists(path):
         return None
     summary = Summary.model_validate_json(storage.read_bytes(path))
-    return summary if summary.iterations == config.iterations else None
+    if summary.iterations != config.iterations and not (summary.stalled and summary.skipped_in_row >= config.select.patience):
+        return None
+    return learned(summary)
+
+
+def learned(summary: Summary) -> Summary:
+    """The summary of a run that made an update, or had no iteration to make one in. Raises NothingLearnedError for another."""
+    if summary.stalled and summary.skipped_in_row == summary.iterations:
+        raise NothingLearnedError(f"run {summary.run!r} learned nothing\n{summary.stalled}")
+    return summary

@@ -22,7 +22,7 @@ async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
     Raises BrokenInvariantError when an engine answers with another version, or with other log-probs of the canary.
     """
     started = time.monotonic()
-    version = str(scope.iteration + 1)
+    version = str(scope.updates + 1)
     checkpoint = await parts.local_folder(update.path)
     for client in parts.engines:
         await install(client, parts.config, parts.initial, checkpoint, version)
@@ -40,11 +40,11 @@ async def publish(parts: Parts, scope: Scope, update: Artifact) -> Artifact:
 
 
 async def serve(parts: Parts, scope: Scope) -> str:
-    """The version that `scope.iteration` updates make, served by every engine: published again where another one is."""
-    version = str(scope.iteration)
+    """The version that `scope.updates` updates make, served by every engine: published again where another one is."""
+    version = str(scope.updates)
     for client in parts.engines:
         if await client.weights_version() != version:
-            checkpoint = await parts.local_folder(scope.checkpoint(scope.iteration)) if scope.iteration else None
+            checkpoint = await parts.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
             await install(client, parts.config, parts.initial, checkpoint, version)
     return version
 

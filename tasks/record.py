@@ -5,34 +5,13 @@ import time
 from collections.abc import Mapping
 
 from prefect.artifacts import acreate_table_artifact
-from pydantic import BaseModel, ConfigDict
 
 from agent.trajectory import from_table
+from tasks.history import Record, record_path
 from tasks.node import act
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
 from tasks.traces import log_traces
-
-
-class Record(BaseModel):
-    """What an iteration leaves. `cursor` is the first prompt of the next one; `checkpoint` is what it published."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-
-    iteration: int
-    cursor: int
-    checkpoint: str
-    artifacts: list[Artifact]
-    metrics: dict[str, float]
-
-
-def record_path(scope: Scope) -> str:
-    return f"{scope.folder}/record.json"
-
-
-def read_record(parts: Parts, scope: Scope) -> Record | None:
-    path = record_path(scope)
-    return Record.model_validate_json(parts.storage.read_bytes(path)) if parts.storage.exists(path) else None
 
 
 def merge(artifacts: list[Artifact]) -> dict[str, float]:
@@ -50,8 +29,9 @@ def merge(artifacts: list[Artifact]) -> dict[str, float]:
 def time_metrics(seconds: Mapping[str, float], metrics: Mapping[str, float], started: float) -> dict[str, float]:
     """Wall seconds by node and the share that is neither generation, cell execution nor the update's own computation."""
     wall = time.monotonic() - started
-    # A node found done took no time now, whatever it took when it ran.
-    work = min(metrics["rollout/busy_seconds"], seconds["rollout"]) + min(metrics["update/compute_seconds"], seconds["update"])
+    # A node found done took no time now, whatever it took when it ran; an iteration that taught nothing has no update.
+    work = min(metrics["rollout/busy_seconds"], seconds["rollout"])
+    work += min(metrics.get("update/compute_seconds", 0.0), seconds.get("update", 0.0))
     return {f"time/{name}": value for name, value in seconds.items()} | {
         "time/iteration": wall,
         "time/overhead": wall - work,
@@ -68,18 +48,22 @@ async def record(
     cursor: int,
     seconds: Mapping[str, float],
     started: float,
+    skipped: str = "",
 ) -> Record:
-    """Close the iteration. `seconds` are the nodes' wall times so far, `started` the iteration's start on the monotonic clock."""
+    """Close the iteration. `seconds` are the nodes' wall times so far, `started` the iteration's start on the monotonic clock,
+    `skipped` is why there was no update.
+    """
     begun = time.monotonic()
-    metrics = merge(artifacts)
+    metrics = merge(artifacts) | ({"select/no_signal": 1.0} if skipped else {})
     step = scope.iteration + 1
-    checkpoint = scope.checkpoint(step)
+    updates = scope.updates if skipped else scope.updates + 1
+    checkpoint = scope.checkpoint(updates) if updates else ""
     chosen = from_table(parts.storage.read_table(trajectories.path).slice(0, parts.config.record.traces))
 
     def track() -> None:
-        parts.tracking.log_checkpoint(
-            f"{scope.run}-{step:06d}", parts.storage.uri(checkpoint), {"reward/em": metrics["reward/em"]}, step
-        )
+        if not skipped:
+            scores = {"reward/em": metrics["reward/em"]}
+            parts.tracking.log_checkpoint(f"{scope.run}-{updates:06d}", parts.storage.uri(checkpoint), scores, step)
         log_traces(parts.tracking, scope, chosen)
 
     await asyncio.to_thread(track)
@@ -89,6 +73,8 @@ async def record(
     )
     metrics |= time_metrics({**seconds, "record": time.monotonic() - begun}, metrics, started)
     await asyncio.to_thread(parts.tracking.log_metrics, metrics, step)
-    done = Record(iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics)
+    done = Record(
+        iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics, skipped=skipped
+    )
     parts.storage.write_bytes(record_path(scope), done.model_dump_json(indent=1).encode())
     return done

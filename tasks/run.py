@@ -1,4 +1,4 @@
-"""A run on storage: its identity, its configuration, and how far it came."""
+"""A run on storage: its identity and its configuration."""
 
 import re
 import uuid
@@ -31,15 +31,15 @@ class Run(BaseModel):
     def folder(self) -> str:
         return f"runs/{self.name}"
 
-    def scope(self, iteration: int) -> Scope:
-        return Scope(run=self.name, run_id=self.run_id, config_digest=self.config_digest, seed=self.seed, iteration=iteration)
-
-    def updates(self, storage: Storage) -> int:
-        """Iterations that happened, counted from the first without a gap."""
-        count = 0
-        while storage.exists(f"{self.scope(count).folder}/record.json"):
-            count += 1
-        return count
+    def scope(self, iteration: int, updates: int = 0) -> Scope:
+        return Scope(
+            run=self.name,
+            run_id=self.run_id,
+            config_digest=self.config_digest,
+            seed=self.seed,
+            iteration=iteration,
+            updates=updates,
+        )
 
 
 def new_name(recipe: str) -> str:

@@ -22,7 +22,9 @@ class Artifact(BaseModel):
 
 
 class Scope(BaseModel):
-    """One iteration of one run. `run_id` is drawn when the run is created: a new run of an old name shares no result with it."""
+    """One iteration of one run, and the updates that came before it: fewer than iterations where some of those taught nothing.
+    `run_id` is drawn when the run is created: a new run of an old name shares no result with it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,14 +33,15 @@ class Scope(BaseModel):
     config_digest: str
     seed: int
     iteration: int
+    updates: int
 
     @property
     def folder(self) -> str:
         return f"runs/{self.run}/iterations/{self.iteration:06d}"
 
-    def checkpoint(self, iteration: int) -> str:
-        """Folder of the checkpoint that `iteration` updates made."""
-        return f"runs/{self.run}/checkpoints/{iteration:06d}"
+    def checkpoint(self, updates: int) -> str:
+        """Folder of the checkpoint that `updates` updates made."""
+        return f"runs/{self.run}/checkpoints/{updates:06d}"
 
     def draw(self, name: str) -> int:
         return derive_seed(self.seed, self.iteration, name)

@@ -18,6 +18,7 @@ from infra.storage import Storage
 from infra.tracking import Tracking
 from tasks.checkpoints import HF
 from tasks.config import RunConfig
+from tasks.history import made_updates
 from tasks.parts import Parts
 from tasks.policy import fetch
 from tasks.publish import adapter_room, install
@@ -103,7 +104,7 @@ async def training_parts(config: RunConfig, run: Run, progress: Progress) -> Asy
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
-        initial, updates = fetch(config.policy), run.updates(storage)
+        initial, updates = fetch(config.policy), made_updates(storage, run)
         checkpoint = await _newest(storage, run, updates, scratch) if updates else None
         progress.begin(f"{run.name}: starting")
         corpus = f"{run.folder}/data/corpus.parquet"
@@ -181,7 +182,7 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
 
 
 async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
-    checkpoint = run.scope(updates).checkpoint(updates)
+    checkpoint = run.scope(0).checkpoint(updates)
     local = storage.local_path(checkpoint)
     if local is None:
         local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)

@@ -5,15 +5,16 @@ import io
 from collections import defaultdict
 from collections.abc import Sequence
 
+from tasks.diagnosis import diagnose
+from tasks.history import Record, skipped_in_row
 from tasks.outcome import Summary
 from tasks.parts import Parts
-from tasks.record import Record
 from tasks.run import Run
 from tasks.scope import Artifact
 
 
 def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
-    """PNG: exact match of every iteration's rollouts, at the updates before them, between the two held-out evaluations."""
+    """PNG: exact match of every iteration's rollouts, at the iterations before them, between the two held-out evaluations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,7 +25,7 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
     axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
     axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
     axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-28, -14))
-    axes.set(xlabel="updates", ylabel="exact match", ylim=(0, 1.05))
+    axes.set(xlabel="iterations", ylabel="exact match", ylim=(0, 1.05))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     buffer = io.BytesIO()
@@ -49,14 +50,18 @@ async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, r
     curve_path = f"{run.folder}/learning-curve.png"
     picture = await asyncio.to_thread(draw_curve, before.metrics["em"], curve, after.metrics["em"])
     parts.storage.write_bytes(curve_path, picture)
+    skipped = skipped_in_row(records)
+    stalled = skipped >= parts.config.select.patience or (skipped > 0 and skipped == len(records))
     summary = Summary(
         run=run.name,
         before=before.metrics,
         after=after.metrics,
         iterations=len(records),
+        skipped_in_row=skipped,
+        stalled=diagnose(parts.storage, records[-skipped:]) if stalled else "",
         trajectories=int(sum(record.metrics["rollout/trajectories"] for record in records)),
         sampled_tokens=int(sum(record.metrics["rollout/sampled_tokens"] for record in records)),
-        mismatch_max=max((record.metrics["mismatch/logprob_max_abs"] for record in records), default=0.0),
+        mismatch_max=max((record.metrics["mismatch/logprob_max_abs"] for record in records if not record.skipped), default=0.0),
         overhead_share=seconds["overhead"] / seconds["iteration"] if records else 0.0,
         seconds=dict(seconds),
         curve=curve,

@@ -9,7 +9,7 @@ from infra.ray_data import map_tables
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
-from tasks.select.judge import SCHEMA, judge_table
+from tasks.select.judge import DROPPED, SCHEMA, judge_table
 
 
 def by_group(rewards: pa.Table) -> pa.Table:
@@ -35,7 +35,7 @@ async def select(parts: Parts, scope: Scope, rewards: Artifact, wanted: int, rou
         room -= row["kept"]
     path = f"{scope.folder}/round-{round_}/selection.parquet"
     digest = parts.storage.write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-    dropped = Counter(row["reason"] for row in rows if not row["kept"])
-    metrics = {f"select/dropped/{reason}": float(count) for reason, count in sorted(dropped.items())}
+    reasons = Counter(row["reason"] for row in rows if not row["kept"])
+    metrics = {f"{DROPPED}{reason}": float(count) for reason, count in sorted(reasons.items())}
     metrics["select/kept"] = float(sum(row["kept"] for row in rows))
     return Artifact(path=path, digest=digest, metrics=metrics)

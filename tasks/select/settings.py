@@ -8,5 +8,6 @@ class SelectSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    drop_rate: float = Field(0.5, ge=0, le=1)
+    drop_rate: float = Field(0.5, ge=0, le=1, description="probability that a group without signal is dropped")
     max_rounds: int = Field(3, ge=1, le=20, description="rounds of fresh prompts until the batch is full")
+    patience: int = Field(5, ge=1, description="iterations in a row without a group that has signal, after which the run ends")

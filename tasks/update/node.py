@@ -30,9 +30,9 @@ async def update(parts: Parts, scope: Scope, advantages: Artifact, trajectories:
     work.mkdir(parents=True)
     pq.write_table(batch, work / "trajectories.parquet")
     pq.write_table(advantage_rows, work / "advantages.parquet")
-    checkpoint = scope.checkpoint(scope.iteration + 1)
+    checkpoint = scope.checkpoint(scope.updates + 1)
     out = parts.storage.local_path(checkpoint) or work / "checkpoint"
-    before = await parts.local_folder(scope.checkpoint(scope.iteration)) if scope.iteration else None
+    before = await parts.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
     result = await parts.learner.update(
         UpdateOrder(
             iteration=scope.iteration,

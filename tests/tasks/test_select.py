@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from tasks.select.judge import judge, judge_table
+from tasks.select.judge import judge, judge_table, no_signal
 from tasks.select.node import by_group
 from tasks.select.settings import SelectSettings
 
@@ -28,3 +28,11 @@ def test_groups_are_gathered_in_order_of_appearance() -> None:
     rewards = pa.table({"group": ["b", "a", "b"], "em": [1.0, 0.0, 0.0], "status": ["answered", "failed", "step_limit"]})
     rows = judge_table(by_group(rewards), ALWAYS, 0).to_pylist()
     assert [(row["group"], row["reason"]) for row in rows] == [("b", "signal"), ("a", "failed")]
+
+
+def test_why_nothing_was_kept_counts_the_groups_of_all_rounds() -> None:
+    rounds = [
+        {"select/kept": 0.0, "select/dropped/all_wrong": 3.0},
+        {"select/dropped/all_wrong": 2.0, "select/dropped/failed": 1.0},
+    ]
+    assert no_signal(rounds) == "of 6 groups 5 are all wrong, 0 all right, 1 failed"

@@ -21,6 +21,7 @@ from infra.engine.settings import EngineSettings
 from infra.storage import Storage, StorageSettings
 from tasks.errors import ConfigError
 from tasks.export import export as copy
+from tasks.history import Record, record_path
 from tasks.run import Run
 from tasks.update.learner import Learner
 from tasks.update.orders import UpdateResult
@@ -59,7 +60,8 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
         before = learner.execute(order).checkpoint
     storage = Storage(StorageSettings(root=str(root)))
     storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
-    storage.write_bytes(f"{run.scope(0).folder}/record.json", b"{}")
+    record = Record(iteration=0, cursor=1, checkpoint=run.scope(0).checkpoint(1), artifacts=[], metrics={})
+    storage.write_bytes(record_path(run.scope(0)), record.model_dump_json().encode())
     return run
 
 

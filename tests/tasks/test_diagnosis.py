@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from agent.trajectory import SCHEMA as TRAJECTORIES
+from infra.storage import Storage, StorageSettings
+from tasks.diagnosis import diagnose
+from tasks.history import Record
+from tasks.reward.score import SCHEMA as REWARDS
+from tasks.scope import Artifact
+
+FOLDER = "runs/a/iterations/000000/round-0"
+
+
+def record(storage: Storage, answer: str | None, dropped: str, failure: str = "", **facets: float) -> Record:
+    """An iteration of two groups of two, every trajectory alike."""
+    means = {"total": 0.0, "qa": 0.0, "em": 0.0, "f1": 0.0, "format": 1.0, "execution": 1.0, "length": 0.0}
+    means |= {"answered": float(answer is not None)} | facets
+    status = "failed" if failure else "answered" if answer is not None else "step_limit"
+    groups = ["q1", "q1", "q2", "q2"]
+    questions = {"q1": "How deep is the basin?", "q2": "How wide is the gate?"}
+    rows = [
+        {"id": f"{group}-{n}", "group": group, "question": questions[group], "ability": "qa", "status": status}
+        | {"answer": answer, "failure": failure, "steps": [], "nodes": []}
+        for n, group in enumerate(groups)
+    ]
+    table = pa.Table.from_pylist(rows, schema=TRAJECTORIES)
+    prompts = pa.table({"id": ["q1", "q2"], "group": ["q1", "q2"], "answers": [["#### 42"], ["7"]]})
+    rewards = [
+        {"trajectory": row["id"], "group": row["group"], "ability": "qa", "status": status, "step_rewards": []} | means
+        for row in rows
+    ]
+    storage.write_table(f"{FOLDER}/trajectories.parquet", table)
+    storage.write_table(f"{FOLDER}/prompts.parquet", prompts)
+    storage.write_table(f"{FOLDER}/rewards.parquet", pa.Table.from_pylist(rewards, schema=REWARDS))
+    artifacts = [Artifact(path=f"{FOLDER}/{name}.parquet", digest="") for name in ("trajectories", "rewards")]
+    counts = {f"select/dropped/{dropped}": 2.0}
+    return Record(iteration=0, cursor=2, checkpoint="", artifacts=artifacts, metrics=counts, skipped="why")
+
+
+@pytest.mark.parametrize(
+    ("answer", "dropped", "facets", "cause"),
+    [
+        ("42", "all_wrong", {"format": 0.1}, "does not keep to the format"),
+        (None, "all_wrong", {}, "end before an answer"),
+        ("42", "all_wrong", {"f1": 0.6}, "come near their references"),
+        ("x", "all_wrong", {}, "too hard"),
+        ("42", "all_right", {"em": 1.0, "f1": 1.0}, "knows these questions already"),
+    ],
+)
+def test_the_likely_cause_follows_from_the_facets(
+    tmp_path: Path, answer: str | None, dropped: str, facets: dict[str, float], cause: str
+) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    said = diagnose(storage, [record(storage, answer, dropped, **facets)])
+    assert cause in said
+    assert said.count("most likely:") == 1
+    assert f"{facets.get('format', 1.0):.0%}" in said
+
+
+def test_two_questions_stand_as_examples_with_answer_and_reference(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    said = diagnose(storage, [record(storage, "42", "all_wrong", f1=0.6)])
+    assert "example: 'How deep is the basin?' was answered '42'; right is '#### 42'" in said
+    assert "example: 'How wide is the gate?' was answered '42'; right is '7'" in said
+    unanswered = diagnose(storage, [record(storage, None, "all_wrong")])
+    assert "was not answered" in unanswered
+
+
+def test_failures_are_blamed_on_the_infrastructure_and_quoted(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    said = diagnose(storage, [record(storage, None, "failed", failure="the engine is gone")])
+    assert "the infrastructure" in said
+    assert "the engine is gone" in said
