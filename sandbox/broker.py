@@ -3,22 +3,25 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from sandbox import untrusted
 from sandbox.inside.channel import LENGTH, frame
 from sandbox.output import plain
 from sandbox.settings import SandboxSettings
+from sandbox.share import Share
 
 CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
 _RECORDED_CHARS = 1000
-# So many bytes are paced as one more call: to read a long request takes the host's time.
-_CALL_BYTES = 1 << 16
 
+_ENCODER = json.JSONEncoder(default=str, check_circular=False)  # its notes of what it is in would outlive it
+_START = re.compile(rb'\{"id": (\d{1,18}),')
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +37,15 @@ class Call:
     seconds: float
 
 
+class _Request(NamedTuple):
+    """What a kernel asked; without arguments when it is garbled, and `fault` says what is wrong with it."""
+
+    number: int = 0
+    name: str = ""
+    arguments: dict[str, Any] | None = None
+    fault: str = ""
+
+
 class Broker:
     """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
 
@@ -44,6 +56,7 @@ class Broker:
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings = settings
         self._due = 0.0
+        self._share = Share()
         self.tools: Mapping[str, CallHandler] = {}
         self.calls: list[Call] = []
         self.refused = 0
@@ -60,39 +73,45 @@ class Broker:
         running: asyncio.Task[None] | None = None
         try:
             while True:
-                await self._pace(1.0)
+                await self._pace()
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 if size > self._settings.call_bytes:
                     return
-                await self._pace(size / _CALL_BYTES)
                 request = await reader.readexactly(size)
                 await _stop(running)
-                running = asyncio.create_task(self._respond(request, writer))
+                with self._share.spend():
+                    running = asyncio.create_task(self._respond(_parse(request), writer))
+                # So that it begins, and is recorded, also when the next request is here already.
+                await asyncio.sleep(0)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
             writer.close()
             await _stop(running)
 
-    async def _pace(self, calls: float) -> None:
-        """Read no faster than `calls_per_s` allows, after a burst of one second's worth; the rest waits in the socket."""
+    async def _pace(self) -> None:
+        """Read no faster than `calls_per_s` allows, after a burst of one second's worth, nor than the loop's time that requests
+        take is paid for; the rest waits in the socket."""
         now = time.monotonic()
-        self._due = max(self._due, now - 1.0) + calls / self._settings.calls_per_s
-        if self._due > now:
-            await asyncio.sleep(self._due - now)
+        self._due = max(self._due, now - 1.0) + 1 / self._settings.calls_per_s
+        wait = max(self._due - now, self._share.wait())
+        if wait > 0:
+            await asyncio.sleep(wait)
 
-    async def _respond(self, request: bytes, writer: asyncio.StreamWriter) -> None:
-        number, name, arguments = _parse(request)
+    async def _respond(self, request: _Request, writer: asyncio.StreamWriter) -> None:
         began, clock = time.time(), time.monotonic()
         answer: dict[str, Any] = {"error": "the cell gave up on it"}
         try:
-            answer = await self._answer(name, arguments)
-            data = self._encode(number, name, answer)
+            answer = await self._answer(request)
+            with self._share.spend():
+                data = self._encode(request.number, request.name, answer)
             # First, so that a kernel that asks and never reads holds one answer here and not one for each request.
             await writer.drain()
             writer.write(data)
         finally:
-            self._record(name, arguments, answer, began, time.monotonic() - clock)
+            with self._share.spend():
+                self._record(request, answer, began, time.monotonic() - clock)
+                del request, answer
 
     def _encode(self, number: int, name: str, answer: dict[str, Any]) -> bytes:
         try:
@@ -104,9 +123,10 @@ class Broker:
             return frame({"id": number, "error": f"{name}: the answer takes {size} bytes, {limit} are allowed"})
         return data
 
-    async def _answer(self, name: str, arguments: dict[str, Any] | None) -> dict[str, Any]:
-        if arguments is None:
-            return {"error": "host_call: the request is not {id, name, arguments}"}
+    async def _answer(self, request: _Request) -> dict[str, Any]:
+        name = request.name
+        if request.arguments is None:
+            return {"error": f"host_call: {request.fault}"}
         if len(self.calls) >= self._settings.calls_per_kernel:
             return {"error": f"{name}: no host calls left, {self._settings.calls_per_kernel} were allowed"}
         handler = self.tools.get(name)
@@ -114,7 +134,7 @@ class Broker:
             return {"error": f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}"}
         try:
             async with asyncio.timeout(self._settings.call_timeout_s):
-                return {"result": await handler(arguments)}
+                return {"result": await handler(request.arguments)}
         except TimeoutError:
             return {"error": f"{name}: no answer within {self._settings.call_timeout_s:g} s"}
         except Exception as error:
@@ -122,32 +142,42 @@ class Broker:
             _log.debug("host call %s failed", name, exc_info=True)
             return {"error": f"{name}: {type(error).__name__}: {error}"[:2000]}
 
-    def _record(self, name: str, arguments: dict[str, Any] | None, answer: dict[str, Any], began: float, seconds: float) -> None:
+    def _record(self, request: _Request, answer: dict[str, Any], began: float, seconds: float) -> None:
         if len(self.calls) >= self._settings.calls_per_kernel:
             self.refused += 1
             return
         ok = "result" in answer
         said = answer["result"] if ok else answer["error"]
-        self.calls.append(Call(plain(name), _short(arguments), _short(said), ok, began, seconds))
+        self.calls.append(Call(plain(request.name), _short(request.arguments), _short(said), ok, began, seconds))
 
 
 def _short(value: object) -> str:
+    """The start of its JSON; what comes after that is not written."""
+    start = ""
     try:
-        return json.dumps(value, default=str)[:_RECORDED_CHARS]
+        for piece in _ENCODER.iterencode(value):
+            start += piece
+            if len(start) >= _RECORDED_CHARS:
+                break
     except (ValueError, RecursionError):
         return "not JSON"
+    return start[:_RECORDED_CHARS]
 
 
-def _parse(data: bytes) -> tuple[int, str, dict[str, Any] | None]:
-    """The number, name and arguments of a request; None for arguments when it is garbled."""
+def _parse(data: bytes) -> _Request:
+    garbled = _Request(fault="the request is not {id, name, arguments}")
     try:
-        request = json.loads(data)
+        request = untrusted.loads(data)
         number, name, arguments = request["id"], request["name"], request["arguments"]
+    except untrusted.TooManyContainers as error:
+        # An honest kernel waits for the answer to its number.
+        start = _START.match(data)
+        return _Request(int(start[1]) if start else 0, fault=f"the request has {error}")
     except (ValueError, TypeError, KeyError, RecursionError):
-        return 0, "", None
+        return garbled
     if not isinstance(number, int) or not isinstance(name, str) or not isinstance(arguments, dict):
-        return number if isinstance(number, int) else 0, "", None
-    return number, name[:100], arguments
+        return garbled._replace(number=number if isinstance(number, int) else 0)
+    return _Request(number, name[:100], arguments)
 
 
 async def _stop(task: asyncio.Task[None] | None) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
-import math
 import signal
 import time
 from collections.abc import Mapping
@@ -158,7 +158,7 @@ class SandboxKernel:
         match message.kind:
             case "execute_reply":
                 cell.succeeded = content.get("status") == "ok"
-                cell.answers = self._expressions(content, cell.asked)
+                cell.answers = self._expressions(message, cell.asked)
                 for page in _pages(content):
                     cell.outputs.add("display", page)
                 cell.replied.set()
@@ -166,7 +166,7 @@ class SandboxKernel:
                 cell.idle.set()
             case "stream":
                 name = "stderr" if content.get("name") == "stderr" else "stdout"
-                cell.outputs.add("stream", str(content.get("text", "")), name=name)
+                cell.outputs.add("stream", _string(content.get("text")), name=name)
             case "execute_result" | "display_data":
                 kind = "result" if message.kind == "execute_result" else "display"
                 data = content.get("data")
@@ -174,34 +174,39 @@ class SandboxKernel:
                 cell.outputs.add(kind, _text(data), png=png)  # type: ignore[arg-type]
             case "error":
                 lines = content.get("traceback")
-                text = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-                ename, evalue = str(content.get("ename", "")), str(content.get("evalue", ""))
+                text = "\n".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
+                ename, evalue = _string(content.get("ename")), _string(content.get("evalue"))
                 cell.outputs.add("error", text or f"{ename}: {evalue}", ename=ename, evalue=evalue)
             case "clear_output":
                 cell.outputs.clear(wait=bool(content.get("wait")))
 
-    def _expressions(self, reply: dict[str, Any], asked: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    def _expressions(self, reply: Message, asked: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """The answers to what was asked; a reply may hold any others besides."""
-        answers = reply.get("user_expressions")
+        answers = reply.content.get("user_expressions")
         if not isinstance(answers, dict):
             return {}
         limit, kept = self._settings.expression_bytes, {}
         for name in [name for name in asked if name in answers]:
             answer = answers[name]
-            size = _size(answer)
-            if not isinstance(answer, dict) or size > limit:
-                error = {"status": "error", "ename": "TooLarge", "evalue": f"{size:g} bytes, {limit} are allowed"}
+            if not isinstance(answer, dict) or (reply.size > limit and _exceeds(answer, limit)):
+                error = {"status": "error", "ename": "TooLarge", "evalue": f"more than the {limit} bytes that are allowed"}
                 answer = {**error, "traceback": []}
             kept[name] = answer
         return kept
 
 
-def _size(answer: object) -> float:
-    """Bytes as JSON; more than any limit when it is nested too deep to be written."""
+def _exceeds(answer: object, limit: int) -> bool:
+    """Whether it takes more than `limit` bytes as JSON, of which no more is written than that, or cannot be written."""
     try:
-        return len(json.dumps(answer))
+        pieces = json.JSONEncoder(check_circular=False).iterencode(answer)
+        return any(size > limit for size in itertools.accumulate(map(len, pieces)))
     except RecursionError:
-        return math.inf
+        return True
+
+
+def _string(value: object) -> str:
+    """A text, or nothing: to write down something else, as long as a message, would hold up the host."""
+    return value if isinstance(value, str) else ""
 
 
 def _text(data: object) -> str:

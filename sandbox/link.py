@@ -6,22 +6,18 @@ kernel's own memory.
 """
 
 import asyncio
-import gc
 import socket
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal
 
 from sandbox import zmtp
 from sandbox.process import Address
+from sandbox.share import Share
 from sandbox.wire import Message, Wire
 
 # Messages and bytes taken in one turn of the event loop: a flood from one kernel must not starve the others.
 _TURN = 50
 _CHUNK = 1 << 16
-# Of the event loop's time: the share of one connection, and the seconds that it may take at once.
-_SHARE, _BURST_S = 0.1, 0.2
 
 
 class _Connection:
@@ -42,8 +38,7 @@ class _Connection:
         # Messages wait for READY; the greeting does not.
         self._waiting = bytearray(zmtp.SUBSCRIBE_ALL if role == "SUB" else b"")
         self._unsent = bytearray(zmtp.hello(role))
-        # When what was spent is paid for at the rate of the share.
-        self._due = 0.0
+        self._share = Share()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.connect(path)
@@ -108,15 +103,10 @@ class _Connection:
             self._loop.call_later(wait, self._go_on)
 
     def _take_turn(self) -> tuple[bool, float]:
-        """Take messages; whether that was all, and the seconds until this connection's next turn.
-
-        Messages differ a thousandfold in what they cost for each byte, so that it is the time spent which is shared out.
-        """
-        began = time.thread_time()
-        all_taken = self._take()
-        now = time.monotonic()
-        self._due = max(self._due, now - _BURST_S / _SHARE) + (time.thread_time() - began) / _SHARE
-        return all_taken, max(0.0, self._due - now)
+        """Take messages; whether that was all, and the seconds until this connection's next turn."""
+        with self._share.spend():
+            all_taken = self._take()
+        return all_taken, self._share.wait()
 
     def _take(self) -> bool:
         """Hand on a turn's worth of messages; whether that was all."""
@@ -170,11 +160,9 @@ class Link:
         return identity
 
     def _parse(self, frames: list[bytes]) -> None:
-        with _uncollected():
-            message = self._wire.parse(frames)
-            if message is not None:
-                self._receive(message)
-            del message
+        message = self._wire.parse(frames)
+        if message is not None:
+            self._receive(message)
 
     def _break(self) -> None:
         if not self._closed:
@@ -186,18 +174,3 @@ class Link:
         self._closed = True
         self._shell.close()
         self._iopub.close()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which a message of a million empty lists would set to work hundreds of times in vain.
-
-    Objects freed inside no longer count towards the collector's next round, which looks at all objects of the process at worst.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sandbox import untrusted
+
 _DELIMITER = b"<IDS|MSG>"
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message of the kernel: its type, what it answers (`parent`, a message id) and its content."""
+    """A message of the kernel: its type, what it answers (`parent`, a message id), its content and how many bytes that took."""
 
     kind: str
     parent: str
     content: dict[str, Any]
+    size: int
 
 
 class Wire:
@@ -56,9 +59,12 @@ class Wire:
             signature, *parts = frames[start + 1 : start + 6]
             if len(parts) != 4 or not hmac.compare_digest(signature, self._sign(parts)):
                 return None
-            header, parent, content = (json.loads(parts[number]) for number in (0, 1, 3))
+            header, parent, content = (untrusted.loads(parts[number]) for number in (0, 1, 3))
             if not (isinstance(header, dict) and isinstance(parent, dict) and isinstance(content, dict)):
                 return None
-            return Message(str(header.get("msg_type", "")), str(parent.get("msg_id", "")), content)
+            kind, answered = header.get("msg_type", ""), parent.get("msg_id", "")
+            if not (isinstance(kind, str) and isinstance(answered, str)):
+                return None
+            return Message(kind, answered, content, len(parts[3]))
         except (ValueError, RecursionError):
             return None

@@ -4,6 +4,7 @@ A cell shares its kernel's process, so it can send what the kernel could: that i
 """
 
 import secrets
+import time
 
 import pytest
 
@@ -184,6 +185,37 @@ def send(data):
     victim.run(code + flood, timeout=1.5)
     assert arena.sibling.run("1 + 1").outputs[0].text == "2"
     assert len(victim.kernel.broker.calls) <= arena.settings.calls_per_kernel
+
+
+@pytest.mark.attack(
+    tried="Have the host parse what takes long: a megabyte of empty lists, of deep ones, of keys, of numbers, again and again",
+    wall="a share of the event loop's time for each connection; too many lists are refused before they are parsed",
+    effect="the host's loop and the sibling's cells wait no longer than for honest work",
+)
+@pytest.mark.parametrize(
+    "value",
+    ["b'[' + b'[],' * 300_000 + b'0]'", "b'[' + (b'[' * 900 + b']' * 900 + b',') * 540 + b'0]'",
+     "b'{' + b','.join(b'\"%x\":0' % n for n in range(90_000)) + b'}'", "b'[' + b'1.5,' * 240_000 + b'0]'"],
+    ids=["lists", "deep", "keys", "numbers"],
+)  # fmt: skip
+def test_the_host_spends_little_on_what_a_kernel_sends(arena: Arena, victim: Kernel, value: str) -> None:
+    code = f"""
+own = host_call.__closure__[0].cell_contents._socket
+data = b'{{"id": 1, "name": "echo", "arguments": {{"value": ' + {value} + b'}}}}'
+own.setblocking(True)
+if os.fork() == 0:
+    while own.recv(1 << 16): pass
+if os.fork() == 0:
+    while True: own.sendall(struct.pack("!I", len(data)) + data)
+"""
+    assert victim.run(code).status == "ok"
+    began, clock = arena.loop_seconds(), time.monotonic()
+    while time.monotonic() < clock + 2:
+        assert arena.sibling.text("print(2)") == "2\n"
+        time.sleep(0.02)
+    spent, passed = arena.loop_seconds() - began, time.monotonic() - clock
+    assert victim.kernel.broker.calls
+    assert spent < 0.6 * passed
 
 
 @pytest.mark.attack(

@@ -47,6 +47,20 @@ def test_expressions_that_were_not_asked_for_are_left_out(lab: Lab) -> None:
     assert lab.with_kernel(body) == {"7": {"n": 7}}
 
 
+def test_what_stands_for_a_text_and_is_none_is_not_written_down(lab: Lab) -> None:
+    forge = """
+k = get_ipython().kernel
+for kind, content in (
+    ("stream", {"text": [1, [2]]}),
+    ("error", {"ename": {}, "evalue": [3], "traceback": ["a", 4, "", "b"]}),
+    ([], {}),
+):
+    type(k.session).send(k.session, k.iopub_socket, kind, content, parent=k.get_parent("shell"), ident=k._topic("x"))
+"""
+    (done,) = lab.cells(forge)
+    assert [(output.text, output.ename, output.evalue) for output in done.outputs] == [("", "", ""), ("a\n\nb", "", "")]
+
+
 def test_no_time_at_all_is_a_time_too(lab: Lab) -> None:
     async def body(kernel: SandboxKernel) -> str:
         return (await kernel.execute("import time; time.sleep(1)", timeout=0)).status
