@@ -1,4 +1,4 @@
-"""A saved trajectory, read again: the notebook of agent.notebook, or the trajectory as JSON.
+"""A saved trajectory, written as JSON and read again, from that or from the notebook of agent.notebook.
 
 A notebook holds all of it but the token ids. Cells may have been edited since; what stands in it now is what is read.
 """
@@ -15,6 +15,7 @@ from agent.episode import observe
 from agent.errors import RecordingError
 from agent.kernel import CellResult
 from agent.notebook import TEXT_CHARS, printable
+from agent.tokens import UNKNOWN
 from agent.trajectory import Output, Step, ToolCall, Trajectory
 
 
@@ -38,6 +39,15 @@ def read(data: bytes) -> Trajectory:
     ) as error:
         raise RecordingError(f"it is neither a notebook that nbrl saved nor a trajectory as JSON: {_first(error)}") from error
     return made
+
+
+def as_json(trajectory: Trajectory) -> str:
+    """The trajectory for `read`: bytes in base64, halves of surrogate pairs as escapes, no token ids that are unknown."""
+    found = trajectory.model_dump()
+    for node in found["nodes"]:
+        if UNKNOWN in node["token_ids"]:
+            del node["token_ids"], node["logprobs"]
+    return json.dumps(found, default=lambda data: base64.urlsafe_b64encode(data).decode())
 
 
 def changed(recorded: Trajectory, again: Trajectory) -> list[int]:

@@ -34,12 +34,15 @@ class _Record(BaseModel):
 
 
 class Node(_Record):
-    """A run of token ids. `logprobs` has one entry per id on sampled nodes and is empty elsewhere."""
+    """A run of token ids. `logprobs` has one entry per id on sampled nodes and is empty elsewhere.
+
+    Saved as JSON, a node whose ids are unknown has neither.
+    """
 
     parent: int
     kind: NodeKind
     step: int
-    token_ids: list[int]
+    token_ids: list[int] = Field(default_factory=list)
     logprobs: list[float] = Field(default_factory=list)
     weights_version: str = ""
 

@@ -56,13 +56,19 @@ class Question:
         return self.text if self.text.endswith(named) else self.text + named
 
 
-async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Trajectory], None]) -> None:
+async def answer(
+    question: Question,
+    watcher: Watcher | None,
+    keep: Callable[[Trajectory], None],
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
     """Run the episode and hand its trajectory to `keep`, also what there is of one that is cancelled.
 
+    `tell` hears of each further try of a request to the model that failed.
     Raises AgentError, SandboxError or ConfigError when the episode cannot begin; what goes wrong in it is a status.
     """
     async with AsyncExitStack() as stack:
-        policy, tokenizer = await _policy(stack, question)
+        policy, tokenizer = await _policy(stack, question, tell)
         library = Library(question.tools, question.passages, parser())
         stack.push_async_callback(library.close)
         await library.open()
@@ -80,10 +86,10 @@ async def answer(question: Question, watcher: Watcher | None, keep: Callable[[Tr
             raise
 
 
-async def _policy(stack: AsyncExitStack, question: Question) -> tuple[Policy, Renderer]:
+async def _policy(stack: AsyncExitStack, question: Question, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
     """Who acts, and the tokens it counts in."""
     if question.endpoint is not None:
-        return await connect(stack, question.endpoint, question.sampling, question.agent)
+        return await connect(stack, question.endpoint, question.sampling, question.agent, tell)
     if question.recorded is None:
         raise ConfigError("nobody acts: name a server, or a recording whose actions are played")
     folder = question.tokenizer

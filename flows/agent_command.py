@@ -1,8 +1,6 @@
 """`nbrl agent`: its options, and what it prints, saves and ends with."""
 
 import asyncio
-import base64
-import json
 import os
 import secrets
 import time
@@ -114,7 +112,7 @@ def agent(
             from flows.replay import load, verdict
             from flows.save import save as write
             from flows.save import writable
-            from flows.tools import ToolOptions
+            from flows.tools import ToolOptions, require_keys
             from tasks.errors import ConfigError
 
         if save is not None and no_save:
@@ -134,6 +132,9 @@ def agent(
         played = None if recorded is None or server is not None else sum(step.kind == "cell" for step in recorded.steps)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
+        available = options.settings(server, api_key_env, attached=bool(file))
+        if recorded is None:
+            require_keys(available, ability)
         asked = Question(
             text=text,
             endpoint=server,
@@ -152,7 +153,7 @@ def agent(
             sampling=checked(Sampling, temperature=temperature, top_p=top_p),
             seed=seed or 0,
             files=attachments(file or []),
-            tools=options.settings(server, api_key_env, attached=bool(file)),
+            tools=available,
             passages=options.passages(),
             ability=ability,
             recorded=recorded,
@@ -165,12 +166,17 @@ def agent(
                 write(path, trajectory)
 
         with nullcontext() if quiet else Live(err, asked.task, asked.agent) as live:
-            asyncio.run(cancel_on_term(lambda: answer(asked, live, keep)))
+            tell = _tell_nobody if quiet else say
+            asyncio.run(cancel_on_term(lambda: answer(asked, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))
 
     guard(work, stopped)
     _close(kept[0], path, json_, quiet)
+
+
+def _tell_nobody(_: str) -> None:
+    """Where nothing but the answer is wanted."""
 
 
 _ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_p", "seed", "sees_images")
@@ -221,9 +227,9 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
     from agent.trajectory import Status
 
     if as_json:
-        # Halves of surrogate pairs, which a model's text may hold, survive as escapes.
-        text = json.dumps(trajectory.model_dump(), default=lambda data: base64.urlsafe_b64encode(data).decode())
-        typer.echo(text)
+        from agent import recording
+
+        typer.echo(recording.as_json(trajectory))
     elif trajectory.answer is not None:
         out.print(plain(trajectory.answer), soft_wrap=True)
     if trajectory.status is Status.FAILED:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +62,19 @@ class Endpoint:
         return httpx.AsyncClient(headers=self.headers, timeout=timeout, limits=limits, trust_env=url.host not in _LOCAL)
 
 
+class KeyRefusedError(ConfigError):
+    """A server says nothing without a key, or another key."""
+
+
 async def ask(client: httpx.AsyncClient, url: str) -> Any:
-    """The JSON at `url`, or None when the server has none there. Raises ConfigError when there is no server."""
+    """The JSON at `url`, or None when the server has none there.
+
+    Raises ConfigError when there is no server, KeyRefusedError when it wants a key or another one.
+    """
     try:
         async with asyncio.timeout(ABOUT_S), client.stream("GET", url, headers={"Accept-Encoding": "gzip, deflate"}) as response:
+            if response.status_code in (401, 403):
+                raise KeyRefusedError(f"{url} answered {response.status_code}; {key_hint('Authorization' in client.headers)}")
             if response.status_code != 200:
                 return None
             said = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ABOUT_BYTES)
@@ -90,7 +100,11 @@ async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | 
     if root.endswith("/v1"):
         return None
     for page in ("get_model_info", "model_info"):
-        match await ask(client, f"{root}/{page}"):
+        try:
+            said = await ask(client, f"{root}/{page}")
+        except KeyRefusedError:  # `served` asks where every server of models has an answer
+            return None
+        match said:
             case {"tokenizer_path": str(path)} if _is_here(path):
                 return Path(path)
     return None
@@ -111,8 +125,17 @@ def chat_url(endpoint: Endpoint) -> str:
 
 
 async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int | None]:
-    """The models of the chat API by name, each with the most tokens it reads, where the server says so."""
-    match await ask(client, f"{chat_url(endpoint)}/models"):
+    """The models of the chat API by name, each with the most tokens it reads, where the server says so.
+
+    Raises ConfigError when it refuses the key, unless a model is named: it may refuse no more than this list.
+    """
+    try:
+        said = await ask(client, f"{chat_url(endpoint)}/models")
+    except KeyRefusedError:
+        if endpoint.model is None:
+            raise
+        return {}
+    match said:
         case {"data": list(models)}:
             known = [model for model in models if isinstance(model, dict) and "id" in model]
             limits = [model.get("max_model_len") for model in known]
@@ -143,8 +166,24 @@ def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_token
         )
 
 
-async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling, agent: AgentSettings) -> tuple[Policy, Renderer]:
-    """The policy at `endpoint`, as long as `stack` lives, and the tokens it counts in. Raises ConfigError or AgentError."""
+def key_hint(given: bool) -> str:
+    """What to do on the command line about a key that a server does not take."""
+    if given:
+        return "put a key that it accepts into the environment variable that --api-key-env names"
+    return "put its key into an environment variable and name that one by --api-key-env NAME"
+
+
+async def connect(
+    stack: AsyncExitStack,
+    endpoint: Endpoint,
+    sampling: Sampling,
+    agent: AgentSettings,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Policy, Renderer]:
+    """The policy at `endpoint`, as long as `stack` lives, and the tokens it counts in. Raises ConfigError or AgentError.
+
+    `tell` hears of each further try of a request that failed.
+    """
     client = await stack.enter_async_context(endpoint.client())
     folder = await tokenizer_of(client, endpoint)
     models = await served(client, endpoint)
@@ -157,7 +196,8 @@ async def connect(stack: AsyncExitStack, endpoint: Endpoint, sampling: Sampling,
             sees_images=endpoint.sees_images,
             seeded=endpoint.seeded,
         )
-        return ChatPolicy(client, chat, sampling, agent.thinking), EstimatingRenderer(endpoint.sees_images)
+        policy = ChatPolicy(client, chat, sampling, agent.thinking, tell, key_hint(endpoint.key is not None))
+        return policy, EstimatingRenderer(endpoint.sees_images)
     if endpoint.sees_images:
         raise ConfigError(
             f"--sees-images is for chat APIs, and {endpoint.url} is spoken to in token ids; "

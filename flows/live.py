@@ -16,9 +16,9 @@ class Live:
         self._console, self._question, self._settings = console, question, settings
         self._spinner = console.status("connecting")
         self._budget = self._notes = ""
+        self._begun = False
 
     def __enter__(self) -> Self:
-        self._console.print(task(self._question))
         self._spinner.start()
         return self
 
@@ -26,6 +26,9 @@ class Live:
         self._spinner.stop()
 
     def asked(self, index: int, tokens: int) -> None:
+        if not self._begun:  # what cannot begin is an error and nothing else
+            self._console.print(task(self._question))
+            self._begun = True
         left = max(0, self._settings.context_tokens - tokens)
         self._budget = f"step {index + 1} of {self._settings.max_steps}, {left} tokens left"
         self._spinner.update(f"{self._budget}: the model thinks")

@@ -1,6 +1,7 @@
 """The tools that a command's options name, as the settings and the passages of a library."""
 
 import json
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 
 import yaml
 
-from agent.tools.settings import ToolSettings
+from agent.tools import exa, firecrawl, serper
+from agent.tools.settings import ToolSettings, WebSearch
 from flows.checked import checked, checked_file
 from flows.endpoint import Endpoint, chat_url
 from tasks.errors import ConfigError
 
 TOP_K = 5
+SEARCH_KEYS = {"serper": serper.VARIABLE, "exa": exa.VARIABLE, "firecrawl": firecrawl.VARIABLE}
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,21 @@ class ToolOptions:
     @property
     def _jsonl(self) -> bool:
         return self.corpus is not None and self.corpus.suffix == ".jsonl"
+
+
+def require_keys(tools: ToolSettings, ability: str) -> None:
+    """Raises ConfigError for a tool of this ability that needs a key which the environment lacks: no call of it could work."""
+    names = tools.abilities.get(ability, tools.default or ())
+    if "search" in names and isinstance(tools.search, WebSearch):
+        engine = tools.search.engine
+        _require(SEARCH_KEYS[engine], f"the tool search asks {engine}", "leave the tool out")
+    if "visual_qa" in names and tools.model is not None and tools.model.key is not None:
+        _require(tools.model.key, "the tool visual_qa asks a model", "set model.key to null where none is needed")
+
+
+def _require(variable: str, asking: str, otherwise: str) -> None:
+    if not os.environ.get(variable, "").strip():
+        raise ConfigError(f"{asking} with a key, and the environment variable {variable} holds none; set it, or {otherwise}")
 
 
 def _passage(line: str, where: str) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+from collections.abc import Callable
 from typing import Any, Literal
 
 import httpx
@@ -33,9 +34,7 @@ HINTS = {
     307: MOVED,
     308: MOVED,
     400: REFUSED,
-    401: "put a key that the server accepts into {variable}",
     402: "the account has no credit left",
-    403: "put a key that may use this model into {variable}",
     404: "correct endpoint (what stands before /chat/completions) or model",
     413: "lower agent.context_tokens",
     422: REFUSED,
@@ -72,14 +71,24 @@ class ChatSettings(BaseModel):
 class ChatPolicy:
     """POSTs conversations to {endpoint}/chat/completions.
 
+    `tell` hears of each further try before it is waited for. `key_hint` says how whoever named the key can mend it.
     The ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the
     server's `reasoning_content` (or `reasoning`) comes back inside think tags before the content, and the thinking of earlier
     turns is not sent again; with thinking in tags it is not part of the action.
     """
 
-    def __init__(self, client: httpx.AsyncClient, settings: ChatSettings, sampling: Sampling, thinking: Thinking = "tag") -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        settings: ChatSettings,
+        sampling: Sampling,
+        thinking: Thinking = "tag",
+        tell: Callable[[str], None] = lambda _: None,
+        key_hint: str | None = None,
+    ) -> None:
         """Raises PolicyError when there is no such key."""
         self._client, self._settings, self._sampling, self._thinking = client, settings, sampling, thinking
+        self._tell, self._key_hint = tell, key_hint or _key_hint(settings.key_variable)
         self._url = f"{settings.endpoint}/chat/completions"
         self._limit = LIMIT
         self._estimate = EstimatingRenderer()
@@ -131,7 +140,8 @@ class ChatPolicy:
             try:
                 status, answer, asks = await self._once(content)
             except httpx.HTTPError as error:
-                said, failed, wanted = f"did not answer: {type(error).__name__}: {self._hide(str(error))}", None, None
+                short, failed, wanted = f"did not answer: {type(error).__name__}", None, None
+                said = f"{short}: {self._hide(str(error))}"
             else:
                 if status == 200:
                     return answer
@@ -140,12 +150,14 @@ class ChatPolicy:
                     continue
                 # Nothing is quoted where the server may repeat the key.
                 quoted = "" if status in (401, 403) else f" ({self._excerpt(answer)})"
-                said, failed, wanted = f"answered {status}{quoted}", status, retry_after(asks)
+                short, failed, wanted = f"answered {status}", status, retry_after(asks)
+                said = f"{short}{quoted}"
             wait = retry.next_wait(wanted) if failed is None or failed in RETRIED else None
             if wait is None:
-                hint = HINTS.get(failed or 0, LATER).format(variable=self._settings.key_variable or "key_variable")
+                hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
                 tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
                 raise PolicyError(f"{self._url} {said}{tries}; {hint}")
+            self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {self._settings.retries + 1})")
             await asyncio.sleep(wait)
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
@@ -164,6 +176,12 @@ class ChatPolicy:
         for secret in filter(None, (self._key, self._client.headers.get("Authorization", "").removeprefix("Bearer "))):
             text = text.replace(secret, "[key]")
         return text
+
+
+def _key_hint(variable: str | None) -> str:
+    if variable is None:
+        return "set key_variable to the environment variable that holds a key which the server accepts"
+    return f"put a key into {variable} that the server accepts for this model"
 
 
 def _storable(text: str) -> str:

@@ -86,7 +86,7 @@ def test_a_cell_may_be_edited_before_it_is_replayed(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "nobody would act; name a model's server by --endpoint, or a recording by --replay"),
+        ([], "no model given: pass --endpoint URL or --replay FILE"),
         (["q", "--replay", "first.ipynb"], "a question does nothing where recorded actions are played"),
         (["--replay", "first.ipynb", "--temperature", "1"], "--temperature does nothing where recorded actions are played"),
         (["q", "--endpoint", "http://127.0.0.1:9", "--root", "x"], "--root is where --replay looks"),
