@@ -139,16 +139,23 @@ def _stage(server: EngineServer) -> str:
 
 
 def _sweep() -> None:
-    """Removes the shared memory of engines that were killed."""
+    """Removes the shared memory of our engines that were killed."""
     for path in SHARED_MEMORY.glob("sglang_loads_*"):
-        if not _mapped(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another of our runs may sweep too
+            if path.stat().st_uid == os.geteuid() and not _mapped(path):
+                path.unlink()
 
 
 def _mapped(path: Path) -> bool:
-    """Whether some process still has this shared memory open."""
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+    """Whether some process of ours still has this shared memory open.
+
+    Sandboxes, which have users of their own, are passed over: they give files of theirs any name, and map them as often as they
+    like. Names are bytes, which need not be text.
+    """
+    users = os.readlink("/proc/self/ns/user")
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if str(path) in maps.read_text():
+            ours = process.stat().st_uid == os.geteuid() and os.readlink(process / "ns/user") == users
+            if ours and os.fsencode(path) in (process / "maps").read_bytes():
                 return True
     return False

@@ -1,6 +1,7 @@
 """Files: read what is not the kernel's own, write where it may not"""
 
 import ast
+import secrets
 import site
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sandbox
+from infra.engine.server import _mapped
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(120)
@@ -163,3 +165,22 @@ for name in ("keys", "key-users", "cmdline", "timer_list"):
 attempt("symbols", lambda: 1 / any(int(line.split()[0], 16) for line in open("/proc/kallsyms")))
 """
     victim.refused(code)
+
+
+@pytest.mark.attack(
+    tried="Map files whose names are no text, or that of an engine's memory, so that the host stumbles over /proc/PID/maps",
+    wall="who looks for processes that use an engine's memory passes over sandboxes, and reads bytes",
+    effect="engines start and end as before; what a killed one left is not held back",
+)
+def test_what_is_mapped_confuses_nobody(victim: Kernel) -> None:
+    name = f"/dev/shm/sglang_loads_{secrets.token_hex(8)}"
+    code = f"""
+held = []
+for path in (b"/tmp/\\xff\\xfe", {name!r}):
+    with open(path, "w+b") as file:
+        file.truncate(4096)
+        held.append(mmap.mmap(file.fileno(), 4096))
+print(len(held))
+"""
+    assert victim.text(code) == "2\n"
+    assert not _mapped(Path(name))

@@ -1,5 +1,6 @@
 """Engines that do not come up: one clear error, quickly, and nothing left. A stand-in for the environment's Python misbehaves."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,52 @@ def test_progress_is_told(tmp_path: Path, model: Path) -> None:
     assert told[0][0] == "importing"
     assert told[-1][0] == "starting workers"
     assert told[-1][1] > told[0][1]
+
+
+MAPPING = """
+import mmap, os, sys
+descriptor = os.open(os.fsencode(sys.argv[1]), os.O_RDWR | os.O_CREAT, 0o600)
+os.truncate(descriptor, 4096)
+mapped = mmap.mmap(descriptor, 4096)
+os.close(descriptor)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def mapping(path: bytes) -> Iterator[None]:
+    """A process of ours that has the file, which it makes, in its memory."""
+    with subprocess.Popen([sys.executable, "-c", MAPPING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == b"mapped\n"
+        yield
+        process.stdin.close()
+
+
+def test_what_killed_engines_left_in_memory_goes_and_that_of_living_ones_stays(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.engine.server.SHARED_MEMORY", tmp_path)
+    left, used = tmp_path / "sglang_loads_left", tmp_path / "sglang_loads_used"
+    left.touch()
+    # A file's name need not be text, and anybody's may be mapped.
+    with mapping(os.fsencode(tmp_path / "other-") + b"\xff\xfe"), mapping(os.fsencode(used)):
+        launch(stand_in(tmp_path, "exec sleep 1000"), model, tmp_path / "logs").stop()
+        assert (left.exists(), used.exists()) == (False, True)
+    launch(stand_in(tmp_path, "exec sleep 1000"), model, tmp_path / "logs").stop()
+    assert not used.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_shared_memory_of_other_users_is_not_ours_to_remove(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.engine.server.SHARED_MEMORY", tmp_path)
+    theirs = tmp_path / "sglang_loads_theirs"
+    theirs.touch()
+    os.chown(theirs, 1000, 1000)
+    launch(stand_in(tmp_path, "exec sleep 1000"), model, tmp_path / "logs").stop()
+    assert theirs.exists()
 
 
 OWNER = """
