@@ -1,6 +1,7 @@
 """Finds the processes a test started, however deep, by a mark in their environment."""
 
 import os
+import signal
 from pathlib import Path
 
 KEY = "NBRL_TEST_MARK"
@@ -22,3 +23,8 @@ def left_over(name: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def heed_interrupts() -> None:
+    """In a new process: a shell's background job starts with Ctrl-C ignored, a person's command does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
