@@ -93,3 +93,73 @@ def test_a_notebook_that_cannot_be_written_is_one_error(tmp_path: Path, what: st
     done = CliRunner().invoke(app, ["show", what, "--root", str(tmp_path), "--notebook", str(tmp_path / where)])
     assert done.exit_code == 1
     assert words in done.stderr
+
+
+LONG = "world-held_out-0-000000-and-more-of-an-id-than-stands-in-half-a-terminal"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Storage:
+    """Three runs, of which one ended, one goes on and one is continued after its end, and two evaluations."""
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    found = trajectory().model_copy(update={"id": LONG, "question": "what is it? " * 30, "answer": "this " * 30})
+    for run, iterations, summed in (("ended", 2, 2), ("going", 1, None), ("more", 3, 2), ("new", 0, None)):
+        storage.write_bytes(f"runs/{run}/run.json", b"{}")
+        for number in range(iterations):
+            storage.write_bytes(f"runs/{run}/iterations/{number:06d}/record.json", b"{}")
+            storage.write_table(f"runs/{run}/iterations/{number:06d}/round-0/trajectories.parquet", to_table([found] * 3))
+        if summed is not None:
+            storage.write_bytes(f"runs/{run}/summary.json", json.dumps({"iterations": summed}).encode())
+    for name in ("scored", "broken"):
+        storage.write_table(f"evaluations/{name}/data/held_out.parquet", to_table([found]))
+        storage.write_table(f"evaluations/{name}/trajectories.parquet", to_table([found]))
+    storage.write_bytes("evaluations/scored/rewards.parquet", b"")
+    return storage
+
+
+def test_without_a_name_the_runs_are_listed_with_how_far_they_came(stored: Storage) -> None:
+    done = CliRunner().invoke(app, ["show", "--root", stored.settings.root])
+    assert done.exit_code == 0, done.output
+    assert [line.split() for line in done.stdout.splitlines()[3:] if line.strip()] == [
+        ["ended", "run", "2", "finished"],
+        ["going", "run", "1", "unfinished"],
+        ["more", "run", "3", "unfinished"],
+        ["new", "run", "0", "unfinished"],
+        ["broken", "evaluation", "unfinished"],
+        ["scored", "evaluation", "finished"],
+    ]
+
+
+def test_where_there_are_no_runs_it_says_how_to_make_one(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["show", "--root", str(tmp_path / "none")])
+    assert done.exit_code == 0
+    assert "there are no runs in" in done.stdout
+    assert "`nbrl train RECIPE`" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "150"])
+def test_the_id_of_a_trajectory_is_never_cut(stored: Storage, columns: str) -> None:
+    done = CliRunner().invoke(app, ["show", "ended", "--root", stored.settings.root], env={"COLUMNS": columns})
+    assert done.stdout.count(f" {LONG} ") == 6
+    assert done.stdout.count(" answered ") == done.stdout.count(" iter ") == 6
+    shown = CliRunner().invoke(app, ["show", f"ended/{LONG}", "--root", stored.settings.root])
+    assert shown.exit_code == 0
+
+
+@pytest.mark.parametrize(("limit", "rows"), [("1", 1), ("4", 4), ("100", 6)])
+def test_a_list_has_as_many_rows_as_were_asked_for(stored: Storage, limit: str, rows: int) -> None:
+    done = CliRunner().invoke(app, ["show", "ended", "--root", stored.settings.root, "--limit", limit])
+    assert done.stdout.count(LONG) == rows
+
+
+@pytest.mark.parametrize("limit", ["0", "-1"])
+def test_a_list_of_no_rows_is_refused(stored: Storage, limit: str) -> None:
+    done = CliRunner().invoke(app, ["show", "ended", "--root", stored.settings.root, "--limit", limit])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--limit" in done.stderr
+
+
+def test_a_run_whose_trajectories_are_none_is_an_empty_list(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_table("runs/r/iterations/000001/round-0/trajectories.parquet", to_table([]))
+    assert "trajectory" in printed(listing(storage, "r", 10))

@@ -1,0 +1,80 @@
+"""What the shell gets at a key press."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.keys import dotted
+from infra.storage import Storage, StorageSettings
+from tasks.config import RunConfig
+from tasks.recipes import load
+from tests.flows.test_cli_errors import NBRL
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    for run in ("alpha", "beta"):
+        storage.write_bytes(f"runs/{run}/run.json", b"{}")
+    storage.write_bytes("evaluations/all/data/held_out.parquet", b"")
+    return str(tmp_path)
+
+
+def offered(typed: str, folder: str = ".") -> list[str]:
+    """Completions of the last word of `nbrl TYPED`."""
+    words = f"nbrl {typed}"
+    asked = {"_NBRL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    done = subprocess.run([NBRL], capture_output=True, text=True, env=os.environ | asked, cwd=folder, timeout=120, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("show --root {root} ", ["all", "alpha", "beta"]),
+        ("show --root {root} al", ["all", "alpha"]),
+        ("export --root {root} ", ["alpha", "beta"]),
+        ("train tiny-cpu --set storage.root={root} --run a", ["alpha"]),
+        ("evaluate tiny-cpu --set storage.root={root} --run ", ["alpha", "beta"]),
+        ("train tiny", ["tiny-cpu"]),
+    ],
+)
+def test_names_are_offered(root: str, typed: str, names: list[str]) -> None:
+    assert offered(typed.format(root=root)) == names
+
+
+def test_the_usual_storage_is_looked_in(root: str, tmp_path: Path) -> None:
+    (tmp_path / ".nbrl").mkdir()
+    (tmp_path / ".nbrl/storage").symlink_to(root)
+    assert offered("evaluate tiny-cpu --run b", str(tmp_path)) == ["beta"]
+    assert offered("show b", str(tmp_path)) == ["beta"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys"),
+    [
+        ("train tiny-cpu --set update.lr", ["update.lr=", "update.lr_schedule=", "update.lr_decay_steps=", "update.lr_floor="]),
+        ("evaluate tiny-cpu --set seed=1 --set see", ["seed="]),
+        ("train tiny-cpu --set update.critic.l", ["update.critic.lr="]),
+        ("train tiny-cpu --set nothing", []),
+        ("warmstart out --set warm", ["warmup="]),
+    ],
+)
+def test_keys_of_settings_are_offered(typed: str, keys: list[str]) -> None:
+    assert offered(typed) == keys
+
+
+def test_keys_of_alternatives_stand_once_and_names_of_the_users_own_are_left_to_him() -> None:
+    keys = dotted(RunConfig)
+    assert len(keys) == len(set(keys)) > 150
+    assert {"data.train", "data.corpus", "update.loss.dual_clip", "rollout.tools.mcp", "engine.count"} <= set(keys)
+    assert not [key for key in keys if key.startswith("rollout.tools.mcp.")]
+
+
+def test_a_key_that_is_offered_is_one_that_recipes_have() -> None:
+    for override in ("update.lr=1e-3", "rollout.tools.search.top_k=2", "engine.count=1"):
+        assert override.partition("=")[0] in dotted(RunConfig)
+        load("tiny-cpu", [override])
