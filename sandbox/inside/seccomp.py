@@ -31,7 +31,7 @@ _DENIED = {
 _IDLE = {"fsync": 74, "fdatasync": 75, "sync_file_range": 277}
 _NEWEST = 462  # mseal; numbers beyond are of later systems, or of the x32 interface
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR, _IOCTL, _FCNTL = 56, 435, 41, 53, 16, 72
-_MMAP, _MEMFD_CREATE, _SETRLIMIT, _PRLIMIT, _SETSOCKOPT = 9, 319, 160, 302, 54
+_MMAP, _MEMFD_CREATE, _SETRLIMIT, _PRLIMIT, _SETSOCKOPT, _PRCTL = 9, 319, 160, 302, 54, 157
 _NEW_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _UNIX = 1
 # Each with the place of its flags. Urgent data in unix sockets (MSG_OOB), which nobody uses, has let processes out of sandboxes.
@@ -44,7 +44,9 @@ _CORE = 4  # its limit of 1 keeps the host's handler of crashes from running; 0,
 _TERMINALS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # Interfaces, addresses and namespaces of a socket: kernels hold sockets that were made on the host, in its network.
 _INTERFACES, _BEYOND_INTERFACES = 0x890B, 0x8A00
-_LEASES = (1024, 1026)  # F_SETLEASE, F_NOTIFY: both reach files that are the host's
+# F_SETLEASE, F_NOTIFY: both reach files that are the host's. F_SETPIPE_SZ: pages for pipes are counted for all kernels' one user.
+_SHARING = (1024, 1026, 1031)
+_SCHED_CORE = 62  # whose tasks nobody else may share a core with keep the others' hyperthreads idle
 _ARCHITECTURE, _SECCOMP = 0xC000003E, 317
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -75,6 +77,7 @@ def program() -> bytes:
         (_EQUAL, _MEMFD_CREATE, "memfd_create", ""),
         (_EQUAL, _SETRLIMIT, "setrlimit", ""),
         (_EQUAL, _PRLIMIT, "prlimit", ""),
+        (_EQUAL, _PRCTL, "prctl", ""),
         *((_EQUAL, number, name, "") for name, (number, _) in _SENDING.items()),
         *((_EQUAL, number, "idle", "") for number in _IDLE.values()),
         *((_EQUAL, number, "refuse", "") for number in _DENIED.values()),
@@ -114,6 +117,9 @@ def program() -> bytes:
         (_EQUAL, 0, "", "refuse"),
         (_LOAD, _ARGUMENT + 20, "", ""),
         (_EQUAL, 0, "allow", "refuse"),
+        (0, "prctl", "", ""),
+        (_LOAD, _ARGUMENT, "", ""),
+        (_EQUAL, _SCHED_CORE, "refuse", "allow"),
         (0, "ioctl", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
         *((_EQUAL, request, "refuse", "") for request in _TERMINALS),
@@ -121,7 +127,7 @@ def program() -> bytes:
         (_AT_LEAST, _INTERFACES, "refuse", "allow"),
         (0, "fcntl", "", ""),
         (_LOAD, _ARGUMENT + 8, "", ""),
-        *((_EQUAL, command, "refuse", "") for command in _LEASES),
+        *((_EQUAL, command, "refuse", "") for command in _SHARING),
         (0, "allow", "", ""),
         (_RETURN, _ALLOW, "", ""),
         (0, "refuse", "", ""),

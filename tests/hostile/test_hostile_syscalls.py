@@ -90,7 +90,7 @@ attempt("sethostname", socket.sethostname, "canary")
 
 
 @pytest.mark.attack(
-    tried="Take what the whole machine has one of: packet filters' programs, huge pages, asynchronous I/O, the disk's flush",
+    tried="Take what the whole machine has one of: packet filters' programs, huge pages, asynchronous I/O, flushes, cores",
     wall="system call filter",
     effect="each is refused; a flush is answered as done, and nothing is",
 )
@@ -105,10 +105,12 @@ for option in (26, 50, 51, 52):
 attempt("aio", system, 206, 100, bytes(8))
 attempt("huge map", system, 9, 0, 2 << 20, 3, 0x40022, -1, 0)
 attempt("huge file", os.memfd_create, "huge", 4)
-print(libc.fsync(-1), libc.fdatasync(-1), libc.sync_file_range(-1, 0, 0, 0))
+for option in (62, 1 << 32 | 62):
+    attempt("core", system, 157, option, 1, 0, 0, 0)
+print(did, refusals[-1].errno, libc.fsync(-1), libc.fdatasync(-1), libc.sync_file_range(-1, 0, 0, 0))
 """
-    assert victim.refused(code) == 11
-    assert victim.said[-1].count("0 0 0") == 1
+    assert victim.refused(code) == 13
+    assert victim.said[-1].count("[] 1 0 0 0") == 1
 
 
 @pytest.mark.attack(
