@@ -1,5 +1,6 @@
 import asyncio
 import base64
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,11 +48,13 @@ def completion(content: Any, finish: str = "stop", **message: Any) -> dict[str, 
     return {"id": "1", "model": "m-2026", "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
 
-def ask(server: Server, thinking: Thinking = "tag", timeout: float = 30, **settings: Any) -> Generation:
+def ask(
+    server: Server, thinking: Thinking = "tag", timeout: float = 30, tell: Callable[[str], None] = print, **settings: Any
+) -> Generation:
     async def run() -> Generation:
         chosen = ChatSettings(endpoint=f"{server.url}/v1/", model="m", **settings)
         async with httpx.AsyncClient(timeout=timeout, trust_env=False) as client:
-            return await ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking).generate(PROMPT, 48, seed=5)
+            return await ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, tell).generate(PROMPT, 48, seed=5)
 
     return asyncio.run(run())
 
@@ -115,6 +118,22 @@ def test_passing_faults_are_tried_again(status: int) -> None:
     with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
         assert len(server.asked) == 3
+
+
+def test_each_further_try_is_told_before_it_is_waited_for() -> None:
+    told: list[str] = []
+    busy = Reply({"error": "busy sk-1"}, 429, {"Retry-After": "0"})
+    with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
+        ask(server, tell=told.append, retries=4)
+    first, second = told
+    assert first == "the model server answered 429; trying again in 0.0 s (2 of 5)"
+    assert second.startswith("the model server did not answer: RemoteProtocolError; trying again in ")
+    assert second.endswith(" s (3 of 5)")
+
+
+def test_a_refusal_without_a_key_names_the_setting() -> None:
+    with serving(Reply("", 401)) as server, pytest.raises(PolicyError, match="set key_variable to the environment variable"):
+        ask(server)
 
 
 def test_a_spent_budget_of_tries_is_a_policy_error() -> None:

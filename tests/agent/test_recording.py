@@ -18,11 +18,11 @@ from agent.policies.recorded import RecordedPolicy
 from agent.policies.scripted import ScriptedPolicy
 from agent.prelude import prelude
 from agent.protocol import Action, Grammar
-from agent.recording import changed, read
+from agent.recording import as_json, changed, read
 from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
+from agent.tokens import UNKNOWN, ChatTokenizer
 from agent.tools.base import Toolbox
-from agent.trajectory import Output, Status, Step, ToolCall, Trajectory
+from agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60)
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | PRINTABLE, lambda inner: st.lists(inner, max_size=3))
@@ -52,6 +52,17 @@ OTHERS = st.builds(Step, kind=st.just("summary"), think=PRINTABLE, observation=P
 def trajectory(*steps: Step) -> Trajectory:
     known = {"group": "q", "sample": 0, "question": "?", "ability": "qa", "answer": "1", "nodes": []}
     return Trajectory.model_validate({"id": "q-0", "status": Status.ANSWERED, "steps": list(steps), **known})
+
+
+@given(st.lists(CELLS | OTHERS, max_size=4), st.binary())
+def test_json_gives_back_all_but_the_token_ids_that_are_unknown(steps: list[Step], image: bytes) -> None:
+    made = trajectory(*steps, Step(outputs=[Output(kind="display", text="", image=image)]))
+    known = Node(parent=-1, kind="system", step=0, token_ids=[1, 2])
+    unknown = Node(parent=0, kind="sampled", step=0, token_ids=[UNKNOWN] * 2, logprobs=[0.0] * 2, weights_version="m")
+    made.nodes = [known, unknown]
+    found = read(as_json(made).encode())
+    assert found.nodes == [known, Node(parent=0, kind="sampled", step=0, weights_version="m")]
+    assert found.steps == made.steps
 
 
 @given(st.lists(CELLS | OTHERS, max_size=4))
