@@ -37,9 +37,9 @@ bounds; a new kernel is clean.
 - **Time and load.** Kernels share processors and caches. A cell can slow its siblings within its share, and measure them: side
   channels by timing, the page cache and advisory locks (`flock`) on shared read-only files remain. Do not run what must not
   learn of each other on one machine.
-- **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc/self/cgroup` the name of the
-  kernel's control group, which is its number among its zygote's kernels; `/proc` the machine's processors, memory, system version
-  and `boot_id`: two kernels can tell that they run on one machine, and from one zygote. No content comes with them.
+- **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc/self/cgroup` the name of
+  the kernel's control group, which is its number among its zygote's kernels; `/proc` the machine's processors, memory, system
+  version and `boot_id`: two kernels can tell that they run on one machine, from one zygote. No content comes with them.
 - **Memory as a whole, without control groups.** Rlimits bind a process: a kernel may then take `memory_mb` times
   `max_processes`, and shared memory that no rlimit counts. With control groups the kernel as a whole is bounded;
   `sandbox.require` can demand them. In any case kernels are the first to go when the machine runs out of memory.
