@@ -37,7 +37,7 @@ class AgentSettings(BaseModel):
     keep_steps: int = Field(1, ge=0, description="last steps that trimming keeps in view as long as they fit; not with trim none")
     summary_tokens: int = Field(512, ge=8, description="most tokens of a summary and the thinking before it; trim soft only")
     summary_prompt: str = Field(SUMMARY_PROMPT, description="asks for a summary, may use {tokens}; trim soft only")
-    cell_timeout_s: float = Field(30.0, gt=0)
+    cell_timeout_s: float = Field(30.0, gt=0, description="most seconds of one cell; then it is interrupted")
     deadline_s: float = Field(240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored")
     thinking: Thinking = Field(
         "tag",

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from infra.blobs import Blobs, LocalBlobs, S3Blobs
 from infra.errors import StorageError
@@ -26,9 +26,11 @@ PARALLEL = 8
 
 
 class StorageSettings(BaseModel):
+    """Where runs, evaluations and checkpoints are kept."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    root: str = ".nbrl/storage"
+    root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix")
 
 
 def sha256(data: bytes) -> str:

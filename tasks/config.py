@@ -36,7 +36,7 @@ class PublishSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tolerance: float = Field(1e-3, gt=0)
+    tolerance: float = Field(1e-3, gt=0, description="largest difference of a token's log-probability; above it the run ends")
 
 
 class EvaluateSettings(BaseModel):
@@ -44,7 +44,9 @@ class EvaluateSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: int = Field(0, ge=0)
+    every: int = Field(
+        0, ge=0, description="iterations from one evaluation to the next; 0: only before the first and after the last"
+    )
     samples: int = Field(1, ge=1, le=100, description="trajectories a question; scores are means over all of them")
     questions: int | None = Field(None, ge=1, description="the first so many held-out questions; all when not set")
     sampling: Sampling = Sampling()
@@ -64,8 +66,8 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name")
-    seed: int = 0
-    iterations: int = Field(ge=0)
+    seed: int = Field(0, description="decides every draw of the run")
+    iterations: int = Field(ge=0, description="iterations of the whole run; a finished run goes on when there are more")
     home: str = Field(".nbrl", description="folder of the local servers' state and logs")
     policy: PolicySettings
     data: DataSettings = GeneratedData()

@@ -13,9 +13,9 @@ class QaWeights(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    f1: float = Field(0.4, ge=0)
-    exact: float = Field(0.5, ge=0)
-    answered: float = Field(0.1, ge=0)
+    f1: float = Field(0.4, ge=0, description="weight of the F1 of the answer's words")
+    exact: float = Field(0.5, ge=0, description="weight of an exact match")
+    answered: float = Field(0.1, ge=0, description="weight of having given any answer")
     low: float = Field(0.0, description="what a score of 0 pays, no answer included")
     high: float = Field(1.0, description="what a score of 1 pays")
 
@@ -41,10 +41,10 @@ class RewardSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    qa: float = Field(0.8, ge=0)
-    format: float = Field(0.1, ge=0)
-    execution: float = Field(0.1, ge=0)
-    length: float = Field(0.0, ge=0)
+    qa: float = Field(0.8, ge=0, description="weight of the answer's score, paid on the last step")
+    format: float = Field(0.1, ge=0, description="weight of actions that keep to the form")
+    execution: float = Field(0.1, ge=0, description="weight of cells that run without an error")
+    length: float = Field(0.0, ge=0, description="weight of thoughts about length_target words long")
     length_target: int | None = Field(None, ge=1, description="words a thought is to have; for the weight length")
     qa_weights: QaWeights = QaWeights()
     compat: Literal["none", "l0"] = Field(

@@ -10,9 +10,9 @@ class RolloutSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    prompts: int = Field(64, ge=1)
-    group_size: int = Field(4, ge=1)
-    hosts: int = Field(1, ge=1, le=1024)
-    episodes_per_host: int = Field(8, ge=1, le=4096)
+    prompts: int = Field(64, ge=1, description="questions a round")
+    group_size: int = Field(4, ge=1, description="trajectories a question, which are compared with each other")
+    hosts: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes")
+    episodes_per_host: int = Field(8, ge=1, le=4096, description="episodes at once on each of them; every one holds a kernel")
     attempts: int = Field(3, ge=1, le=20, description="tries of a trajectory, each in a fresh kernel, before it counts as failed")
     tools: ToolSettings = ToolSettings()

@@ -20,13 +20,13 @@ class _Closed(BaseModel):
 class PolicyGradientLoss(_Closed):
     """-A log pi, strictly on-policy: one optimiser step a batch, so there is no ratio and nothing to clip but the gradient."""
 
-    kind: Literal["policy_gradient"] = "policy_gradient"
+    kind: Literal["policy_gradient"] = Field("policy_gradient", description="chooses this loss")
 
 
 class PpoLoss(_Closed):
     """PPO's clipped ratio, a token at a time, with a lower bound for negative advantages (dual clip)."""
 
-    kind: Literal["ppo"]
+    kind: Literal["ppo"] = Field(description="chooses this loss")
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped below at 1 - clip_low")
     clip_high: float = Field(0.25, gt=0, description="and above at 1 + clip_high")
     dual_clip: float | None = Field(3.0, gt=1, description="bound on ratio for negative advantages; none when not set")
@@ -36,7 +36,7 @@ class PpoLoss(_Closed):
 class GspoLoss(_Closed):
     """GSPO: one length-normalised ratio for a whole sampled action, clipped as a whole."""
 
-    kind: Literal["gspo"]
+    kind: Literal["gspo"] = Field(description="chooses this loss")
     clip_low: float = Field(3e-4, gt=0, lt=1, description="the action's ratio is clipped below at 1 - clip_low")
     clip_high: float = Field(4e-4, gt=0, description="and above at 1 + clip_high")
     old: Old = "trainer"
@@ -45,7 +45,7 @@ class GspoLoss(_Closed):
 class CispoLoss(_Closed):
     """CISPO: -sg(clipped ratio) A log pi; a clipped token keeps its gradient."""
 
-    kind: Literal["cispo"]
+    kind: Literal["cispo"] = Field(description="chooses this loss")
     clip_low: float = Field(1.0, gt=0, le=1, description="the weight is at least 1 - clip_low; 1 sets no bound")
     clip_high: float = Field(4.0, gt=0, description="and at most 1 + clip_high")
     old: Old = "trainer"
@@ -62,13 +62,13 @@ class TisSettings(_Closed):
         description="truncate: min(w, cap). mask_tokens: w within [1/cap, cap], else 0. mask_actions: the same for the geometric "
         "mean of w over an action"
     )
-    cap: float = Field(2.0, gt=1)
+    cap: float = Field(2.0, gt=1, description="bound of w")
 
 
 class CriticSettings(_Closed):
     """A model of its own with a value head, begun from the policy's folder, for estimators that take values (gae, bilevel_*)."""
 
-    lr: float = Field(1e-5, gt=0)
+    lr: float = Field(1e-5, gt=0, description="learning rate of the critic")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which its learning rate rises linearly to lr")
     value_clip: float | None = Field(
         None, gt=0, description="how far a value may move from the batch's first one; free if not set"
@@ -81,8 +81,8 @@ class LoraSettings(_Closed):
     There is no dropout: the policy that is trained is the one that sampled.
     """
 
-    rank: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
+    rank: int = Field(16, ge=1, description="rank of A and B")
+    alpha: int = Field(32, ge=1, description="B A is multiplied by alpha / rank")
     target_modules: tuple[str, ...] = Field(
         (), description="names of linear layers, such as q_proj; every one but the output layer when empty"
     )
@@ -121,17 +121,21 @@ class UpdateSettings(_Closed):
     )
     fixed_length: int | None = Field(None, ge=1, description="tokens a trajectory is divided by; for aggregation fixed_length")
     tis: TisSettings | None = None
-    lr: float = Field(1e-6, gt=0)
+    lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to lr_floor")
     lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")
     lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr that linear and cosine end at")
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    betas: tuple[float, float] = Field(
+        (0.9, 0.95), description="what AdamW's running means of the gradient and of its square keep a step"
+    )
+    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the root it divides by")
+    weight_decay: float = Field(0.01, ge=0, description="share of a weight, times lr, that AdamW takes off a step")
     grad_clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        "k3", description="of the KL on each sampled token: with d = logp_ref - logp, k1 is -d, k2 is d²/2, k3 is exp(d) - d - 1"
+    )
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
     kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp inside the estimate")
     critic: CriticSettings | None = None

@@ -15,27 +15,27 @@ class WarmstartSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seed: int = 0
+    seed: int = Field(0, description="decides every draw")
     vocab_size: int = Field(640, ge=320, description="tokens of the byte-level BPE, special tokens included")
-    hidden_size: int = Field(128, ge=16)
-    layers: int = Field(4, ge=1)
-    heads: int = Field(4, ge=1)
-    kv_heads: int = Field(2, ge=1)
-    intermediate_size: int = Field(384, ge=16)
-    rope_theta: float = Field(10_000.0, gt=0)
-    max_positions: int = Field(1024, ge=256)
+    hidden_size: int = Field(128, ge=16, description="width of the model")
+    layers: int = Field(4, ge=1, description="transformer layers")
+    heads: int = Field(4, ge=1, description="attention heads of a layer")
+    kv_heads: int = Field(2, ge=1, description="heads that keys and values have; several attention heads share one")
+    intermediate_size: int = Field(384, ge=16, description="width of the feed-forward layers")
+    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary position embedding")
+    max_positions: int = Field(1024, ge=256, description="most tokens that the model reads")
     demonstrations: int = Field(16_000, ge=8, description="trajectories over both phases")
     copying_share: float = Field(
         0.65, ge=0, le=1, description="share of demonstrations and steps that are good only, before the mix"
     )
     good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
-    steps: int = Field(2_000, ge=1)
+    steps: int = Field(2_000, ge=1, description="optimiser steps")
     batch: int = Field(32, ge=1, description="actions an optimiser step, each with its own context")
-    lr: float = Field(3e-3, gt=0)
+    lr: float = Field(3e-3, gt=0, description="highest learning rate")
     warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises")
-    weight_decay: float = Field(0.05, ge=0)
-    clip: float = Field(1.0, gt=0)
-    log_every: int = Field(50, ge=1)
+    weight_decay: float = Field(0.05, ge=0, description="share of a weight, times the learning rate, taken off a step")
+    clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
+    log_every: int = Field(50, ge=1, description="steps from one line of progress to the next")
 
     @classmethod
     def from_overrides(cls, overrides: Iterable[str]) -> "WarmstartSettings":
