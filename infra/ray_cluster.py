@@ -41,11 +41,17 @@ class RaySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    address: str | None = None
-    num_cpus: int | None = Field(default=None, ge=1)
-    num_gpus: int | None = Field(default=None, ge=0)
-    object_store_mb: int = Field(default=200, ge=80)
-    start_timeout_s: float = Field(default=120, gt=0)
+    address: str | None = Field(
+        None, description="host:port of a cluster to join; when not set, one is started on this machine and ends with the run"
+    )
+    num_cpus: int | None = Field(
+        default=None, ge=1, description="CPUs that our own cluster offers; those of this machine when not set"
+    )
+    num_gpus: int | None = Field(
+        default=None, ge=0, description="GPUs that our own cluster offers; those of this machine when not set"
+    )
+    object_store_mb: int = Field(default=200, ge=80, description="shared memory of our own cluster's object store")
+    start_timeout_s: float = Field(default=120, gt=0, description="seconds in which our own cluster must answer after its start")
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> "RaySettings":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from infra.errors import ServerError
 from infra.home import Home
@@ -42,9 +42,15 @@ class TrackingSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    uri: str | None = None
-    artifacts: str | None = None
-    experiment: str = "nbrl"
+    uri: str | None = Field(
+        None,
+        description="an MLflow server (http://host:port) or a database (sqlite:///file.db); the home's SQLite file when not set",
+    )
+    artifacts: str | None = Field(
+        None,
+        description="where new experiments keep their files; when not set, below the home or where the server has them",
+    )
+    experiment: str = Field("nbrl", description="the MLflow experiment that runs are kept in; it is made where there is none")
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ class GeneratedData(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["generated"] = "generated"
-    seed: int = 0
-    train: int = Field(1024, ge=1, le=10_000)
-    held_out: int = Field(256, ge=1, le=2_000)
+    kind: Literal["generated"] = Field("generated", description="questions about an invented world")
+    seed: int = Field(0, description="decides the world and its questions")
+    train: int = Field(1024, ge=1, le=10_000, description="questions to train on")
+    held_out: int = Field(256, ge=1, le=2_000, description="questions to evaluate on")
 
 
 class FileData(BaseModel):
@@ -42,10 +42,10 @@ class FileData(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["files"]
-    train: Path
-    held_out: Path
-    corpus: Path | None = None
+    kind: Literal["files"] = Field(description="questions of your own")
+    train: Path = Field(description="questions to train on")
+    held_out: Path = Field(description="questions to evaluate on")
+    corpus: Path | None = Field(None, description="passages that search looks in; none when not set")
 
 
 DataSettings = Annotated[GeneratedData | FileData, Field(discriminator="kind")]

@@ -16,8 +16,11 @@ class PolicySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str = Field(min_length=1)
-    revision: str | None = None
+    path: str = Field(
+        min_length=1,
+        description="a folder in Hugging Face format, or owner/name of the hub; ./name is looked for beside the recipe first",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit on the hub; the main branch when not set")
 
 
 class _Config(BaseModel):
