@@ -3,14 +3,18 @@
 Usage: python docs/settings.py
 """
 
+import json
+import types
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from flows.keys import is_mapping, members
 from tasks.config import RunConfig
+from tasks.warmstart.settings import WarmstartSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings
@@ -18,56 +22,107 @@ HEAD = """# Settings
 Every key of a recipe. A recipe is a YAML file of these sections; `--set section.key=value` overrides one. An unknown key, a value
 of the wrong kind or settings that cannot work together are errors before any work starts. Written by `docs/settings.py`.
 """
+WARMSTART = """
+# Settings of the warm start
 
-
-def members(annotation: object) -> list[type[BaseModel]]:
-    """Settings models an annotation allows: itself, or the members of a union."""
-    return [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
+`nbrl warmstart FOLDER --set key=value` takes these.
+"""
+NAMES = {str: "string", int: "integer", float: "number", bool: "true/false", Path: "path"}
+LONG = 60  # a default of more characters stands below its table
 
 
 def kind(field: FieldInfo) -> str:
-    text = field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
-    text = text.replace("typing.", "").replace("NoneType", "None").replace("pathlib.", "").replace("|", "or")
-    limits = [f"{sign} {value:g}" for m in field.metadata for sign, value in bounds(m)]
-    return ", ".join([text, *limits])
+    """What a value may be, in words."""
+    limits = [f"{sign} {value}" for m in field.metadata for sign, value in bounds(m)]
+    return ", ".join([_noun(field.annotation), *limits])
 
 
-def bounds(constraint: object) -> list[tuple[str, float]]:
+def _noun(annotation: Any, plural: bool = False) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _noun(inner[0], plural)
+    if origin is Literal:
+        return _either([f"`{value}`" for value in inner])
+    if origin in (Union, types.UnionType):
+        given = [_noun(each, plural) for each in inner if each is not type(None)]
+        return _either(given) + (", optional" if len(given) < len(inner) else "")
+    many = "s" if plural else ""
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return f"list{many} of {len(inner)} {_noun(inner[0], plural=True)}"
+    if origin is tuple:
+        return f"list{many} of {_noun(inner[0], plural=True)}"
+    if origin is dict:
+        return f"mapping{many} of names to {_noun(inner[1], plural=True)}"
+    return NAMES[annotation] + ("" if annotation is bool else many)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def bounds(constraint: object) -> list[tuple[str, str]]:
     match constraint:
         case Ge(ge=value):
-            return [("≥", value)]
+            return [("≥", _number(value))]
         case Gt(gt=value):
-            return [(">", value)]
+            return [(">", _number(value))]
         case Le(le=value):
-            return [("≤", value)]
+            return [("≤", _number(value))]
         case Lt(lt=value):
-            return [("<", value)]
+            return [("<", _number(value))]
         case _:
             return []
 
 
-def section(path: str, model: type[BaseModel]) -> list[str]:
-    lines = [
-        f"\n## {path or 'top level'}\n",
-        (model.__doc__ or "").strip().replace("\n    ", "\n"),
-        "\n| key | kind | default | |\n|---|---|---|---|",
-    ]
+def _number(value: Any) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def default(field: FieldInfo) -> str:
+    """The default as YAML has it."""
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, str | Path):
+        return str(value) or '""'
+    return json.dumps(value)
+
+
+def section(path: str, model: type[BaseModel], title: str = "", note: str = "") -> list[str]:
+    """The table of a model's own keys under its heading, and then its sections."""
+    doc = (model.__doc__ or "").strip().replace("\n    ", "\n")
+    lines = [f"\n## {title or path or 'top level'}\n", doc, note, "\n| key | kind | default | |\n|---|---|---|---|"]
     nested: list[str] = []
+    below: list[str] = []
     for name, field in model.model_fields.items():
         inner = members(field.annotation)
         dotted = f"{path}.{name}" if path else name
+        for each in inner:
+            optional = type(None) in get_args(field.annotation)
+            nested += section(*_place(dotted, field, each, inner), "Left out by default." if optional else "")
         if inner:
-            for each in inner:
-                nested += section(dotted if len(inner) == 1 else f"{dotted} ({each.__name__})", each)
             continue
-        default = "required" if field.is_required() else repr(field.get_default(call_default_factory=True))
-        default = default if len(default) < 60 else "see the code"
-        lines.append(f"| `{name}` | {kind(field)} | `{default}` | {field.description or ''} |")
-    return [line for line in lines if line] + nested
+        words = "**required**" if field.is_required() else f"`{default(field)}`"
+        if len(words) > LONG:
+            below += [f"\nThe default of `{name}`:\n\n```text\n{default(field)}\n```"]
+            words = "below"
+        lines.append(f"| `{name}` | {kind(field)} | {words} | {field.description or ''} |")
+    return [line for line in [*lines, *below] if line] + nested
+
+
+def _place(
+    dotted: str, field: FieldInfo, model: type[BaseModel], inner: list[type[BaseModel]]
+) -> tuple[str, type[BaseModel], str]:
+    """A section's path and model, and a title that tells it from its alternatives."""
+    if is_mapping(field.annotation):
+        return f"{dotted}.NAME", model, ""
+    if len(inner) == 1:
+        return dotted, model, ""
+    tag = next(name for name, own in model.model_fields.items() if get_origin(own.annotation) is Literal)
+    return dotted, model, f"{dotted} ({tag}: {', '.join(get_args(model.model_fields[tag].annotation))})"
 
 
 def page() -> str:
-    return HEAD + "\n".join(section("", RunConfig)) + "\n"
+    warmstart = section("", WarmstartSettings)[1:]
+    return HEAD + "\n".join(section("", RunConfig)) + "\n" + WARMSTART + "\n" + "\n".join(warmstart) + "\n"
 
 
 if __name__ == "__main__":
