@@ -85,10 +85,8 @@ def start(settings: RaySettings, log_dir: Path) -> None:
         assert _child is not None
         _wait(_child, settings.start_timeout_s)
         address = f"127.0.0.1:{_port}"
-    elif not _reachable(address):
-        raise ServerError(
-            f"no Ray cluster answers at {address}: start one there, or leave out ray.address to have one started here"
-        )
+    else:
+        check_address(address)
     try:
         ray.init(
             address=address,
@@ -142,15 +140,17 @@ def _wait(child: Child, timeout_s: float) -> None:
         time.sleep(0.05)
 
 
-def _reachable(address: str) -> bool:
+def check_address(address: str) -> None:
+    """Raises ServerError when nothing listens at a cluster's address; one without a port is a name that Ray resolves."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return True  # a name that Ray resolves
+        return
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except OSError:
-        return False
-    return True
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ServerError(
+            f"no Ray cluster answers at {address}: start one there, or leave out ray.address to have one started here"
+        ) from error
 
 
 def _remove_leftovers() -> None:

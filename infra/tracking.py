@@ -5,6 +5,7 @@ A run is found again by its name: a resumed run goes on where it was.
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ ENVIRONMENT = {
 BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
 PARAM_CHARACTERS = 6000
 UI_TIMEOUT_S = 120.0
+REACH_S = 10.0
 
 SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 
@@ -216,6 +218,23 @@ def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
             )
         time.sleep(0.1)
     return Page(child, url)
+
+
+def check_uri(uri: str) -> None:
+    """Raises ServerError for what is no tracking URI, and for a server that does not answer. Databases are not opened."""
+    if uri.startswith(("http://", "https://")):
+        try:
+            httpx.get(f"{uri.rstrip('/')}/health", timeout=REACH_S)  # any answer will do: who may read it is found out later
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"no MLflow server answers at tracking.uri {uri} ({error or type(error).__name__}): start one there, or leave "
+                "tracking.uri out to keep the books in the home folder"
+            ) from error
+    elif not re.match(r"[a-z][a-z0-9+]*://.|databricks", uri):
+        raise ServerError(
+            f"tracking.uri {uri!r} is no tracking server or database: give http://host:port or sqlite:///path/mlflow.db, or "
+            "leave it out"
+        )
 
 
 def _healthy(url: str) -> bool:

@@ -23,6 +23,7 @@ SCHEMA = pa.schema(
 )
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 SPLITS = ("train", "held_out")
+READERS = {".jsonl": "read_json({!r}, lines=True)", ".json": "read_json({!r})", ".csv": "read_csv({!r})"}  # pandas' own
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 
 
@@ -57,14 +58,20 @@ def check(settings: GeneratedData | FileData) -> int:
         return settings.train
     if settings.corpus is not None:
         _read(settings.corpus, CORPUS_SCHEMA)
-    train, _ = _questions(settings.train), _questions(settings.held_out)
+    train, _ = questions(settings.train), questions(settings.held_out)
     return len(train)
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
     """A Parquet file of `schema` without a null or a row too few."""
+    path = path.absolute()
     if not path.is_file():
         raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to Parquet files")
+    if path.suffix in READERS:
+        raise ConfigError(
+            f"data file {path} is no Parquet file; make one of it, for example in Python: "
+            f"pandas.{READERS[path.suffix].format(path.name)}.to_parquet({path.with_suffix('.parquet').name!r})"
+        )
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
@@ -72,10 +79,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise ConfigError(f"data file {path} lacks the column {missing[0]!r}; it needs {', '.join(schema.names)}")
-    try:
-        table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise ConfigError(f"data file {path} is not of the schema {', '.join(map(str, schema))}: {error}") from error
+    table = pa.table([_column(path, table, field) for field in schema], schema=schema)
     if not len(table):
         raise ConfigError(f"data file {path} has no rows")
     for name in schema.names:
@@ -84,7 +88,19 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _questions(path: Path) -> pa.Table:
+def _column(path: Path, table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    found = table[field.name]
+    if found.type != field.type and pa.types.is_list(field.type) and not pa.types.is_nested(found.type):
+        raise ConfigError(
+            f"data file {path}: the column {field.name!r} holds single values where lists of strings are needed: ['42'], not '42'"
+        )
+    try:
+        return found.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(f"data file {path}: the column {field.name!r} is {found.type} where {field.type} is needed") from error
+
+
+def questions(path: Path) -> pa.Table:
     """Questions with ids that can name files, each once, and at least one answer that says something."""
     table = _read(path, SCHEMA)
     ids: list[str] = table["id"].to_pylist()
@@ -105,7 +121,7 @@ def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> 
     if storage.exists(f"{folder}/corpus.parquet"):
         return
     if isinstance(settings, FileData):
-        tables = {split: _questions(path) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
+        tables = {split: questions(path) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
         corpus = _read(settings.corpus, CORPUS_SCHEMA) if settings.corpus else CORPUS_SCHEMA.empty_table()
     else:
         worlds = {

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tasks.errors import ConfigError
 from tasks.update.json_files import fault
 
+HUB_S = 10.0  # to wait for the hub's word on a model
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -58,6 +59,31 @@ def _config(path: Path) -> dict[str, int]:
         raise ConfigError(
             f"{path} is no model's configuration: {fault(error)}; give a model folder of Hugging Face's format"
         ) from error
+
+
+def check_hub(settings: PolicySettings) -> str:
+    """Why it is not known whether a hub model exists; empty when it does, was fetched before, or is a local folder.
+
+    Raises ConfigError when the hub does not give it.
+    """
+    if Path(settings.path).is_dir():
+        return ""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
+        return ""
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        HfApi().model_info(settings.path, revision=settings.revision, timeout=HUB_S)
+    except HfHubHTTPError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"policy.path {settings.path}: the hub does not give it: {reason}") from error
+    except Exception as error:  # its client raises what its own libraries raise where there is no network
+        return f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here"
+    return ""
 
 
 def fetch(settings: PolicySettings) -> Path:

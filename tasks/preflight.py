@@ -1,20 +1,60 @@
 """Everything that can be known to fail before work starts, as one error."""
 
+import os
+from pathlib import Path
+
+from infra import ray_cluster, tracking
+from infra.engine.arguments import refusal
 from infra.engine.settings import EngineSettings
+from infra.errors import InfraError
+from infra.gpu import gpus
+from infra.memory import available_mb
 from infra.processes import port_in_use
 from infra.storage import Storage
 from sandbox import doctor
 from tasks.config import Purpose, RunConfig, check
 from tasks.errors import ConfigError
+from tasks.policy import check_hub
+
+WORKER_MB = 500  # of a learner's worker with torch, Ray and transformers in memory, and no model yet
 
 
 def preflight(config: RunConfig, purpose: Purpose) -> None:
     """Raises ConfigError or SandboxError in one sentence; starts nothing that stays and writes nothing."""
     check(config, purpose)
+    _makeable("home", Path(config.home))
+    if not config.storage.root.startswith("s3://"):
+        _makeable("storage.root", Path(config.storage.root).expanduser())
     _engine(config.engine)
+    if purpose == "train":
+        _workers(config)
+    try:
+        if config.ray.address is not None:
+            ray_cluster.check_address(config.ray.address)
+        if config.tracking.uri is not None and purpose == "train":
+            tracking.check_uri(config.tracking.uri)
+    except InfraError as error:
+        raise ConfigError(str(error)) from error
     for name, works, message in doctor.boundary():
         if not works:
             raise ConfigError(f"{name}: {message}")
+
+
+def rehearse(config: RunConfig) -> list[str]:
+    """Check what only a dry run takes the time for, and say in words what could not be checked. Raises ConfigError."""
+    unchecked = [note] if (note := check_hub(config.policy)) else []
+    if config.storage.root.startswith("s3://"):
+        try:
+            writable(Storage(config.storage))
+        except InfraError as error:
+            raise ConfigError(f"storage.root: {error}; check the bucket's name and the AWS_* variables") from error
+    if config.engine.extra_args and (said := refusal(config.engine)):
+        raise ConfigError(f"engine.extra_args: the engine says {said!r}; correct it or leave it out")
+    if config.tracking.uri is not None and not config.tracking.uri.startswith(("http://", "https://")):
+        unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
+    if config.ray.address is not None:
+        unchecked.append(f"ray.address {config.ray.address}: its processors and GPUs are known when it is joined")
+    return unchecked
 
 
 def writable(storage: Storage) -> None:
@@ -24,7 +64,31 @@ def writable(storage: Storage) -> None:
     storage.delete(probe)
 
 
+def _makeable(key: str, folder: Path) -> None:
+    """Whether the folder is there, or could be made, and written to by this user."""
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    # A system of files may refuse to everyone what the rights allow (proc does): only devices' numbers tell it apart.
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or os.stat(there).st_dev == os.stat("/proc").st_dev:
+        raise ConfigError(f"{key}: nothing can be written at {folder.absolute()}, because of {there}; choose another folder")
+
+
+def _workers(config: RunConfig) -> None:
+    """On the CPU of this machine every worker is a process of its own, with its own copy of torch and of its shard."""
+    workers = config.update.workers
+    if config.ray.address is not None or (config.update.device != "cpu" and gpus()):
+        return
+    needed, free = workers * WORKER_MB, available_mb()
+    if needed > free:
+        raise ConfigError(
+            f"update.workers is {workers}: without a model they need {needed} MB of memory, and {free} MB are free; lower it"
+        )
+
+
 def _engine(settings: EngineSettings) -> None:
+    if settings.device == "cuda" and not gpus():
+        raise ConfigError("engine.device is cuda but no NVIDIA GPU is found here; set it to auto or cpu, or check nvidia-smi")
     if not settings.python.exists():
         raise ConfigError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     if settings.port is not None:

@@ -6,24 +6,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from tasks.config import RunConfig
 from tasks.errors import ConfigError
+from tasks.recipe_tree import RecipeTree
 
 FOLDER = Path(__file__).resolve().parent.parent / "infra" / "recipes"
+SHOWN = 3  # problems told at once
+SHOWN_CHARS = 80  # of a value
 
 
 def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def find(recipe: str) -> Path:
-    """A recipe by name or by path."""
+def find(recipe: str, folder: Path | None = None) -> Path:
+    """A recipe by name or by path, which is meant from `folder`, or the current one."""
     named = FOLDER / f"{recipe}.yaml"
     with suppress(OSError):  # a name too long to be a path
-        path = named if named.is_file() else Path(recipe)
+        path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
         if path.is_file():
             return path
     near = difflib.get_close_matches(recipe, names(), 1)
@@ -32,62 +34,44 @@ def find(recipe: str) -> Path:
 
 
 def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
-    """The recipe's RunConfig with `a.b=c` overrides applied. Raises ConfigError naming file, key and remedy."""
+    """The recipe's RunConfig with `a.b=c` overrides applied. Raises ConfigError naming file or override, key and remedy.
+
+    Paths in a recipe are meant from the recipe's folder, paths in an override from the current one.
+    """
     path = find(recipe)
+    tree = RecipeTree.read(path, find)
+    tree.override(list(overrides))
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"recipe {path} is not YAML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"recipe {path} must be a YAML mapping of settings")
-    for override in overrides:
-        _set(tree, override)
-    _resolve(tree, path.parent)
-    try:
-        return RunConfig.model_validate({"name": path.stem, **tree})
+        return RunConfig.model_validate({"name": path.stem, **tree.settings})
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem, str(path)) for problem in error.errors()[:5])) from error
+        raise ConfigError("\n".join(_explain(error.errors(), tree)[:SHOWN])) from error
 
 
-def _set(tree: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not all(key.split(".")):
-        raise ConfigError(f"--set {override!r} must look like section.key=value")
-    *sections, last = key.split(".")
-    for section in sections:
-        below = tree.setdefault(section, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"--set {override!r}: {section!r} is a value, not a section")
-        tree = below
-    try:
-        tree[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override!r}: the value is not YAML: {error}") from error
+def _explain(problems: list[Any], tree: RecipeTree) -> list[str]:
+    """A sentence for each problem; keys that lack in one section are one."""
+    said, lacking = [], dict[str, list[str]]()
+    for problem in problems:
+        model, keys = _walk([str(part) for part in problem["loc"]])
+        if problem["type"] == "missing":
+            lacking.setdefault(tree.source(keys[:-1]), []).append(".".join(keys))
+        else:
+            said.append(_sentence(problem, model, keys, tree.source(keys)))
+    return [
+        f"{where} needs {' and '.join(keys)}; set {'it' if len(keys) == 1 else 'them'}." for where, keys in lacking.items()
+    ] + said
 
 
-def _resolve(tree: dict[str, Any], folder: Path) -> None:
-    """A policy path that starts with a dot is meant from the recipe's folder."""
-    policy = tree.get("policy")
-    if isinstance(policy, dict) and str(policy.get("path", "")).startswith(("./", "../")):
-        beside = (folder / policy["path"]).resolve()
-        if beside.is_dir():
-            policy["path"] = str(beside)
-
-
-def _explain(problem: Any, where: str) -> str:
-    keys = [str(part) for part in problem["loc"]]
-    model, keys = _walk(keys)
+def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str) -> str:
     dotted = ".".join(keys)
     if problem["type"] == "extra_forbidden":
         known = list(model.model_fields)
         near = difflib.get_close_matches(keys[-1], known, 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}."
         return f"unknown key {dotted!r} in {where}; {hint}"
-    if problem["type"] == "missing":
-        return f"{where} lacks {dotted!r}; set it."
-    return f"{dotted or 'the configuration'} in {where}: {problem['msg']} (it is {problem['input']!r})"
+    value = problem["input"]
+    shown = f" (it is {value!r})" if not isinstance(value, dict | list) and len(repr(value)) <= SHOWN_CHARS else ""
+    place = where if where.startswith("--set") and dotted in where else f"{dotted or 'the configuration'} in {where}"
+    return f"{place}: {problem['msg'].removeprefix('Value error, ')}{shown}"
 
 
 def _walk(keys: list[str]) -> tuple[type[BaseModel], list[str]]:

@@ -1,0 +1,98 @@
+"""Questions that look wrong are warned of before work starts, with a count and examples."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.config import check
+from tasks.data import SCHEMA
+from tasks.data_review import review
+from tasks.errors import ConfigError
+from tasks.recipes import load
+
+
+def write(path: Path, answers: list[list[str]], first: int = 0) -> Path:
+    rows = [
+        {"id": f"q{first + n}", "question": f"What is {first + n}?", "answers": each, "ability": "qa", "source": "s"}
+        for n, each in enumerate(answers)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    return path
+
+
+def warnings(folder: Path, train: list[list[str]], held_out: list[list[str]], *overrides: str, first: int = 100) -> list[str]:
+    files = [f"data.train={write(folder / 't.parquet', train)}", f"data.held_out={write(folder / 'h.parquet', held_out, first)}"]
+    config = load("tiny-cpu", ["data.kind=files", *files, "rollout.prompts=1", "rollout.tools.default=[]", *overrides])
+    check(config)
+    return review(config)
+
+
+def test_good_questions_and_generated_ones_raise_no_warning(tmp_path: Path) -> None:
+    assert warnings(tmp_path, [["42"], ["Ada Lovelace", "Lovelace"]], [["7"]]) == []
+    assert review(load("tiny-cpu")) == []
+
+
+def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:
+    (said,) = warnings(tmp_path, [["1"], ["2"], ["3"]], [["2"], ["3"], ["4"]], first=1)
+    assert said.startswith("2 of 3 held-out questions are training questions")
+    assert "q1 ('What is 1?')" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("6 * 7 = 42\n#### 42", "carry a solution"),
+        (r"so it is \boxed{42}", "carry a solution"),
+        ("word " * 40, "whole texts"),
+        ("x" * 30_000, "longer than an agent's answer"),
+        ("-", "missing values"),
+        ("None", "missing values"),
+    ],
+)
+def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Path, answer: str, words: str) -> None:
+    (said,) = warnings(tmp_path, [[answer], ["7"], [answer, "42"]], [["1"]])  # one good reference is enough
+    assert words in said
+    assert said.startswith("data.train: the answers of 1 of 3 questions")
+    assert "for example q0 (" in said
+    assert len(said) < 300
+
+
+def test_answers_that_compat_l0_takes_for_any_other_are_counted(tmp_path: Path) -> None:
+    assert warnings(tmp_path, [["北京"]], [["1"]]) == []
+    (said,) = warnings(tmp_path, [["北京"]], [["1"]], "reward.compat=l0")
+    assert "no character of [a-z0-9]" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "words"),
+    [
+        ("x.parquet", {"answers": ["42"]}, r"holds single values where lists of strings are needed: \['42'\], not '42'"),
+        ("x.parquet", {"answers": [[{"text": "42"}]]}, "column 'answers' is list<"),
+        ("x.parquet", {"id": [7]}, ""),
+        ("x.jsonl", {}, r"is no Parquet file; make one of it, .*read_json\('x.jsonl', lines=True\)\.to_parquet\('x.parquet'\)"),
+        ("x.csv", {}, "read_csv"),
+    ],
+)
+def test_columns_and_files_of_another_kind_are_refused_with_what_to_do(
+    tmp_path: Path, name: str, table: dict, words: str
+) -> None:
+    good = {"id": ["a"], "question": ["q?"], "answers": [["x"]], "ability": ["qa"], "source": ["s"]}
+    pq.write_table(pa.table(good | table), tmp_path / name)
+    held_out = write(tmp_path / "h.parquet", [["1"]], 5)
+    config = load(
+        "tiny-cpu",
+        [
+            "data.kind=files",
+            f"data.train={tmp_path / name}",
+            f"data.held_out={held_out}",
+            "rollout.prompts=1",
+            "rollout.tools.default=[]",
+        ],
+    )
+    if words:
+        with pytest.raises(ConfigError, match=words):
+            check(config)
+    else:
+        check(config)

@@ -1,0 +1,95 @@
+"""What can be known to fail is refused before work starts, and what a dry run cannot know it says."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.memory import available_mb
+from infra.processes import free_port
+from tasks import preflight as module
+from tasks.errors import ConfigError
+from tasks.preflight import preflight, rehearse
+from tasks.recipes import load
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """Something that answers over HTTP."""
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{made.server_port}"
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("tracking.uri=http://127.0.0.1:{port}", "no MLflow server answers at"),
+        ("tracking.uri=foo", "is no tracking server or database"),
+        ("home=/proc/x", "home: nothing can be written at /proc/x"),
+        ("storage.root=/proc/x", "storage.root: nothing can be written at /proc/x"),
+        ("home=/etc/hostname/x", "because of /etc/hostname"),
+        ("engine.device=cuda", "no NVIDIA GPU is found"),
+        ("update.workers=640", "update.workers is 640"),
+        ("policy.path=./nowhere", "does not exist"),
+    ],
+)
+def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError) as error:
+        preflight(load("tiny-cpu", [override.format(port=free_port())]), "train")
+    assert words in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_answers_is_taken(server: str) -> None:
+    preflight(load("tiny-cpu", [f"ray.address={server}", f"tracking.uri=http://{server}"]), "train")
+
+
+def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
+    config = load("tiny-cpu", [f"home={tmp_path}/a/b", f"storage.root={tmp_path}/c/d"])
+    preflight(config, "train")
+    assert rehearse(config) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_are_counted_against_the_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < available_mb() < 1 << 24
+    monkeypatch.setattr(module, "available_mb", lambda: 900)
+    with pytest.raises(ConfigError, match="they need 1000 MB of memory, and 900 MB are free"):
+        preflight(load("tiny-cpu"), "train")
+    preflight(load("tiny-cpu"), "evaluate")
+
+
+def test_an_unknown_argument_of_the_engine_is_told_in_its_own_words() -> None:
+    with pytest.raises(ConfigError, match="unrecognized arguments: --no-such-flag"):
+        rehearse(load("tiny-cpu", ["engine.extra_args={no-such-flag: x}"]))
+    assert rehearse(load("tiny-cpu", ['engine.extra_args={mem-fraction-static: "0.3"}'])) == []
+
+
+def test_what_could_not_be_checked_is_said(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{closed.getsockname()[1]}")  # whatever the network, no hub answers
+        said = "\n".join(
+            rehearse(load("tiny-cpu", ["policy.path=owner/name", f"ray.address={server}", "tracking.uri=sqlite:////tmp/x.db"]))
+        )
+    assert "policy.path owner/name: the hub did not answer" in said
+    assert "ray.address" in said
+    assert "tracking.uri" in said
+
+
+def test_a_bucket_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(ConfigError, match=r"storage\.root: cannot write s3://nope/\.probe"):
+        rehearse(load("tiny-cpu", ["storage.root=s3://nope"]))

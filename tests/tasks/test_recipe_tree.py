@@ -1,0 +1,124 @@
+"""Recipes that build on one another, paths, and which file or override an error blames."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.config import check
+from tasks.errors import ConfigError
+from tasks.recipes import FOLDER, load
+
+TINY = (FOLDER / "../policies/tiny").resolve()
+
+
+def write(path: Path, **settings: object) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(settings))
+    return str(path)
+
+
+def refusal(recipe: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        check(load(recipe, overrides))
+    return str(error.value)
+
+
+def test_three_lines_on_a_base_suffice(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "mine.yaml", base="tiny-cpu", iterations=3, update={"lr": 0.001})
+    mine, base = load(recipe), load("tiny-cpu")
+    assert (mine.name, mine.iterations, mine.update.lr) == ("mine", 3, 0.001)
+    assert mine.policy.path == str(TINY)  # meant from the base's own folder
+    kept = {"name", "iterations", "update"}
+    assert mine.model_dump(exclude=kept) == base.model_dump(exclude=kept)
+    assert mine.update.model_dump(exclude={"lr"}) == base.update.model_dump(exclude={"lr"})
+    check(mine)
+
+
+def test_a_base_may_be_a_file_beside_the_recipe_and_have_a_base_itself(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", base="tiny-cpu", seed=1, iterations=1)
+    write(tmp_path / "b.yaml", base="a.yaml", iterations=2)
+    config = load(write(tmp_path / "c.yaml", base="./b.yaml", rollout={"prompts": 4}))
+    assert (config.seed, config.iterations, config.rollout.prompts, config.rollout.group_size) == (1, 2, 4, 8)
+
+
+def test_a_section_of_another_kind_replaces_that_of_the_base(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "mine.yaml", base="tiny-cpu", data={"kind": "files", "train": "a.parquet", "held_out": "b.parquet"})
+    assert load(recipe).data.model_dump(exclude={"kind", "corpus"}) == {
+        "train": tmp_path / "a.parquet",
+        "held_out": tmp_path / "b.parquet",
+    }
+
+
+def test_recipes_that_are_their_own_base_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", base="b.yaml")
+    assert "is its own base" in refusal(write(tmp_path / "b.yaml", base="a.yaml"))
+    assert "no recipe 'tiny-cpus'" in refusal(write(tmp_path / "c.yaml", base="tiny-cpus"))
+    assert "must be a recipe's name or path" in refusal(write(tmp_path / "d.yaml", base=["tiny-cpu"]))
+
+
+def test_paths_are_meant_from_the_recipes_folder_and_those_of_overrides_from_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(TINY, tmp_path / "recipes/model")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    data = {"kind": "files", "train": "train.parquet", "held_out": "../held.parquet"}
+    places = {"home": "home", "storage": {"root": "store"}, "engine": {"environment": "engine"}}
+    for path in ("model", "./model", "../recipes/model"):
+        recipe = write(tmp_path / "recipes/mine.yaml", base="tiny-cpu", policy={"path": path}, data=data, **places)
+        config = load(recipe)
+        assert config.policy.path == str(tmp_path / "recipes/model")
+    assert config.data.train == tmp_path / "recipes/train.parquet"
+    assert (config.home, config.storage.root) == (f"{tmp_path}/recipes/home", f"{tmp_path}/recipes/store")
+    assert config.engine.folder == tmp_path / "recipes/engine"
+    config = load(recipe, ["data.train=x.parquet", "home=./h", "storage.root=s3://bucket/x", "policy.path=../recipes/model"])
+    assert (config.data.train, config.home) == (here / "x.parquet", f"{here}/h")
+    assert (config.storage.root, config.policy.path) == ("s3://bucket/x", str(tmp_path / "recipes/model"))
+    whole = load(recipe, ["data={kind: files, train: x.parquet, held_out: y.parquet}"])
+    assert whole.data.held_out == here / "y.parquet"
+    assert load("tiny-cpu").home == ".nbrl"  # the default is of the current folder
+    assert load("tiny-cpu", ["policy.path=owner/name"]).policy.path == "owner/name"
+    assert f"{here}/x.parquet does not exist" in refusal(recipe, "data.train=x.parquet", "rollout.prompts=1")
+
+
+def test_an_error_blames_the_override_or_the_file_that_set_the_value(tmp_path: Path) -> None:
+    base = write(tmp_path / "base.yaml", base="tiny-cpu", rollout={"prompts": "many"})
+    mine = write(tmp_path / "mine.yaml", base="base.yaml", update={"lr": -1})
+    said = refusal(mine, "seed=x")
+    assert f"rollout.prompts in {base}:" in said
+    assert f"update.lr in {mine}:" in said
+    assert "--set seed=x:" in said
+    assert "unknown key 'rollout.promts' in --set rollout.promts=8; did you mean 'prompts'?" in refusal(
+        mine, "rollout.promts=8", "rollout.prompts=8", "update.lr=1"
+    )
+    assert str(FOLDER) not in refusal("tiny-cpu", "update.lr=-1")
+    assert "--set rollout.tools.search.engine=serper: no ability has the tool search" in refusal(
+        "tiny-cpu", "rollout.tools.search.engine=serper"
+    )
+
+
+def test_a_value_that_fails_with_its_section_is_not_dumped() -> None:
+    said = refusal("tiny-cpu", "agent.system_prompt={nonsense}")
+    assert "max_steps" not in said
+    assert "system_prompt" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_keys_that_lack_are_one_sentence_in_any_order_of_overrides(tmp_path: Path) -> None:
+    said = refusal("tiny-cpu", "data.kind=files")
+    assert said == "--set data.kind=files needs data.train and data.held_out; set them."
+    assert "data.held_out; set it." in refusal("tiny-cpu", "data.train=x", "data.kind=files")
+    assert "iterations and policy; set them." in refusal(write(tmp_path / "empty.yaml", seed=1))
+
+
+def test_what_is_not_yaml_is_told_in_a_line_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text("seed: 1\nupdate: {lr: 1\nrollout: 2\n")
+    said = refusal(str(path))
+    assert said.startswith(f"recipe {path} is not YAML: line ")
+    assert len(said.splitlines()) == 1
+    assert "unicode string" not in said
+    assert len(refusal("tiny-cpu", "update={lr: 1").splitlines()) == 1
