@@ -127,12 +127,12 @@ def chat_url(endpoint: Endpoint) -> str:
 async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int | None]:
     """The models of the chat API by name, each with the most tokens it reads, where the server says so.
 
-    Raises ConfigError when it refuses the key, unless a model is named: it may refuse no more than this list.
+    Raises ConfigError when it refuses the key, unless a model of the chat API is named: it may refuse no more than this list.
     """
     try:
         said = await ask(client, f"{chat_url(endpoint)}/models")
     except KeyRefusedError:
-        if endpoint.model is None:
+        if endpoint.model is None or endpoint.tokenizer is not None:
             raise
         return {}
     match said:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.trajectory import Status, Trajectory
 from tests.agent.tool_server import Said, serving
-from tests.flows.model_server import act, model_server
+from tests.flows.model_server import TINY, act, model_server
 from tests.flows.test_agent_cli import run
 
 MODELS = Said({"data": [{"id": "m"}]})
@@ -48,10 +48,12 @@ def test_a_refused_key_names_the_option_for_it(tmp_path: Path, status: int, key:
 def test_a_server_that_hides_its_models_asks_for_the_key_or_a_model(tmp_path: Path, path: str) -> None:
     with serving(route=said(completion(act("submit_final_answer(1)")), models=Said(status=401))) as server:
         refused = run(tmp_path, TASK, "--endpoint", server.url + path, "--no-save")
+        ids = run(tmp_path, TASK, "--endpoint", server.url + path, "--model", "m", "--tokenizer", str(TINY), "--no-save")
         named = run(tmp_path, TASK, "--endpoint", server.url + path, "--model", "m", "--no-save")
-    assert refused.returncode == 1
-    assert "answered 401" in refused.stderr
-    assert "--api-key-env NAME" in refused.stderr
+    for done in (refused, ids):
+        assert done.returncode == 1
+        assert "answered 401" in done.stderr
+        assert "--api-key-env NAME" in done.stderr
     assert (named.returncode, named.stdout) == (0, "1\n"), named.stderr
 
 
