@@ -12,7 +12,7 @@ from flows import completion
 from flows.agent_command import agent
 from flows.completion import ROOT
 from flows.interrupt import Importing
-from flows.terminal import cancel_on_term, err, guard, out
+from flows.terminal import cancel_on_term, err, guard, out, say
 
 if TYPE_CHECKING:
     from infra.storage import Storage
@@ -124,6 +124,14 @@ def train(
     guard(lambda: _train(recipe, run, set_ or [], dry_run, begun.append), stopped)
 
 
+def _warn(config: Any) -> None:
+    """Say what looks wrong with the questions."""
+    from tasks.data_review import review
+
+    for warning in review(config):
+        say(f"warning: {warning}", "yellow")
+
+
 def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, begin: Callable[[str], None]) -> None:
     """`begin` is told the run's name once there is such a run."""
     with Importing():
@@ -131,15 +139,19 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
         from infra.storage import Storage
         from tasks.outcome import finished
         from tasks.plan import plan
-        from tasks.preflight import preflight, writable
+        from tasks.preflight import preflight, rehearse, writable
         from tasks.recipes import load
         from tasks.run import checked_name, drop_if_empty, new_name, open_run
 
     config = load(recipe, overrides)
     name = checked_name(new_name(config.name) if name is None else name)
     preflight(config, "train")
+    _warn(config)
     if dry_run:
+        unchecked = rehearse(config)
         out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
+        for note in unchecked:
+            say(f"not checked: {note}", "yellow")
         return
     storage = Storage(config.storage)
     writable(storage)
@@ -204,6 +216,7 @@ def _evaluate(
     source = None if run is None else checked_name(run)
     name = checked_name(new_name(source or config.name) if name is None else name)
     preflight(config, "evaluate")
+    _warn(config)
     if source is None:
         model = fetch(config.policy)
     else:

@@ -1,0 +1,30 @@
+"""`nbrl train --dry-run`: the plan, what looks wrong and what could not be checked; nothing is made."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.data import SCHEMA
+from tests.flows.test_cli_errors import nbrl
+
+
+def test_the_plan_goes_to_stdout_and_what_to_know_to_stderr(tmp_path: Path) -> None:
+    rows = [{"id": "a", "question": "q?", "answers": ["so #### 42"], "ability": "qa", "source": "s"}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "q.parquet")
+    recipe = tmp_path / "mine.yaml"
+    data = "data: {kind: files, train: q.parquet, held_out: q.parquet}\nrollout: {prompts: 1, tools: {default: []}}\n"
+    recipe.write_text(f"base: tiny-cpu\n{data}storage: {{root: made}}\ntracking: {{uri: 'sqlite:////tmp/x.db'}}\n")
+    done = nbrl("train", str(recipe), "--dry-run", "--set", f"home={tmp_path}/home")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# mine: 10 iterations")
+    assert "1 of 1 held-out questions are training questions" in done.stderr
+    assert "carry a solution" in done.stderr
+    assert "not checked: tracking.uri sqlite:////tmp/x.db" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "q.parquet"]
+
+
+def test_a_dead_server_is_an_error_of_a_dry_run_too() -> None:
+    done = nbrl("train", "tiny-cpu", "--dry-run", "--set", "tracking.uri=http://127.0.0.1:9")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no MLflow server answers" in done.stderr
