@@ -1,0 +1,102 @@
+"""`nbrl show` and `nbrl export`: what runs left on a storage."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from flows import completion
+from flows.completion import ROOT
+from flows.interrupt import Importing
+from flows.terminal import guard, out
+
+if TYPE_CHECKING:
+    from infra.storage import Storage
+
+Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
+    folder: Annotated[Path, typer.Argument(help="where the model folder is written; nothing there is overwritten")],
+    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="convert the weights; as they are when not given")
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="cut the weights into files of at most this size, e.g. 5GB")
+    ] = None,
+    adapter: Annotated[bool, typer.Option("--adapter", help="only what LoRA trained, in peft's format")] = False,
+    root: Root = ROOT,
+) -> None:
+    """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
+
+    def work() -> None:
+        with Importing():
+            from flows.export import closing
+            from flows.export import export as write
+            from tasks.run import checked_name
+
+        source = write(_storage(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
+        out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
+
+    guard(work, lambda: "nothing was written")
+
+
+def show(
+    trajectory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN[/TRAJECTORY]",
+            help="a run or an evaluation lists its trajectories; with an id, that one is shown; without any, all runs are listed",
+            autocompletion=completion.runs_and_evaluations,
+        ),
+    ] = None,
+    root: Root = ROOT,
+    limit: Annotated[int, typer.Option(min=1, help="most rows of a list of trajectories")] = 40,
+    notebook: Annotated[
+        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
+    ] = None,
+) -> None:
+    """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
+    guard(lambda: _show(trajectory, root, limit, notebook))
+
+
+def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> None:
+    with Importing():
+        from flows.render import render
+        from flows.save import save, writable
+        from flows.show import find, listing, overview
+        from tasks.errors import ConfigError
+        from tasks.run import checked_name
+
+    storage = _storage(root)
+    if trajectory is None:
+        if path is not None:
+            raise ConfigError("--notebook writes one trajectory; name it as RUN/TRAJECTORY (`nbrl show RUN` lists them)")
+        out.print(overview(storage), crop=False)
+        return
+    run, _, identity = trajectory.partition("/")
+    run = checked_name(run)
+    if not identity:
+        if path is not None:
+            raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
+        out.print(listing(storage, run, limit, out.width), crop=False)
+        return
+    for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
+        if path is None:
+            out.print(render(key, found, rewards))
+            continue
+        target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
+        save(target, found, rewards)
+        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _storage(root: str) -> "Storage":
+    """The storage at `root`. Raises ConfigError when it is empty."""
+    from infra.storage import Storage, StorageSettings
+    from tasks.errors import ConfigError
+
+    if not root.strip():
+        raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")
+    return Storage(StorageSettings(root=root))
