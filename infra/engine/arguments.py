@@ -16,7 +16,7 @@ parser.parse_args(sys.argv[1:])
 
 
 def refusal(settings: EngineSettings) -> str:
-    """What SGLang says against the engine's command line with `extra_args`, or nothing when it takes it; after some ten seconds."""
+    """What SGLang says against the engine's command line with `extra_args`; empty when it takes it. It takes ten seconds."""
     line = command(settings, Path("model"), port=0, seed=0)
     flags = line[next(place for place, word in enumerate(line) if word.startswith("--")) :]
     done = subprocess.run(

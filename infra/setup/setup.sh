@@ -3,9 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
+. infra/setup/packages.sh
 
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
-die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
@@ -13,7 +13,8 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 if ! command -v bwrap >/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     say "installing bubblewrap"
-    apt-get install -y -qq bubblewrap >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; }
+    apt-get install -y -qq bubblewrap >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null; } ||
+      die "bubblewrap could not be installed by apt-get: install it and run again."
   else
     die "bubblewrap is missing: install it (Debian: sudo apt-get install bubblewrap) and run again."
   fi
@@ -30,29 +31,24 @@ made .venv && made .venv-engine && exit 0
 
 if ! command -v uv >/dev/null; then
   say "installing uv"
-  "$python" -m venv .venv-uv
-  .venv-uv/bin/pip install -q 'uv>=0.9'
+  "$python" -m venv .venv-uv || die "python -m venv does not work: install it (Debian: sudo apt-get install python3-venv) and run again."
+  .venv-uv/bin/pip install -q 'uv>=0.9' || die "uv could not be installed by pip, which says above what it could not reach."
   PATH="$PWD/.venv-uv/bin:$PATH"
 fi
+use_pips_sources
 
-# The build of torch that suits the machine, of which the locks say the version alone. For a CPU: wherever pip is configured to look, else
-# the PyTorch project's own index.
-if [ -n "$gpu" ]; then
-  torch=(--requirement infra/setup/torch-cuda.txt)
-else
-  torch=(torch==2.13.0)
-  links=${UV_FIND_LINKS:-$("$python" -m pip config get global.find-links 2>/dev/null || true)}
-  if [ -n "$links" ]; then torch+=(--find-links "$links"); else torch+=(--index https://download.pytorch.org/whl/cpu); fi
-fi
-
-# synced <folder> <project> <uv sync flags…>
-synced() {
-  local folder=$1 project=$2; shift 2
-  UV_PROJECT_ENVIRONMENT="$PWD/$folder" uv sync --quiet --frozen --inexact --compile-bytecode --python "$python" --project "$project" "$@"
-}
+# The build of torch that suits the machine, of which the locks say the version alone.
 with_torch() {
-  "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null ||
-    uv pip install --quiet --compile-bytecode --no-deps --python "$1/bin/python" --reinstall-package torch "${torch[@]}"
+  local install=(uv pip install --quiet --compile-bytecode --no-deps --reinstall-package torch --python "$1/bin/python")
+  if ! "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null; then
+    if [ -n "$gpu" ]; then
+      installed torch "${install[@]}" --requirement infra/setup/torch-cuda.txt
+    else
+      # Where pip is told to look, or else from the PyTorch project's own index.
+      local cpu=torch==2.13.0+cpu
+      "${install[@]}" $cpu 2>/dev/null || installed "torch's CPU build" "${install[@]}" $cpu --index https://download.pytorch.org/whl/cpu
+    fi
+  fi
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
 say "making .venv (main)"
@@ -67,3 +63,4 @@ else
 fi
 echo "$stamp" >.venv-engine/.nbrl-setup
 echo "$stamp" >.venv/.nbrl-setup
+rm -f setup.log
