@@ -50,7 +50,7 @@ def shell(word: str) -> str:
 
 def test_every_block_is_known() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "yaml", "sh"}
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 12
 
 
 def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
@@ -69,7 +69,10 @@ def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
 
 
 def test_a_task_of_ones_own_passes_every_check(folder: Path) -> None:
-    assert "harbour" in run(folder, shell("--dry-run"))
+    said = run(folder, shell("--dry-run"))
+    assert "# harbour: 20 iterations" in said
+    assert "# deeper: 50 iterations" in said
+    assert "2 prompts × 16 = 32 trajectories" in said  # its own line over those of its base
 
 
 def test_its_reward_is_what_the_settings_pay(folder: Path) -> None:
