@@ -1,8 +1,11 @@
-"""A limit on the memory and the processes of each kernel as a whole, by control groups of its own, where they can be made.
+"""A limit on the memory and the processes of each kernel as a whole, by control groups of its own, where they can be made; and,
+where there is that controller too, one share of the processors.
 
 Rlimits bind one process; a kernel that forks has as many times `memory_mb`. A group binds all of it, pages of its tmpfs
-included. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for each kernel. The
-launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
+included. Outside of a group every session has a share of the processors, and a kernel makes as many sessions as it likes; groups
+weigh the same if nobody says otherwise, so that each kernel has as much as its siblings, and those of one launcher together as
+much as a session of the host. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for
+each kernel. The launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
 
 Version 1: below our own group, in the `memory` and the `pids` hierarchy. Version 2: below our own group when that is the
 root, else beside it (a group with processes may not have children with limits), which an ordinary user may do where the
@@ -10,6 +13,7 @@ parent is delegated, as it is below systemd's user manager.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import posixpath
@@ -59,10 +63,18 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
 
 
 class Plan(NamedTuple):
-    """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2)."""
+    """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2).
+
+    `cpu` is one more of version 1, for the processors, where that controller has a hierarchy of its own.
+    """
 
     version: int
     parents: tuple[Path, ...]
+    cpu: Path | None = None
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return self.parents if self.cpu is None else (*self.parents, self.cpu)
 
 
 def plan(name: str) -> Plan:
@@ -70,7 +82,9 @@ def plan(name: str) -> Plan:
     found = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     first = {controller: place.own for place in found if place.version == 1 for controller in place.controllers}
     if all(controller in first for controller in _CONTROLLERS):
-        return Plan(1, tuple(dict.fromkeys(first[controller] / name for controller in _CONTROLLERS)))
+        parents = tuple(dict.fromkeys(first[controller] / name for controller in _CONTROLLERS))
+        cpu = first["cpu"] / name if "cpu" in first else None
+        return Plan(1, parents, None if cpu in parents else cpu)
     second = next((place for place in found if place.version == 2), None)
     if second is None:
         return Plan(2, ())
@@ -87,20 +101,25 @@ def _write(file: Path, value: object) -> None:
 
 
 def _enable(group: Path) -> None:
-    """Give the children of `group` the controllers."""
-    if not {*_CONTROLLERS} <= {*(group / "cgroup.subtree_control").read_text().split()}:
+    """Give the children of `group` the controllers, that of the processors if it can be had."""
+    given = (group / "cgroup.subtree_control").read_text().split()
+    if not {*_CONTROLLERS} <= {*given}:
         _write(group / "cgroup.subtree_control", " ".join(f"+{controller}" for controller in _CONTROLLERS))
+    if "cpu" not in given and "cpu" in (group / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):
+            _write(group / "cgroup.subtree_control", "+cpu")
 
 
 class Group:
-    """The group of one kernel: a folder in each hierarchy."""
+    """The group of one kernel: a folder in each hierarchy that bounds it, perhaps one more for its share of the processors."""
 
-    def __init__(self, folders: tuple[Path, ...]) -> None:
-        self._folders = folders
+    def __init__(self, bounds: tuple[Path, ...], *share: Path) -> None:
+        self._bounds = bounds
+        self._folders = (*bounds, *share)
 
     def holds(self, pid: int) -> bool:
-        """Whether the process is a member in every hierarchy."""
-        return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._folders)
+        """Whether the process is a member of all that bounds it."""
+        return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._bounds)
 
     async def remove(self) -> None:
         """Remove it once its processes are gone; if one stays too long the launcher removes it with its parent."""
@@ -121,11 +140,11 @@ class Group:
 class Groups:
     """The parent groups of one launcher, made; `admit` makes a child for each kernel and moves the kernel there."""
 
-    def __init__(self, version: int, parents: tuple[Path, ...], settings: SandboxSettings) -> None:
-        self._parents = parents
+    def __init__(self, plan: Plan, settings: SandboxSettings) -> None:
+        self._plan = plan
         memory = memory_limit(settings)
-        self._memory = ("memory.limit_in_bytes" if version == 1 else "memory.max", memory)
-        self._swap = ("memory.memsw.limit_in_bytes", memory) if version == 1 else ("memory.swap.max", 0)
+        self._memory = ("memory.limit_in_bytes" if plan.version == 1 else "memory.max", memory)
+        self._swap = ("memory.memsw.limit_in_bytes", memory) if plan.version == 1 else ("memory.swap.max", 0)
         self._pids = ("pids.max", settings.max_processes)
 
     @classmethod
@@ -138,7 +157,12 @@ class Groups:
             except OSError:
                 remove_groups(map(str, plan.parents))
                 raise
-            return cls(1, plan.parents, settings)
+            if plan.cpu is not None:
+                try:
+                    plan.cpu.mkdir()
+                except OSError:
+                    plan = plan._replace(cpu=None)
+            return cls(plan, settings)
         failure = OSError(errno.ENOENT, "no hierarchy of control groups with memory and pids controllers is mounted")
         for parent in plan.parents:
             try:
@@ -151,13 +175,13 @@ class Groups:
                 failure = error
                 remove_groups([str(parent)])
                 continue
-            return cls(2, (parent,), settings)
+            return cls(Plan(2, (parent,)), settings)
         raise failure
 
     def admit(self, pid: int, name: str) -> Group:
         """Move a process, with what it will fork, into a new group. May wait some milliseconds for the kernel's RCU: call
         it in a thread. Raises OSError, with nothing left behind, when the process is gone."""
-        folders = tuple(parent / name for parent in self._parents)
+        folders = tuple(parent / name for parent in self._plan.parents)
         try:
             for folder in folders:
                 folder.mkdir()
@@ -171,11 +195,23 @@ class Groups:
         except OSError:
             remove_groups(map(str, folders), patience=0)
             raise
-        return Group(folders)
+        return Group(folders, *self._share(pid, name))
+
+    def _share(self, pid: int, name: str) -> tuple[Path, ...]:
+        """Where the process has been moved to for its share of the processors; nowhere, if it may not be."""
+        folders = () if self._plan.cpu is None else (self._plan.cpu / name,)
+        try:
+            for folder in folders:
+                folder.mkdir()
+                _write(folder / "cgroup.procs", pid)
+        except OSError:
+            remove_groups(map(str, folders), patience=0)
+            return ()
+        return folders
 
     def remove(self) -> None:
         """Remove all of it, where the launcher has not. Waits for the last processes to end: call it in a thread."""
-        remove_groups(map(str, self._parents))
+        remove_groups(map(str, self._plan.all))
 
 
 def memory_limit(settings: SandboxSettings) -> int:

@@ -69,7 +69,7 @@ class Confined:
                 "parent": os.getpid(),
                 "lifeline": watch,
                 "folder": str(folder),
-                "groups": [str(parent) for parent in plan.parents],
+                "groups": [str(parent) for parent in plan.all],
                 "binds": root.binds,
                 "before": before,
                 "after": [*after, *root.python, f"sandbox.inside.{module}", *arguments],

@@ -1,7 +1,14 @@
 """Bombs: take all processes, threads, memory, files"""
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
+from sandbox.cgroups import hierarchies
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.cells import MIB
 
@@ -150,6 +157,56 @@ print(count)
     assert made > 0
     if arena.provisioner == "zygote":
         assert made < arena.settings.workspace_files
+
+
+@pytest.mark.attack(
+    tried="Take the processors: spinning processes in sessions of their own, each of which the system would give a share",
+    wall="a control group for each kernel's processors where there is that controller; without, a share for each session",
+    effect="with the group: a kernel gets as much as its siblings, and all of a zygote together as much as a session of the host",
+)
+def test_many_sessions_take_no_more_than_one_kernels_share(arena: Arena, victim: Kernel) -> None:
+    """Of the time of one processor, for which all of them contend."""
+    processor = max(os.sched_getaffinity(0))
+    code = f"""
+for _ in range(24):
+    if os.fork() == 0:
+        os.setsid()
+        os.sched_setaffinity(0, [{processor}])
+        while True: pass
+"""
+    spin = f"""
+import os, time
+allowed = os.sched_getaffinity(0)
+os.sched_setaffinity(0, [{processor}])
+began, end = time.process_time(), time.monotonic() + 2
+while time.monotonic() < end: pass
+print(time.process_time() - began)
+os.sched_setaffinity(0, allowed)
+"""
+    assert victim.run(code).status == "ok"
+    spinning = arena.victims_processes()
+    with subprocess.Popen(
+        [sys.executable, "-c", spin + "while True: pass"], start_new_session=True, stdout=subprocess.PIPE
+    ) as ours:
+        before, host = sum(map(_spent, spinning)), _spent(ours.pid)
+        sibling = float(arena.sibling.text(spin))
+        taken, host = sum(map(_spent, spinning)) - before, _spent(ours.pid) - host
+        ours.kill()
+    assert min(taken, sibling, host) > 0
+    if "cgroups" not in victim.kernel._process.lacking and _processors_are_offered():
+        assert min(sibling, host) > taken / 4
+
+
+def _spent(pid: int) -> float:
+    """Time of the processor that a process has taken, in seconds; finer than what /proc tells."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def _processors_are_offered() -> bool:
+    """Whether this machine shares out processors by control groups, where it bounds memory by them."""
+    found = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    offered = [(place.top / "cgroup.controllers").read_text().split() for place in found if place.version == 2]
+    return any("cpu" in place.controllers for place in found) or any({"cpu", "memory"} <= {*names} for names in offered)
 
 
 def _shared_memory() -> int:

@@ -1,6 +1,7 @@
 """Control groups: a kernel as a whole is bounded, and its groups go with it."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.kernel import SandboxKernel
 from sandbox.output import Execution
 from sandbox.pool import KernelPool
+from sandbox.protections import pid_of
 from sandbox.settings import SandboxSettings
 
 REQUIRED = (*SandboxSettings().require, "cgroups")
@@ -99,6 +101,92 @@ def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
         assert folders(name) == []
 
     asyncio.run(run())
+
+
+@needs_groups
+@pytest.mark.skipif(cgroups.plan("nbrl-probe").cpu is None, reason="the processors have no hierarchy of their own here")
+def test_kernels_share_the_processors_as_equals() -> None:
+    async def run() -> None:
+        async with KernelPool(SandboxSettings(warm=0)) as pool:
+            async with pool.kernel() as first, pool.kernel() as second:
+                assert pool._zygote is not None
+                place = cgroups.plan(pool._zygote._confined.folder.name).cpu
+                assert place is not None
+                groups = [child for child in place.iterdir() if child.is_dir()]
+                members = sorted(int(pid) for group in groups for pid in (group / "cgroup.procs").read_text().split())
+                assert members == sorted(pid_of(kernel._process._pidfd) for kernel in (first, second))
+                assert len({(group / "cpu.shares").read_text() for group in groups}) == 1
+            await pool.settle()
+            assert [child for child in place.iterdir() if child.is_dir()] == []
+        assert not place.exists()
+
+    asyncio.run(run())
+
+
+@needs_groups
+def test_where_the_processors_cannot_be_shared_out_all_else_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = cgroups.plan
+    monkeypatch.setattr("sandbox.cgroups.plan", lambda name: plan(name)._replace(cpu=Path("/proc/none", name)))
+    assert lab.value("print(6 * 7)", require=REQUIRED) == "42\n"
+
+
+@needs_groups
+def test_a_kernel_that_cannot_be_moved_there_is_admitted_all_the_same(tmp_path: Path) -> None:
+    plan = cgroups.plan("nbrl-elsewhere")
+    groups = cgroups.Groups.make(plan._replace(cpu=tmp_path / "cpu"), SandboxSettings())
+    process = subprocess.Popen(["sleep", "100"])
+    try:
+        group = groups.admit(process.pid, "0")
+        assert group.holds(process.pid)
+        assert list((tmp_path / "cpu").iterdir()) == []
+    finally:
+        process.kill()
+        process.wait()
+        groups.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "given", "written"),
+    [
+        ("cpu io memory pids", "", "+memory +pids +cpu"),
+        ("cpu memory pids", "memory pids", "+cpu"),
+        ("memory pids", "memory pids", ""),
+        ("cpu memory pids", "cpu memory pids", ""),
+    ],
+)
+def test_the_processors_are_shared_out_where_they_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: str, given: str, written: str
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text(offered)
+    (tmp_path / "cgroup.subtree_control").write_text(given)
+    said: list[object] = []
+    monkeypatch.setattr(cgroups, "_write", lambda file, value: said.append(value))
+    cgroups._enable(tmp_path)
+    assert " ".join(map(str, said)) == written
+
+
+def test_only_memory_and_processes_must_be_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    (tmp_path / "cgroup.subtree_control").write_text("memory pids")
+
+    def refuse(file: Path, value: object) -> None:
+        raise OSError(value)
+
+    monkeypatch.setattr(cgroups, "_write", refuse)
+    cgroups._enable(tmp_path)
+    (tmp_path / "cgroup.subtree_control").write_text("cpu")
+    with pytest.raises(OSError, match="memory"):
+        cgroups._enable(tmp_path)
+
+
+@pytest.mark.parametrize("together", [("cpu", "memory"), ("cpu", "pids"), ("cpu", "cpuacct"), ()])
+def test_controllers_that_come_together_need_one_group(monkeypatch: pytest.MonkeyPatch, together: tuple[str, ...]) -> None:
+    sets = [{*together}, *({name} for name in ("cpu", "memory", "pids") if name not in together)]
+    places = [cgroups.Hierarchy(1, frozenset(names), Path("/" + min(names)), Path("/" + min(names))) for names in sets if names]
+    monkeypatch.setattr(cgroups, "hierarchies", lambda *_: places)
+    plan = cgroups.plan("x")
+    assert len({*plan.all}) == len(plan.all) == (2 if {*together} & {"memory", "pids"} else 3)
 
 
 LIMITS = {
