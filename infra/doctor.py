@@ -16,6 +16,7 @@ from infra.engine.settings import EngineSettings
 from infra.errors import InfraError
 from infra.gpu import gpus
 from infra.home import Home
+from infra.memory import available_mb
 from infra.processes import port_in_use
 from infra.storage import Storage, StorageSettings
 
@@ -144,8 +145,7 @@ def _version(package: str) -> str:
 
 
 def _memory() -> str:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / (1 << 20)
+    available = available_mb() / 1024
     if available < MEMORY_GB:
         raise WrongError(f"{available:.1f} GB of memory are free, the tiny recipe needs {MEMORY_GB:g}", "end other programs")
     return f"{available:.0f} GB free"
