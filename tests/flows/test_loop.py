@@ -14,11 +14,12 @@ import pytest
 
 from agent.trajectory import from_table
 from infra.storage import Storage, StorageSettings
+from tests.flows.golden import FILE, digests, machine
 from tests.flows.processes import left_over, mark
 
 NBRL = Path(sys.executable).with_name("nbrl")
 SMALL = [
-    "iterations=2",
+    "iterations=3",
     "rollout.prompts=8",
     "rollout.group_size=4",
     "evaluate.questions=12",
@@ -60,7 +61,7 @@ def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, train
     for words in ("exact match", "before", "after", "rollout", "nbrl show small/", "nbrl ui", "learning curve"):
         assert words in trained.stdout
     assert "Traceback" not in trained.stderr
-    assert trained.stderr.count("iteration ") == 2
+    assert trained.stderr.count("iteration ") == 3
 
 
 def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Storage) -> None:
@@ -99,6 +100,17 @@ def test_the_weights_changed_and_no_prompt_was_asked_twice(storage: Storage) -> 
     assert len({*asked[0], *asked[1]}) == 16
 
 
+def test_tokens_rewards_advantages_and_weights_are_those_of_every_run_with_this_seed(home: Path, storage: Storage) -> None:
+    """Bit for bit: against the digests on record for this family of processors or, on another, against a second run."""
+    found = digests(storage, "small", 3)
+    known = json.loads(FILE.read_text())
+    if machine() not in known:
+        again = subprocess.run(command(home, "twin"), capture_output=True, text=True, timeout=600, env=mark("twin"), check=False)
+        assert again.returncode == 0, again.stderr[-3000:]
+        known[machine()] = digests(storage, "twin", 3)
+    assert found == known[machine()]
+
+
 def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, storage: Storage) -> None:
     with sqlite3.connect(f"file:{home}/prefect/prefect.db?mode=ro", uri=True) as database:
         names = {row[0].split("-")[0] for row in database.execute("select name from task_run where state_type = 'COMPLETED'")}
@@ -108,7 +120,7 @@ def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, sto
     with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
         keys = {row[0] for row in database.execute("select distinct key from metrics")}
         assert {"reward/em", "eval/em", "mismatch/logprob_max_abs", "time/overhead_share", "time/rollout"} <= keys
-        assert database.execute("select count(*) from logged_models").fetchone() == (2,)
+        assert database.execute("select count(*) from logged_models").fetchone() == (3,)
         assert database.execute("select count(*) from trace_info").fetchone()[0] >= 2
 
 

@@ -46,8 +46,8 @@ def impossible(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hard(folder: Path) -> list[str]:
-    data = f"data={{kind: files, train: {folder}/train.parquet, held_out: {folder}/held_out.parquet, corpus: {folder}/corpus.parquet}}"
-    return [data, "rollout.prompts=2", "iterations=9"]
+    files = ", ".join(f"{name}: {folder}/{name}.parquet" for name in ("train", "held_out", "corpus"))
+    return [f"data={{kind: files, {files}}}", "rollout.prompts=2", "iterations=9"]
 
 
 def test_a_run_that_learns_nothing_ends_with_an_exit_code_of_its_own_and_says_why(impossible: Path, tmp_path: Path) -> None:
