@@ -36,9 +36,10 @@ bounds; a new kernel is clean.
   could have been submitted. Ground truth and scoring are not in any kernel, so the lie earns what its text earns.
 - **Time and load.** Kernels share processors and caches. A cell can slow its siblings within its share, and measure them: side
   channels by timing, the page cache and advisory locks (`flock`) on shared read-only files remain. Do not run what must not
-  learn of each other on one machine. A control group gives each kernel an equal share of the processors, and all kernels of a
-  zygote (with `bubblewrap`, each kernel) what a session of the host has. Without one, as for an ordinary user, every session that
-  a kernel makes (`setsid`) has a share: with 48 that spin, births take 20 to 30 times as long on two processors.
+  learn of each other on one machine. A control group gives each kernel an equal share of the processors: what one session of the
+  host has, where the controllers have hierarchies of their own (version 1); where they have not (version 2), what one group of
+  the host has is shared by all kernels of a zygote. Without one, as for an ordinary user, every session that a kernel makes
+  (`setsid`) has a share: with 48 that spin, births take 20 to 30 times as long on two processors.
 - **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc/self/cgroup` the name of
   the kernel's control group, which is its number among its zygote's kernels; `/proc` the machine's processors, memory, system
   version and `boot_id`: two kernels can tell that they run on one machine, from one zygote. No content comes with them.

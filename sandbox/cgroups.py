@@ -2,10 +2,12 @@
 where there is that controller too, one share of the processors.
 
 Rlimits bind one process; a kernel that forks has as many times `memory_mb`. A group binds all of it, pages of its tmpfs
-included. Outside of a group every session has a share of the processors, and a kernel makes as many sessions as it likes; groups
-weigh the same if nobody says otherwise, so that each kernel has as much as its siblings, and those of one launcher together as
-much as a session of the host. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for
-each kernel. The launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
+included. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for each kernel. The
+launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
+
+Outside of a group every session has a share of the processors, and a kernel makes as many sessions as it likes; in one it has
+what one session has. In a hierarchy of their own these groups are `nbrl-<token>.<kernel>`, without a parent, below which all
+kernels together would have no more than that. In version 2 they have what one group of the host has.
 
 Version 1: below our own group, in the `memory` and the `pids` hierarchy. Version 2: below our own group when that is the
 root, else beside it (a group with processes may not have children with limits), which an ordinary user may do where the
@@ -20,7 +22,7 @@ import posixpath
 from pathlib import Path
 from typing import NamedTuple
 
-from sandbox.launcher import remove_groups
+from sandbox.launcher import group_names, remove_groups
 from sandbox.settings import SandboxSettings
 
 _CONTROLLERS = ("memory", "pids")
@@ -65,16 +67,12 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
 class Plan(NamedTuple):
     """Where the parent groups of one launcher may come: one for each controller (version 1), or the first that works (2).
 
-    `cpu` is one more of version 1, for the processors, where that controller has a hierarchy of its own.
+    In version 1 `cpu` starts the names of the kernels' groups for the processors, where that controller is by itself.
     """
 
     version: int
     parents: tuple[Path, ...]
     cpu: Path | None = None
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        return self.parents if self.cpu is None else (*self.parents, self.cpu)
 
 
 def plan(name: str) -> Plan:
@@ -157,11 +155,6 @@ class Groups:
             except OSError:
                 remove_groups(map(str, plan.parents))
                 raise
-            if plan.cpu is not None:
-                try:
-                    plan.cpu.mkdir()
-                except OSError:
-                    plan = plan._replace(cpu=None)
             return cls(plan, settings)
         failure = OSError(errno.ENOENT, "no hierarchy of control groups with memory and pids controllers is mounted")
         for parent in plan.parents:
@@ -199,7 +192,7 @@ class Groups:
 
     def _share(self, pid: int, name: str) -> tuple[Path, ...]:
         """Where the process has been moved to for its share of the processors; nowhere, if it may not be."""
-        folders = () if self._plan.cpu is None else (self._plan.cpu / name,)
+        folders = () if self._plan.cpu is None else (self._plan.cpu.with_name(f"{self._plan.cpu.name}.{name}"),)
         try:
             for folder in folders:
                 folder.mkdir()
@@ -211,7 +204,7 @@ class Groups:
 
     def remove(self) -> None:
         """Remove all of it, where the launcher has not. Waits for the last processes to end: call it in a thread."""
-        remove_groups(map(str, self._plan.all))
+        remove_groups(group_names(self._plan.parents, self._plan.cpu))
 
 
 def memory_limit(settings: SandboxSettings) -> int:

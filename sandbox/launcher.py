@@ -115,6 +115,15 @@ def _reap_all() -> None:
             return
 
 
+def group_names(parents: Iterable[str | os.PathLike[str]], start: str | os.PathLike[str] | None) -> list[str]:
+    """The parents, and the groups beside each other that are named `start` and a kernel's name, where there are such."""
+    names = [os.fspath(parent) for parent in parents]
+    if start is not None:
+        with contextlib.suppress(OSError), os.scandir(os.path.dirname(start)) as entries:
+            names += [entry.path for entry in entries if entry.name.startswith(f"{os.path.basename(start)}.")]
+    return names
+
+
 def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
     """Remove control groups with their children, none of which may be there; `patience` seconds for processes to leave them."""
     deadline = time.monotonic() + patience
@@ -193,7 +202,7 @@ def _launch(spec: dict[str, Any], orphan: bool, ends: list[int]) -> int:
         _reap_all()
         if place is not None:
             shutil.rmtree(os.path.basename(folder), ignore_errors=True, dir_fd=place)
-        remove_groups(spec["groups"])
+        remove_groups(group_names(spec["groups"], spec["cpu"]))
     return status & 0xFF
 
 

@@ -162,7 +162,7 @@ print(count)
 @pytest.mark.attack(
     tried="Take the processors: spinning processes in sessions of their own, each of which the system would give a share",
     wall="a control group for each kernel's processors where there is that controller; without, a share for each session",
-    effect="with the group: a kernel gets as much as its siblings, and all of a zygote together as much as a session of the host",
+    effect="with the group: a kernel gets no more than each of its siblings and each session of the host",
 )
 def test_many_sessions_take_no_more_than_one_kernels_share(arena: Arena, victim: Kernel) -> None:
     """Of the time of one processor, for which all of them contend."""

@@ -50,7 +50,8 @@ asyncio.run(main())
 def own_groups() -> Iterator[list[Path]]:
     """Live in control groups of our own: yields the folders below which a holder's groups are made, none where we may not."""
     name = f"kill-nine-{os.getpid()}"
-    tops = [parent for parent in cgroups.plan(name).parents if _joined(parent)]
+    plan = cgroups.plan(name)
+    tops = [top for top in (*plan.parents, plan.cpu) if top is not None and _joined(top)]
     try:
         yield tops
     finally:
