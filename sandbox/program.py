@@ -25,6 +25,7 @@ def confined_program(file: Path) -> tuple[str, ...]:
         "lifeline": None,
         "folder": None,
         "groups": [],
+        "cpu": None,
         "binds": [*root.binds, (str(file), f"{_FOLDER}/{file.name}")],
         "before": [find_bubblewrap(), *before],
         "after": [*after, *root.python, "sandbox.inside.program", file.stem],
