@@ -134,7 +134,7 @@ class Broker:
             return {"error": f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}"}
         try:
             async with asyncio.timeout(self._settings.call_timeout_s):
-                return {"result": await handler(request.arguments)}
+                return {"result": await self._share.steps(handler(request.arguments))}
         except TimeoutError:
             return {"error": f"{name}: no answer within {self._settings.call_timeout_s:g} s"}
         except Exception as error:

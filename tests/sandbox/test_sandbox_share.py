@@ -54,18 +54,111 @@ def test_no_other_text_hides_them(text: str, encoding: str) -> None:
             assert containers(untrusted.loads(text.encode(encoding))) <= 3
 
 
-def test_what_was_spent_is_paid_for_and_the_collector_rests_meanwhile() -> None:
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self.now = 1000.0
+
+    def thread_time(self) -> float:
+        return self.spent
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def work(self, seconds: float) -> None:
+        self.spent += seconds
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("sandbox.share.time", made)
+    return made
+
+
+def test_what_was_spent_is_paid_for_at_a_tenth_after_a_burst(clock: Clock) -> None:
     share = Share()
+    for seconds, wait in ((0.2, 0.0), (0.1, 0.9), (0.3, 3.6)):
+        with contextlib.suppress(KeyError), share.spend():
+            assert not gc.isenabled()
+            clock.work(seconds)
+            raise KeyError
+        assert gc.isenabled()
+        assert share.wait() == pytest.approx(wait)
+    clock.now += 100
     assert share.wait() == 0
-    with contextlib.suppress(KeyError), share.spend():
-        assert not gc.isenabled()
-        end = time.thread_time() + 0.4
-        while time.thread_time() < end:
-            pass
-        raise KeyError
+    with share.spend():
+        clock.work(0.25)
+    assert share.wait() == pytest.approx(0.5)
+
+
+def test_work_that_waits_is_paid_for_in_all_its_turns_and_not_while_it_waits(clock: Clock) -> None:
+    async def work() -> str:
+        clock.work(0.2)
+        await asyncio.sleep(0)
+        clock.work(0.3)
+        return "done"
+
+    async def run() -> str:
+        share = Share()
+        waiting = asyncio.ensure_future(share.steps(work()))
+        await asyncio.sleep(0)
+        clock.work(0.5)  # by somebody else
+        assert await waiting == "done"
+        assert share.wait() == pytest.approx(3 - 0.5 - 0.3)
+        return "checked"
+
+    assert asyncio.run(run()) == "checked"
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_work_whose_turns_are_counted_is_cancelled_like_any_other(caught: bool) -> None:
+    ended: list[str] = []
+
+    async def work() -> str:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            if not caught:
+                raise
+            await asyncio.sleep(0)
+        return "went on"
+
+    async def run() -> str:
+        task = asyncio.ensure_future(Share().steps(work()))
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    if caught:
+        assert asyncio.run(run()) == "went on"
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(run())
+    assert ended == ["cancelled"]
+
+
+def test_what_work_raises_comes_through() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise LookupError
+
+    async def run() -> None:
+        await Share().steps(work())
+
+    with pytest.raises(LookupError):
+        asyncio.run(run())
     assert gc.isenabled()
-    # Four seconds' worth at a tenth, less the burst and what has passed.
-    assert 0 < share.wait() <= 4
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 @contextlib.contextmanager
@@ -146,6 +239,28 @@ def test_costly_requests_get_a_share_of_the_event_loop_and_set_no_collector_to_w
     assert rounds < 3 * asked + 50
     # No longer at once than to parse a list of a million small numbers takes, a few times over.
     assert max(held) < 5 * once()
+
+
+def test_what_a_tool_does_on_the_event_loop_counts() -> None:
+    async def check(arguments: dict[str, Any]) -> int:
+        busy(0.05)
+        return 1
+
+    async def run() -> tuple[float, float]:
+        broker = Broker(SandboxSettings(calls_per_s=1e6))
+        broker.tools = {"check": check}
+        with flood(b'{"id": 1, "name": "check", "arguments": {}}') as channel:
+            serving = asyncio.create_task(broker.serve(channel))
+            began, clock = time.thread_time(), time.monotonic()
+            await asyncio.sleep(2)
+            spent, passed = time.thread_time() - began, time.monotonic() - clock
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        assert broker.calls
+        return spent, passed
+
+    spent, passed = asyncio.run(run())
+    assert spent < 0.6 * passed
 
 
 def once() -> float:
