@@ -75,12 +75,14 @@ class AgentSettings(BaseModel):
         except (KeyError, IndexError, ValueError) as error:
             raise ValueError(
                 f"system_prompt may use {{form}}, {{tools}}, {{think}} (thinking tag) and {{code}} (code_style tag) only, "
-                f"other braces doubled: {error}"
+                f"and every other brace is written twice; this is none of them: {error}"
             ) from error
         try:
             self.render_summary_prompt()
         except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"summary_prompt may use {{tokens}} only, other braces doubled: {error}") from error
+            raise ValueError(
+                f"summary_prompt may use {{tokens}} only, and every other brace is written twice; this is none of them: {error}"
+            ) from error
         return self
 
     def _refuse_idle(self) -> None:

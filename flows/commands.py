@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -15,9 +15,6 @@ from flows.interrupt import Importing
 from flows.stored_commands import export, show
 from flows.terminal import cancel_on_term, err, guard, out, say
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
@@ -27,6 +24,7 @@ app = typer.Typer(
     help="Reinforcement learning of notebook agents.",
 )
 T = TypeVar("T")
+HOME = ".nbrl"
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
 Set = Annotated[
     list[str] | None,
@@ -65,6 +63,11 @@ def _home(folder: str) -> str:
 def _root_flag(config: Any) -> str:
     """What `nbrl show` must be told to find this run's storage."""
     return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
+
+
+def _home_flag(config: Any) -> str:
+    """What `nbrl ui` must be told to show this run's pages."""
+    return "" if config.home == HOME else f" --home {config.home}"
 
 
 def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -131,13 +134,13 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
         from tasks.plan import plan
         from tasks.preflight import preflight, rehearse, writable
         from tasks.recipes import load
-        from tasks.run import checked_name, drop_if_empty, new_name, open_run
+        from tasks.run import checked_name, drop_if_empty, find_run, new_name, open_run
 
     config = load(recipe, overrides)
     name = checked_name(new_name(config.name) if name is None else name)
     preflight(config, "train")
-    _warn(config)
     if dry_run:
+        _warn(config)
         unchecked = rehearse(config)
         out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
         for note in unchecked:
@@ -154,6 +157,8 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
             return await flow(config, run, watch)
 
     with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
+        if find_run(storage, name) is None:
+            _warn(config)
         run = open_run(config, name, storage)
         begin(name)
         try:
@@ -164,7 +169,7 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
     from flows.report import closing, report
 
     out.print(report(summary))
-    out.print(closing(summary, _root_flag(config)), markup=False, highlight=False, soft_wrap=True)
+    out.print(closing(summary, _root_flag(config), _home_flag(config)), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -253,7 +258,7 @@ def doctor(
 
 
 @app.command()
-def ui(home: Home = ".nbrl") -> None:
+def ui(home: Home = HOME) -> None:
     """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
 
     def work() -> None:
@@ -274,7 +279,7 @@ def warmstart(
             "--set", metavar="KEY=VALUE", help="override a setting, e.g. steps=500", autocompletion=completion.warmstart_keys
         ),
     ] = None,
-    home: Home = ".nbrl",
+    home: Home = HOME,
 ) -> None:
     """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
     guard(lambda: _warmstart(folder, set_ or [], home), lambda: "nothing was written")

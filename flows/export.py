@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from infra.engine.settings import EngineSettings
 from infra.storage import Storage
 from tasks.checkpoints import ADAPTER, HF, checkpoint
 from tasks.errors import ConfigError
@@ -72,5 +73,5 @@ def closing(target: Path, source: str, adapter: bool) -> str:
         f"wrote the policy of {source} to {target}\n"
         f'in Python   transformers.AutoModelForCausalLM.from_pretrained("{target}")\n'
         f"train it    nbrl train RECIPE --set policy.path={folder}\n"
-        f"serve it    python -m sglang.launch_server --model-path {folder}"
+        f"serve it    {EngineSettings().python} -m sglang.launch_server --model-path {folder}    (with a GPU)"
     )

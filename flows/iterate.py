@@ -5,7 +5,7 @@ import time
 from prefect import flow
 
 from flows.watch import Watch
-from tasks.advantage.node import advantage
+from tasks.advantage.node import advantage, nothing_to_gain
 from tasks.history import Record
 from tasks.parts import Parts
 from tasks.publish import publish
@@ -23,8 +23,8 @@ from tasks.update.node import update
 async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Record:
     """Rounds of prompts fill the batch, one step learns from it, its weights go live. `cursor` is the first prompt to ask.
 
-    Where no round has a group with signal, or no trajectory of such a group took a step, there is no update, and the record says
-    why.
+    Where no round has a group with signal, or all steps of what was kept are worth the same, there is no update, and the record
+    says why.
     """
     started = time.monotonic()
     config = parts.config
@@ -44,9 +44,9 @@ async def iterate(parts: Parts, scope: Scope, cursor: int, watch: Watch) -> Reco
     skipped = no_signal([selection.metrics for selection in selections]) if wanted == config.rollout.prompts else ""
     if not skipped:
         made.append(await watch.node("advantage", advantage(parts, scope, rewards, selections)))
-        if not made[-1].metrics["advantage/steps"]:
-            skipped = "no trajectory took a step"
+        skipped = nothing_to_gain(made[-1].metrics)
     if not skipped:
         made.append(await watch.node("update", update(parts, scope, made[-1], trajectories)))
+        skipped = "" if made[-1].metrics["update/steps"] else "no optimiser step was taken, for none had a gradient"
         made.append(await watch.node("publish", publish(parts, scope, made[-1])))
     return await watch.node("record", record(parts, scope, made, trajectories[0], cursor, watch.seconds, started, skipped))

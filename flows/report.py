@@ -27,8 +27,8 @@ def report(summary: Summary) -> RenderableType:
     return Group(scores, times)
 
 
-def closing(summary: Summary, root: str) -> str:
-    """The figures in a sentence, and what to type next, with `root` after what reads the storage; not to be wrapped."""
+def closing(summary: Summary, root: str, home: str) -> str:
+    """The figures in a sentence, and what to type next with the options `root` and `home`; not to be wrapped."""
     stalled = f"the run ended early: {summary.stalled}\n" if summary.stalled else ""
     return (
         f"{stalled}"
@@ -36,5 +36,5 @@ def closing(summary: Summary, root: str) -> str:
         f"engine and trainer differ by at most {summary.mismatch_max:.1e} nats\n"
         f"learning curve  {sparkline(summary.curve)}  {summary.curve_path}\n"
         f"a trajectory    nbrl show {summary.example}{root}\n"
-        "the pages       nbrl ui    (MLflow and Prefect)"
+        f"the pages       nbrl ui{home}    (MLflow and Prefect)"
     )

@@ -63,10 +63,14 @@ def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
         place = key.split("/")[2:-1]
         where = f"{place[0][:4]} {int(place[1])}" if place else ""
         for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
-            rows.append((row["id"], where, row["status"], str(row["answer"]), row["question"]))
+            rows.append((row["id"], where, row["status"], _line(str(row["answer"])), _line(row["question"])))
         if len(rows) >= limit:
             break
     return _table(("trajectory", "where", "status", "answer", "question"), rows[:limit], run, width)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def overview(storage: Storage) -> RenderableType:
@@ -91,8 +95,12 @@ def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
 def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
     """Finished iterations of a run and its state. One that is continued after its end has a summary of fewer iterations."""
     done = sum(1 for name in files if re.fullmatch(r"iterations/\d+/record\.json", name))
-    summed = json.loads(storage.read_bytes(f"runs/{run}/summary.json"))["iterations"] if "summary.json" in files else -1
-    return str(done), "finished" if summed == done else "unfinished"
+    summary = json.loads(storage.read_bytes(f"runs/{run}/summary.json")) if "summary.json" in files else {"iterations": -1}
+    if summary["iterations"] != done:
+        return str(done), "unfinished"
+    if summary.get("stalled"):
+        return str(done), "learned nothing" if summary["skipped_in_row"] == done else "ended early"
+    return str(done), "finished"
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:

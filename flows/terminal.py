@@ -19,7 +19,7 @@ from tasks.update.errors import UpdateError
 
 out, err = Console(), Console(stderr=True)
 T = TypeVar("T")
-NOTHING_LEARNED = 3  # exit code of a run that made no update
+NOTHING_LEARNED = 4  # exit code of a run that made no update; 3 is that of an agent without an answer
 
 
 def plain(text: str, style: str = "") -> Text:

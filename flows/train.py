@@ -25,10 +25,11 @@ async def train(config: RunConfig, run: Run, watch: Watch) -> Summary:
         parts.warn = watch.say
         records = list[Record]()
         first = last = await _evaluate(parts, run, records, watch)
-        evaluated = 0
+        evaluated = 0  # updates
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
             records.append(await _iterate(parts, run, records, watch))
-            if config.evaluate.every and len(records) % config.evaluate.every == 0:
+            due = config.evaluate.every and len(records) % config.evaluate.every == 0
+            if due and evaluated < records[-1].updates:
                 last, evaluated = await _evaluate(parts, run, records, watch), records[-1].updates
         if records and evaluated < records[-1].updates:
             last = await _evaluate(parts, run, records, watch)
@@ -64,7 +65,7 @@ def _tell(records: list[Record], patience: int, watch: Watch) -> None:
         f"{metrics['rollout/trajectories']:.0f} trajectories   "
     )
     if record.skipped:
-        watch.say(f"{line}no update: {record.skipped} ({skipped_in_row(records)} of at most {patience} in a row)")
+        watch.say(f"{line}nothing learned: {record.skipped} ({skipped_in_row(records)} of at most {patience} in a row)")
         return
     watch.say(
         f"{line}mismatch {metrics['mismatch/logprob_max_abs']:.1e}   "

@@ -141,10 +141,12 @@ def _wait(child: Child, timeout_s: float) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raises ServerError when nothing listens at a cluster's address; one without a port is a name that Ray resolves."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
+    """Raises ServerError when nothing listens at a cluster's address; `auto`, this machine's own, is not looked for."""
+    if address == "auto":
         return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ServerError(f"ray.address {address!r} is no address of a cluster: give host:port, ray://host:port or auto")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:

@@ -52,7 +52,12 @@ class Storage:
         elif scheme == "s3" and rest.strip("/"):
             self._blobs = S3Blobs(rest.strip("/"))
         else:
-            raise StorageError(f"storage root {settings.root!r} is neither a folder nor s3://bucket/prefix")
+            raise StorageError(f"storage.root {settings.root!r} is neither a folder nor s3://bucket/prefix")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return isinstance(self._blobs, LocalBlobs)
 
     def read_bytes(self, key: str) -> bytes:
         key = _checked(key)

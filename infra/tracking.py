@@ -35,6 +35,7 @@ BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
 PARAM_CHARACTERS = 6000
 UI_TIMEOUT_S = 120.0
 REACH_S = 10.0
+OURS = "127.0.0.1,localhost"  # reached without a proxy
 
 SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 
@@ -223,14 +224,21 @@ def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
 def check_uri(uri: str) -> None:
     """Raises ServerError for what is no tracking URI, and for a server that does not answer. Databases are not opened."""
     if uri.startswith(("http://", "https://")):
-        try:
-            httpx.get(f"{uri.rstrip('/')}/health", timeout=REACH_S)  # any answer will do: who may read it is found out later
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        import requests  # as MLflow's own client: with its rules for proxies and certificates
+
+        verify = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1")
+        try:  # any answer will do: who may read it is found out later
+            requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify or False)
+        except (requests.RequestException, ValueError) as error:
             raise ServerError(
-                f"no MLflow server answers at tracking.uri {uri} ({error or type(error).__name__}): start one there, or leave "
+                f"no MLflow server answers at tracking.uri {uri} ({type(error).__name__}): start one there, or leave "
                 "tracking.uri out to keep the books in the home folder"
             ) from error
-    elif not re.match(r"[a-z][a-z0-9+]*://.|databricks", uri):
+    elif uri.startswith("sqlite:///"):
+        folder = Path(uri.removeprefix("sqlite:///")).absolute().parent
+        if not folder.is_dir():
+            raise ServerError(f"tracking.uri {uri}: there is no folder {folder}; make it, or name another database")
+    elif not re.match(r"(postgresql|mysql|mssql)(\+\w+)?://.|databricks(://.+)?$", uri):
         raise ServerError(
             f"tracking.uri {uri!r} is no tracking server or database: give http://host:port or sqlite:///path/mlflow.db, or "
             "leave it out"

@@ -23,8 +23,10 @@ SCHEMA = pa.schema(
 )
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 SPLITS = ("train", "held_out")
-READERS = {".jsonl": "read_json({!r}, lines=True)", ".json": "read_json({!r})", ".csv": "read_csv({!r})"}  # pandas' own
+READERS = {".jsonl": "read_json({!r}, lines=True)", ".ndjson": "read_json({!r}, lines=True)", ".json": "read_json({!r})"}
+READERS |= {".csv": "read_csv({!r})", ".tsv": "read_csv({!r}, sep='\\t')"}  # pandas' own
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
+ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric's name
 
 
 class GeneratedData(BaseModel):
@@ -67,10 +69,10 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     path = path.absolute()
     if not path.is_file():
         raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to Parquet files")
-    if path.suffix in READERS:
+    if reader := READERS.get(path.suffix.lower()):
         raise ConfigError(
             f"data file {path} is no Parquet file; make one of it, for example in Python: "
-            f"pandas.{READERS[path.suffix].format(path.name)}.to_parquet({path.with_suffix('.parquet').name!r})"
+            f"pandas.{reader.format(str(path))}.to_parquet({str(path.with_suffix('.parquet'))!r})"
         )
     try:
         table = pq.read_table(path)
@@ -106,9 +108,13 @@ def questions(path: Path) -> pa.Table:
     ids: list[str] = table["id"].to_pylist()
     if len(set(ids)) < len(ids):
         raise ConfigError(f"data file {path} has a repeated id; every question needs its own")
-    for row in table.select(["id", "question", "answers"]).to_pylist():
+    for row in table.select(["id", "question", "answers", "ability"]).to_pylist():
         if not ID.fullmatch(row["id"]):
             raise ConfigError(f"data file {path}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")
+        if not ABILITY.fullmatch(row["ability"]):
+            raise ConfigError(
+                f"data file {path}: ability {row['ability'][:80]!r} must be up to 80 letters, digits, spaces, '_', '.', ':', '-'"
+            )
         if not row["question"].strip():
             raise ConfigError(f"data file {path}: question {row['id']!r} is empty")
         if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):

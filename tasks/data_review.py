@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from unicodedata import category
 
 from agent.notepad import ANSWER_CHARS
 from tasks.config import RunConfig
@@ -12,8 +13,8 @@ from tasks.reward.qa import normalise
 
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
 WORDS = 30  # an answer with more is rather a text
-MISSING = {"none", "nan", "null", "na"}
-_SOLUTION = re.compile(r"####|\\boxed\s*\{|<answer>", re.IGNORECASE)
+MISSING = {"None", "nan", "NaN", "null", "NULL", "N/A", "n/a"}
+_SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECASE)
 
 Row = dict[str, Any]
 
@@ -38,22 +39,26 @@ def _shared(train: Sequence[Row], held_out: Sequence[Row]) -> list[str]:
 
 
 def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
-    suspicions: dict[str, Callable[[str], bool]] = {
-        "carry a solution or are whole texts, which no policy matches exactly; keep the bare answer": _is_solution,
-        "are longer than an agent's answer can be, so that no policy can match them": lambda answer: len(answer) > ANSWER_CHARS,
-        "look like missing values (nothing but punctuation, or none, nan, null)": _is_missing,
-    }
+    suspicions = dict(SUSPICIONS)
     if config.reward.compat == "l0":
         suspicions["have no character of [a-z0-9], so that reward.compat l0 takes every such answer for right"] = lambda answer: (
             not l0.normalise(answer)
         )
-    warnings = []
-    for suspicion, holds in suspicions.items():
-        # One good reference is enough to be right.
-        if found := [row for row in rows if all(holds(answer) for answer in row["answers"])]:
-            examples = _named(found, lambda row: row["answers"][0])
-            warnings.append(f"{where}: the answers of {len(found)} of {len(rows)} questions {suspicion}; for example {examples}")
-    return warnings
+    found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
+    for row in rows:
+        raised = [_first(answer, suspicions) for answer in row["answers"]]
+        if all(raised):  # one good reference is enough to be right
+            found[raised[0]].append(row)
+    return [
+        f"{where}: the answers of {len(those)} of {len(rows)} questions {suspicion}; for example "
+        + _named(those, lambda row: row["answers"][0])
+        for suspicion, those in found.items()
+        if those
+    ]
+
+
+def _first(answer: str, suspicions: dict[str, Callable[[str], bool]]) -> str:
+    return next((suspicion for suspicion, holds in suspicions.items() if holds(answer)), "")
 
 
 def _is_solution(answer: str) -> bool:
@@ -61,8 +66,14 @@ def _is_solution(answer: str) -> bool:
 
 
 def _is_missing(answer: str) -> bool:
-    normal = normalise(answer)
-    return normal in MISSING or not any(character.isalnum() for character in normal)
+    return answer.strip() in MISSING or all(character.isspace() or category(character)[0] == "P" for character in answer)
+
+
+SUSPICIONS: dict[str, Callable[[str], bool]] = {
+    "carry a solution or are whole texts, which no policy matches exactly; keep the bare answer": _is_solution,
+    "are longer than an agent's answer can be, so that no policy can match them": lambda answer: len(answer) > ANSWER_CHARS,
+    "look like missing values (nothing but punctuation, or None, nan, null)": _is_missing,
+}
 
 
 def _named(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from infra.storage import Storage
 from tasks.history import Record
@@ -17,8 +18,8 @@ FEW = 0.5  # a share below which that facet is the likely cause
 OVERLAP = 0.25  # of F1, from which on answers are near their references
 
 
-def diagnose(storage: Storage, records: Sequence[Record]) -> str:
-    """Lines on the given iterations, none of which made an update."""
+def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
+    """Lines on the given iterations, none of which taught anything; the last one is `remedy`."""
     rewards = pa.concat_tables([storage.read_table(path) for record in records for path in _paths(record, "rewards")])
     trajectories = pa.concat_tables(
         [_with_references(storage, path) for record in records for path in _paths(record, "trajectories")]
@@ -28,22 +29,29 @@ def diagnose(storage: Storage, records: Sequence[Record]) -> str:
     statuses = Counter(rewards["status"].to_pylist())
     failed = statuses["failed"] / len(rewards)
     ends = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
+    why = "; ".join(dict.fromkeys(record.skipped for record in records))
+    counted = f"{len(records)} iterations in a row" if len(records) > 1 else "the last iteration"
     lines = [
-        f"{len(records)} iterations in a row taught nothing: {no_signal([record.metrics for record in records])}; a group "
-        "teaches only where it has both right and wrong answers",
+        f"{counted} taught nothing: {no_signal([record.metrics for record in records]) if groups else why}; a group teaches only "
+        "where its trajectories earned different rewards",
         f"of {len(rewards)} trajectories: format {means['format']:.0%}, cells without error {means['execution']:.0%}, answered "
         f"{means['answered']:.0%}, exact match {means['em']:.3f}, F1 {means['f1']:.3f}; they ended as {ends}",
         *_examples(trajectories.to_pylist()),
-        f"most likely: {_cause(means, failed, groups, _failure(trajectories))}",
-        "other settings need another --run name; a higher select.patience goes on with this run's next prompts",
+        f"most likely: {_cause(means, failed, groups, trajectories)}",
+        remedy,
     ]
     return "\n".join(lines)
 
 
-def _cause(means: dict[str, float], failed: float, groups: Counter[str], failure: str) -> str:
+def _cause(means: dict[str, float], failed: float, groups: Counter[str], trajectories: pa.Table) -> str:
     """The first cause that fits, and its remedy."""
     if failed >= FEW:
-        return f"the infrastructure, not the policy: the first failure says {failure!r}"
+        return f"the infrastructure, not the policy: the first failure says {_failure(trajectories)!r}"
+    if not sum(trajectories["taken"].to_pylist()):
+        return (
+            "no trajectory had space for a single step; shorten the questions, or raise agent.context_tokens as far as the "
+            "policy can read"
+        )
     if groups["all_right"] > groups["all_wrong"]:
         return "the policy knows these questions already; give it harder ones"
     if means["format"] < FEW:
@@ -75,7 +83,9 @@ def _with_references(storage: Storage, path: str) -> pa.Table:
     """Trajectories as they are scored, with their questions and failures."""
     table = storage.read_table(path)
     prompts = storage.read_table(path.replace("trajectories.parquet", "prompts.parquet"))
-    joined = with_answers(table, prompts).drop_columns(["steps"])
+    joined = with_answers(table, prompts)
+    taken = pc.list_value_length(joined["steps"])
+    joined = joined.drop_columns(["steps"]).append_column("taken", taken)
     return joined.append_column("question", table["question"]).append_column("failure", table["failure"])
 
 

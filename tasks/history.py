@@ -12,7 +12,8 @@ from tasks.scope import Artifact, Scope
 
 class Record(BaseModel):
     """What an iteration leaves. `cursor` is the first prompt of the next one. `checkpoint` holds the newest weights after it and
-    is empty before the first update; `skipped` says why the iteration made no update and is empty where it made one.
+    is empty before the first update. `skipped` says why the iteration taught nothing (it made no update, or one without an
+    optimiser step), and is empty where it did.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -54,7 +55,7 @@ def made_updates(storage: Storage, run: Run) -> int:
 
 
 def skipped_in_row(records: Sequence[Record]) -> int:
-    """Iterations without an update at the end."""
+    """Iterations at the end that taught nothing."""
     count = 0
     while count < len(records) and records[-1 - count].skipped:
         count += 1

@@ -4,7 +4,8 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.storage import Storage
 from tasks.config import RunConfig
-from tasks.errors import NothingLearnedError
+from tasks.errors import ConfigError, NothingLearnedError
+from tasks.history import newest_record
 from tasks.run import Run
 
 
@@ -36,8 +37,14 @@ class Summary(BaseModel):
 def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
     """The summary of a run that already did all its iterations, or that ended because they taught nothing.
 
-    Raises NothingLearnedError where none of them did.
+    Raises NothingLearnedError where none of them did, and ConfigError where it did more than are asked for.
     """
+    newest = newest_record(storage, run)
+    if newest is not None and newest.iteration >= config.iterations:
+        raise ConfigError(
+            f"run {run.name!r} has done {newest.iteration + 1} iterations and iterations is {config.iterations}; set it to as "
+            "many or more"
+        )
     path = f"{run.folder}/summary.json"
     if not storage.exists(path):
         return None

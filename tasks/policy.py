@@ -69,18 +69,19 @@ def check_hub(settings: PolicySettings) -> str:
     if Path(settings.path).is_dir():
         return ""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
         return ""
+    except HFValidationError as error:
+        raise _not_given(settings, error) from error
     except LocalEntryNotFoundError:
         pass
     try:
         HfApi().model_info(settings.path, revision=settings.revision, timeout=HUB_S)
-    except HfHubHTTPError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"policy.path {settings.path}: the hub does not give it: {reason}") from error
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise _not_given(settings, error) from error
     except Exception as error:  # its client raises what its own libraries raise where there is no network
         return f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here"
     return ""
@@ -91,12 +92,16 @@ def fetch(settings: PolicySettings) -> Path:
     if Path(settings.path).is_dir():
         return Path(settings.path).resolve()
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(
             snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
         )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"policy.path {settings.path} is no local folder and the hub did not give it: {reason}") from error
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise _not_given(settings, error) from error
+
+
+def _not_given(settings: PolicySettings, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split())
+    return ConfigError(f"policy.path {settings.path} is no local folder and the hub does not give it: {reason}")

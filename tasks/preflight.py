@@ -16,6 +16,7 @@ from tasks.config import Purpose, RunConfig, check
 from tasks.errors import ConfigError
 from tasks.policy import check_hub
 
+SHOWN_CHARS = 300  # of what a library says
 WORKER_MB = 500  # of a learner's worker with torch, Ray and transformers in memory, and no model yet
 
 
@@ -23,7 +24,11 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
     """Raises ConfigError or SandboxError in one sentence; starts nothing that stays and writes nothing."""
     check(config, purpose)
     _makeable("home", Path(config.home))
-    if not config.storage.root.startswith("s3://"):
+    try:
+        storage = Storage(config.storage)
+    except InfraError as error:
+        raise ConfigError(str(error)) from error
+    if storage.is_local:
         _makeable("storage.root", Path(config.storage.root).expanduser())
     _engine(config.engine)
     if purpose == "train":
@@ -43,17 +48,24 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
 def rehearse(config: RunConfig) -> list[str]:
     """Check what only a dry run takes the time for, and say in words what could not be checked. Raises ConfigError."""
     unchecked = [note] if (note := check_hub(config.policy)) else []
-    if config.storage.root.startswith("s3://"):
+    storage = Storage(config.storage)
+    if not storage.is_local:
         try:
-            writable(Storage(config.storage))
+            writable(storage)
         except InfraError as error:
-            raise ConfigError(f"storage.root: {error}; check the bucket's name and the AWS_* variables") from error
-    if config.engine.extra_args and (said := refusal(config.engine)):
-        raise ConfigError(f"engine.extra_args: the engine says {said!r}; correct it or leave it out")
+            said = " ".join(str(error).split())[:SHOWN_CHARS]
+            raise ConfigError(f"storage.root: {said}; check the bucket's name and the AWS_* variables") from error
+    if config.engine.extra_args:
+        refused = refusal(config.engine)
+        if refused is None:
+            unchecked.append("engine.extra_args: the engine's environment did not answer; see what it says when it starts")
+        elif refused:
+            raise ConfigError(f"engine.extra_args: the engine says {refused!r}; correct it or leave it out")
     if config.tracking.uri is not None and not config.tracking.uri.startswith(("http://", "https://")):
         unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
     if config.ray.address is not None:
-        unchecked.append(f"ray.address {config.ray.address}: its processors and GPUs are known when it is joined")
+        contacted = "" if config.ray.address != "auto" else "no cluster was looked for; "
+        unchecked.append(f"ray.address {config.ray.address}: {contacted}its processors and GPUs are known when it is joined")
     return unchecked
 
 
@@ -67,6 +79,8 @@ def writable(storage: Storage) -> None:
 def _makeable(key: str, folder: Path) -> None:
     """Whether the folder is there, or could be made, and written to by this user."""
     there = folder.absolute()
+    if "\0" in str(folder):
+        raise ConfigError(f"{key}: {str(folder)!r} can be no folder; choose another")
     while not there.exists() and there != there.parent:
         there = there.parent
     # A system of files may refuse to everyone what the rights allow (proc does): only devices' numbers tell it apart.

@@ -18,9 +18,10 @@ Tree = dict[str, Any]
 class RecipeTree:
     """Settings as nested mappings; `source` tells from which file or override a key came."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, files: list[Path]) -> None:
+        """`files` are the recipe's own and those of its bases, nearest first."""
         self.settings: Tree = {}
-        self._path = path
+        self._files = files
         self._sources: dict[str, str] = {}
 
     @classmethod
@@ -39,7 +40,7 @@ class RecipeTree:
             if base is not None and not isinstance(base, str):
                 raise ConfigError(f"{BASE} in {following} must be a recipe's name or path; it is {base!r}")
             following = find(base, following.parent).absolute() if base is not None else None
-        tree = cls(chain[0][0])
+        tree = cls([file for file, _ in chain])
         for file, settings in reversed(chain):
             _anchor(settings, file.parent)
             tree._lay(tree.settings, settings, str(file), "")
@@ -52,8 +53,10 @@ class RecipeTree:
             keys = key.split(".")
             if not equals or not all(keys):
                 raise ConfigError(f"--set {assignment!r} must look like section.key=value")
+            if key == BASE:
+                raise ConfigError(f"--set {assignment!r}: a base stands in a recipe's file; name that recipe instead")
             try:
-                value = yaml.safe_load(text)
+                value = yaml.load(text, _Loader)
             except yaml.YAMLError as error:
                 raise ConfigError(f"--set {assignment!r}: the value is not YAML: {_fault(error)}") from error
             nested: Tree = value
@@ -65,15 +68,18 @@ class RecipeTree:
     def source(self, keys: list[str]) -> str:
         """Where the value at `keys`, or what it stands in, was set; the recipe's own file where nothing was.
 
-        What is wrong with a section as a whole was most likely brought by the overrides below it.
+        What is wrong with a section as a whole was most likely brought by the overrides below it, else by the recipe nearest to
+        the user that sets something in it.
         """
         below = [source for key, source in self._sources.items() if key.startswith(f"{'.'.join(keys)}.")]
         if overrides := [source for source in below if source.startswith(OVERRIDE)]:
             return " ".join(dict.fromkeys(overrides))
+        if files := [str(file) for file in self._files if str(file) in below]:
+            return files[0]
         for length in range(len(keys), 0, -1):
             if found := self._sources.get(".".join(keys[:length])):
                 return found
-        return str(self._path)
+        return str(self._files[0])
 
     def _assign(self, keys: list[str], nested: Tree, assignment: str) -> None:
         section = self.settings
@@ -90,11 +96,14 @@ class RecipeTree:
         section[keys[-1]] = value
         self._set_by(".".join(keys), f"{OVERRIDE}{assignment}")
 
-    def _set_by(self, dotted: str, source: str) -> None:
+    def _set_by(self, dotted: str, source: str, value: Any = None) -> None:
         """A key and all below it come from `source` now."""
         for key in [key for key in self._sources if key.startswith(f"{dotted}.")]:
             del self._sources[key]
         self._sources[dotted] = source
+        if isinstance(value, dict):
+            for key, below in value.items():
+                self._set_by(f"{dotted}.{key}", source, below)
 
     def _lay(self, below: Tree, above: Mapping[str, Any], source: str, prefix: str) -> None:
         """Lay the settings of one file over those of its bases: key by key, but a section of another kind whole."""
@@ -104,12 +113,25 @@ class RecipeTree:
                 self._lay(there, value, source, f"{dotted}.")
             else:
                 below[key] = value
-                self._set_by(dotted, source)
+                self._set_by(dotted, source, value)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, where YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
+            if isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _read(path: Path) -> Tree:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"recipe {path} is not YAML: {_fault(error)}") from error
     except OSError as error:

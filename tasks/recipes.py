@@ -24,13 +24,16 @@ def names() -> list[str]:
 def find(recipe: str, folder: Path | None = None) -> Path:
     """A recipe by name or by path, which is meant from `folder`, or the current one."""
     named = FOLDER / f"{recipe}.yaml"
-    with suppress(OSError):  # a name too long to be a path
+    place = Path(folder or Path.cwd(), recipe)
+    with suppress(OSError, ValueError):  # a name that can be no path
         path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
         if path.is_file():
             return path
     near = difflib.get_close_matches(recipe, names(), 1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names())}; or give the path of a YAML file."
-    raise ConfigError(f"there is no recipe {recipe!r}; {hint}")
+    where = f", and no file {place}" if folder or "/" in recipe or recipe.endswith((".yaml", ".yml")) else ""
+    named_by = f", which a recipe in {folder} names as its base" if folder else ""
+    raise ConfigError(f"there is no recipe {recipe!r}{named_by}{where}; {hint}")
 
 
 def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
@@ -71,7 +74,22 @@ def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str)
     value = problem["input"]
     shown = f" (it is {value!r})" if not isinstance(value, dict | list) and len(repr(value)) <= SHOWN_CHARS else ""
     place = where if where.startswith("--set") and dotted in where else f"{dotted or 'the configuration'} in {where}"
-    return f"{place}: {problem['msg'].removeprefix('Value error, ')}{shown}"
+    return f"{place}: {_words(problem)}{shown}"
+
+
+def _words(problem: Any) -> str:
+    """What is wrong, without pydantic's names of its own insides."""
+    match problem["type"]:
+        case "union_tag_not_found" | "union_tag_invalid":
+            known = problem["ctx"].get("expected_tags", "")
+            key = problem["ctx"]["discriminator"].strip("'")
+            return f"{key} must be one of {known}" if known else f"{key} is missing; set it, see docs/settings.md for the kinds"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return "this is a section of settings, not a value"
+        case "path_type":
+            return "this must be a path"
+        case _:
+            return str(problem["msg"].removeprefix("Value error, "))
 
 
 def _walk(keys: list[str]) -> tuple[type[BaseModel], list[str]]:

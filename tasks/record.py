@@ -51,17 +51,17 @@ async def record(
     skipped: str = "",
 ) -> Record:
     """Close the iteration. `seconds` are the nodes' wall times so far, `started` the iteration's start on the monotonic clock,
-    `skipped` is why there was no update.
+    `skipped` is why nothing was learned.
     """
     begun = time.monotonic()
     metrics = merge(artifacts) | ({"select/no_signal": 1.0} if skipped else {})
     step = scope.iteration + 1
-    updates = scope.updates if skipped else scope.updates + 1
+    updates = scope.updates + ("update/steps" in metrics)
     checkpoint = scope.checkpoint(updates) if updates else ""
     chosen = from_table(parts.storage.read_table(trajectories.path).slice(0, parts.config.record.traces))
 
     def track() -> None:
-        if not skipped:
+        if updates > scope.updates:
             scores = {"reward/em": metrics["reward/em"]}
             parts.tracking.log_checkpoint(f"{scope.run}-{updates:06d}", parts.storage.uri(checkpoint), scores, step)
         log_traces(parts.tracking, scope, chosen)

@@ -51,14 +51,13 @@ async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, r
     picture = await asyncio.to_thread(draw_curve, before.metrics["em"], curve, after.metrics["em"])
     parts.storage.write_bytes(curve_path, picture)
     skipped = skipped_in_row(records)
-    stalled = skipped >= parts.config.select.patience or (skipped > 0 and skipped == len(records))
     summary = Summary(
         run=run.name,
         before=before.metrics,
         after=after.metrics,
         iterations=len(records),
         skipped_in_row=skipped,
-        stalled=diagnose(parts.storage, records[-skipped:]) if stalled else "",
+        stalled=_stalled(parts, records),
         trajectories=int(sum(record.metrics["rollout/trajectories"] for record in records)),
         sampled_tokens=int(sum(record.metrics["rollout/sampled_tokens"] for record in records)),
         mismatch_max=max((record.metrics["mismatch/logprob_max_abs"] for record in records if not record.skipped), default=0.0),
@@ -75,3 +74,15 @@ async def summarise(parts: Parts, run: Run, before: Artifact, after: Artifact, r
     columns = {name: [evaluation.metrics[key] for key in scores] for name, evaluation in (("before", before), ("after", after))}
     parts.tracking.log_table("held-out", {"score": scores, **columns})
     return summary
+
+
+def _stalled(parts: Parts, records: Sequence[Record]) -> str:
+    """What to say of iterations that taught nothing and with which the run ended; empty where it did not end so."""
+    skipped, settings = skipped_in_row(records), parts.config.select
+    if skipped >= settings.patience:
+        more = "a higher select.patience goes on with this run's next prompts"
+    elif skipped and skipped == len(records):
+        more = "more iterations go on with this run's next prompts"
+    else:
+        return ""
+    return diagnose(parts.storage, records[-skipped:], f"{more}; other settings need another --run name")

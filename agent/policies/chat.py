@@ -38,7 +38,7 @@ HINTS = {
     404: "correct endpoint (what stands before /chat/completions) or model",
     413: "lower agent.context_tokens",
     422: REFUSED,
-    429: "ask less at once, or allow more retries",
+    429: "ask less at once, or try again later",
 }
 LATER = "look at the server, or try again later"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from infra.engine.settings import EngineSettings, command
 
 LIMIT_S = 120.0
+PREFIX = "sglang: error: "  # argparse before its word
 SCRIPT = """
 import argparse, sys
 from sglang.srt.server_args import ServerArgs
@@ -15,16 +16,24 @@ parser.parse_args(sys.argv[1:])
 """
 
 
-def refusal(settings: EngineSettings) -> str:
-    """What SGLang says against the engine's command line with `extra_args`; empty when it takes it. It takes ten seconds."""
+def refusal(settings: EngineSettings) -> str | None:
+    """What SGLang says against the engine's command line with `extra_args`, after some ten seconds.
+
+    Empty when it takes it, None when it cannot be asked.
+    """
     line = command(settings, Path("model"), port=0, seed=0)
     flags = line[next(place for place, word in enumerate(line) if word.startswith("--")) :]
-    done = subprocess.run(
-        [settings.python, "-I", "-c", SCRIPT, *flags],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={"SGLANG_USE_CPU_ENGINE": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    lines = [text for text in done.stderr.splitlines() if text.strip()]
-    return lines[-1].removeprefix("sglang: error: ") if done.returncode and lines else ""
+    try:
+        done = subprocess.run(
+            [settings.python, "-I", "-c", SCRIPT, *flags],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={"SGLANG_USE_CPU_ENGINE": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if not done.returncode:
+        return ""
+    said = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
+    return said[-1].removeprefix(PREFIX) if said else None

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from infra.errors import EngineError
 from infra.gpu import gpus
@@ -50,6 +50,14 @@ class EngineSettings(BaseModel):
     extra_args: dict[str, str] = Field(
         {}, description="further flags of SGLang's server, without their dashes; the value is empty where a flag takes none"
     )
+
+    @field_validator("extra_args", mode="before")
+    @classmethod
+    def _as_text(cls, given: Any) -> Any:
+        """Numbers are written as they are on a command line."""
+        if not isinstance(given, dict):
+            return given
+        return {name: str(value) if type(value) in (int, float) else value for name, value in given.items()}
 
     @model_validator(mode="after")
     def _possible(self) -> "EngineSettings":

@@ -8,33 +8,36 @@ use_pips_sources() {
   eval "$("${pip[@]}" config list 2>/dev/null | "$python" infra/setup/pip_settings.py)"
 }
 
-# installed <what> <command…>: run uv; where it fails, say in a line what could not be had.
-installed() {
-  local what=$1 log reason
-  shift
-  log=$(mktemp)
-  if "$@" 2>"$log"; then rm -f "$log"; return; fi
-  reason=$({ grep -m1 -E '^(error:|  ×)' "$log" || tail -n1 "$log"; grep -E '^ *(Caused by|cause|╰─▶):?' "$log" | tail -n1; } | tr -s ' \n' ' ')
-  cp "$log" setup.log && rm -f "$log"
-  die "$what could not be installed: ${reason:0:400}(all of it: $PWD/setup.log). Look at the network, and at pip's settings, which are used: index-url, extra-index-url, find-links, cert, proxy."
+# tried <command…>: run uv and keep what it says for `failed`.
+tried() { "$@" 2>setup.log; }
+
+# failed <what>: say in a line what could not be had, and end.
+failed() {
+  local reason
+  reason=$({ grep -m1 -E '^(error:|ERROR:|  ×)' setup.log || tail -n1 setup.log; grep -E '^ *(Caused by|cause|╰─▶):?' setup.log | tail -n1; } | tr -s ' \n' ' ')
+  die "$1 could not be installed: ${reason:0:400}(all of it: $PWD/setup.log). Look at the network, and at pip's settings, which are used: index-url, extra-index-url, find-links, no-index, cert, proxy."
 }
 
 # synced <folder> <project> <uv flags…>: make the environment what the project's lock says.
 synced() {
-  local folder=$1 project=$2 requirements
+  local folder=$1 project=$2
   shift 2
-  if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
-    UV_PROJECT_ENVIRONMENT="$PWD/$folder" installed "$folder" \
-      uv sync --quiet --frozen --inexact --compile-bytecode --python "$python" --project "$project" "$@"
-    return
+  if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}${UV_NO_INDEX:-}" ]; then
+    UV_PROJECT_ENVIRONMENT="$PWD/$folder" tried \
+      uv sync --quiet --frozen --inexact --compile-bytecode --python "$python" --project "$project" "$@" && return
+    [ -n "${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}${UV_FIND_LINKS:-}" ] || failed "$folder"
   fi
   # A lock names files of the index that it was made from. Elsewhere the same files are found by name, version and hash.
+  local requirements install=(uv pip install --quiet --compile-bytecode --no-deps --python "$folder/bin/python")
+  if [ -n "${UV_NO_INDEX:-}" ]; then install+=(--no-index); fi
   requirements=$(mktemp --suffix .txt)
-  installed "$folder" uv export --quiet --frozen --no-emit-project --project "$project" --output-file "$requirements" "${@/--no-install-package/--no-emit-package}"
-  [ -x "$folder/bin/python" ] || installed "$folder" uv venv --quiet --python "$python" "$folder"
-  installed "$folder" uv pip install --quiet --compile-bytecode --no-deps --require-hashes --python "$folder/bin/python" --requirement "$requirements"
+  tried uv export --quiet --frozen --no-emit-project --project "$project" --output-file "$requirements" "${@/--no-install-package/--no-emit-package}" || failed "$folder"
+  [ -x "$folder/bin/python" ] || tried uv venv --quiet --python "$python" "$folder" || failed "$folder"
+  install+=(--require-hashes --requirement "$requirements")
+  # First without asking a later index for what an earlier one has: it may not be reachable.
+  tried "${install[@]}" --index-strategy first-index || tried "${install[@]}" || failed "$folder"
   rm -f "$requirements"
   if grep -q '^\[build-system\]' "$project/pyproject.toml"; then
-    installed "$folder" uv pip install --quiet --no-deps --python "$folder/bin/python" --editable "$project"
+    tried uv pip install --quiet --no-deps --python "$folder/bin/python" --editable "$project" || failed "$folder"
   fi
 }

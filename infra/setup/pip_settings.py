@@ -29,6 +29,10 @@ def pip_settings(listing: str) -> dict[str, list[str]]:
 def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) -> dict[str, str]:
     """uv's variables for pip's settings, without those that the environment has already under any name that uv knows."""
     extra = [address for address in settings.get("extra-index-url", []) if _exists(address)]
+    links = [place for place in settings.get("find-links", []) if _exists(place)]
+    certificates = (
+        " ".join(settings.get("cert", [])) or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
+    )
     timeout = settings.get("timeout") or settings.get("default-timeout") or []
     proxy = " ".join(settings.get("proxy", []))
     wanted = {
@@ -36,10 +40,11 @@ def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) ->
         ("UV_INDEX", "UV_EXTRA_INDEX_URL"): " ".join(extra),
         # pip takes the best version of all indexes; a lock's hashes say what may come.
         ("UV_INDEX_STRATEGY",): "unsafe-best-match",
-        ("UV_FIND_LINKS",): ",".join(settings.get("find-links", [])),
+        ("UV_FIND_LINKS",): ",".join(links),
+        ("UV_NO_INDEX",): "true" if settings.get("no-index", ["false"])[0].lower() in ("1", "true", "yes", "on") else "",
         ("UV_INSECURE_HOST",): " ".join(settings.get("trusted-host", [])),
         ("UV_HTTP_TIMEOUT",): " ".join(timeout),
-        ("SSL_CERT_FILE",): " ".join(settings.get("cert", [])),
+        ("SSL_CERT_FILE",): certificates,
         ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS"): "true",
         ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"): proxy,
         ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"): proxy,
@@ -49,7 +54,7 @@ def uv_variables(settings: dict[str, list[str]], environment: dict[str, str]) ->
 
 def _exists(address: str) -> bool:
     """pip passes over a folder that is not there with a warning; uv ends."""
-    return not address.startswith("file://") or Path(address.removeprefix("file://")).is_dir()
+    return ("://" in address and not address.startswith("file://")) or Path(address.removeprefix("file://")).exists()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ made .venv && made .venv-engine && exit 0
 if ! command -v uv >/dev/null; then
   say "installing uv"
   "$python" -m venv .venv-uv || die "python -m venv does not work: install it (Debian: sudo apt-get install python3-venv) and run again."
-  .venv-uv/bin/pip install -q 'uv>=0.9' || die "uv could not be installed by pip, which says above what it could not reach."
+  tried .venv-uv/bin/pip install -q 'uv>=0.9' || failed uv
   PATH="$PWD/.venv-uv/bin:$PATH"
 fi
 use_pips_sources
@@ -42,11 +42,12 @@ with_torch() {
   local install=(uv pip install --quiet --compile-bytecode --no-deps --reinstall-package torch --python "$1/bin/python")
   if ! "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null; then
     if [ -n "$gpu" ]; then
-      installed torch "${install[@]}" --requirement infra/setup/torch-cuda.txt
+      tried "${install[@]}" --requirement infra/setup/torch-cuda.txt || failed torch
     else
       # Where pip is told to look, or else from the PyTorch project's own index.
       local cpu=torch==2.13.0+cpu
-      "${install[@]}" $cpu 2>/dev/null || installed "torch's CPU build" "${install[@]}" $cpu --index https://download.pytorch.org/whl/cpu
+      if [ -n "${UV_NO_INDEX:-}" ]; then install+=(--no-index); fi
+      tried "${install[@]}" $cpu || tried "${install[@]}" $cpu --index https://download.pytorch.org/whl/cpu || failed "torch's CPU build"
     fi
   fi
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."

@@ -1,5 +1,7 @@
 """advantage: step rewards of the selected trajectories to step advantages, or to what the learner needs to make them."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,8 @@ from tasks.errors import BrokenInvariantError
 from tasks.node import node
 from tasks.parts import Parts
 from tasks.scope import Artifact, Scope
+
+ROUNDING = 1e-6  # advantages below it are what is left of equal rewards
 
 
 def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
@@ -55,4 +59,15 @@ async def advantage(parts: Parts, scope: Scope, rewards: list[Artifact], selecti
     path = f"{scope.folder}/advantages.parquet"
     digest = parts.storage.write_table(path, table)
     metrics = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}
+    if "advantage" in table.column_names:
+        metrics["advantage/max_abs"] = float(pc.max(pc.abs(table["advantage"])).as_py() or 0.0)
     return Artifact(path=path, digest=digest, metrics=metrics)
+
+
+def nothing_to_gain(metrics: Mapping[str, float]) -> str:
+    """Why nothing can be learned from a table of advantages, by its metrics; empty where something may be."""
+    if not metrics["advantage/steps"]:
+        return "no trajectory took a step"
+    if metrics.get("advantage/max_abs", 1.0) < ROUNDING:
+        return "what was kept earned the same at every step, so that no advantage is left"
+    return ""

@@ -6,10 +6,10 @@ weights of QA are those that L0's training passes, which are not the paper's: se
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.reward.qa import overlap
 from tasks.reward.settings import QaWeights
 
 EMPTY_GOLD = 0.5
@@ -26,14 +26,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 def f1(answer: str, references: Sequence[str]) -> float:
     """Token F1 with the best reference; two texts without a token are the same."""
-    return max((_f1(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
-
-
-def _f1(given: list[str], wanted: list[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    common = sum((Counter(given) & Counter(wanted)).values())
-    return 2 * common / (len(given) + len(wanted))
+    return max((overlap(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
 
 
 def empty_gold(references: Sequence[str]) -> bool:

@@ -2,14 +2,22 @@
 
 import re
 import string
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from tasks.reward.settings import QaWeights
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = set(string.punctuation)
+
+
+@cache
+def _punctuation() -> dict[int, None]:
+    """The punctuation of every script and all of ASCII's, to be deleted."""
+    others = (code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)).startswith("P"))
+    return dict.fromkeys([*map(ord, string.punctuation), *others])
 
 
 def normalise(text: str) -> str:
@@ -20,8 +28,7 @@ def normalise(text: str) -> str:
     What would leave nothing is not deleted: "The The" stays, and so does "?!".
     """
     lowered = " ".join(unicodedata.normalize("NFC", text).lower().split())
-    bare = "".join(c for c in lowered if c not in _PUNCTUATION and not unicodedata.category(c).startswith("P"))
-    bare = " ".join(bare.split())
+    bare = " ".join(lowered.translate(_punctuation()).split())
     return " ".join(_ARTICLES.sub(" ", bare).split()) or bare or lowered
 
 
@@ -34,10 +41,11 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 def f1(answer: str, references: Sequence[str]) -> float:
     """F1 of the words that answer and reference share, with the best reference; two texts without a word are the same."""
     given = normalise(answer).split()
-    return max((_f1(given, normalise(reference).split()) for reference in references), default=0.0)
+    return max((overlap(given, normalise(reference).split()) for reference in references), default=0.0)
 
 
-def _f1(given: list[str], wanted: list[str]) -> float:
+def overlap(given: Sequence[str], wanted: Sequence[str]) -> float:
+    """F1 of the words of two texts; two without a word are the same."""
     if not given or not wanted:
         return float(given == wanted)
     common = sum((Counter(given) & Counter(wanted)).values())

@@ -52,7 +52,7 @@ def hard(folder: Path) -> list[str]:
 
 def test_a_run_that_learns_nothing_ends_with_an_exit_code_of_its_own_and_says_why(impossible: Path, tmp_path: Path) -> None:
     first = train(tmp_path, "hard", *hard(impossible), "select.patience=2")
-    assert first.returncode == 3, first.stderr[-3000:]
+    assert first.returncode == 4, first.stderr[-3000:]
     for words in ("learned nothing", "4 are all wrong", "answered", "example:", "77'", "most likely:", "select.patience"):
         assert words in first.stderr
     assert first.stdout == ""
@@ -60,16 +60,26 @@ def test_a_run_that_learns_nothing_ends_with_an_exit_code_of_its_own_and_says_wh
     assert [record["cursor"] for record in records(tmp_path, "hard")] == [2, 4]
 
     again = train(tmp_path, "hard", *hard(impossible), "select.patience=2")
-    assert (again.returncode, len(records(tmp_path, "hard"))) == (3, 2)
+    assert (again.returncode, len(records(tmp_path, "hard"))) == (4, 2)
     assert "most likely:" in again.stderr
     assert "evaluation" not in again.stderr  # nothing was started
+
+
+def test_groups_that_are_kept_by_chance_and_earned_the_same_teach_nothing_either(impossible: Path, tmp_path: Path) -> None:
+    done = train(tmp_path, "kept", *hard(impossible), "select.patience=1", "select.drop_rate=0.0", "rollout.group_size=2")
+    assert done.returncode == 4, done.stderr[-3000:]
+    assert "earned the same at every step" in done.stderr
+    assert not list((tmp_path / "storage/runs/kept").glob("checkpoints/*"))
+    fewer = train(tmp_path, "kept", *hard(impossible), "select.patience=1", "select.drop_rate=0.0", "iterations=0")
+    assert fewer.returncode == 1
+    assert "has done 1 iterations and iterations is 0" in fewer.stderr
 
 
 @pytest.mark.long
 def test_more_patience_goes_on_with_the_next_prompts(impossible: Path, tmp_path: Path) -> None:
     for patience in (1, 2):
         done = train(tmp_path, "hard", *hard(impossible), f"select.patience={patience}")
-        assert done.returncode == 3
+        assert done.returncode == 4
         assert [record["cursor"] for record in records(tmp_path, "hard")] == [2, 4][:patience]
 
 
@@ -90,7 +100,7 @@ def test_an_iteration_without_signal_is_skipped_and_the_next_one_learns(tmp_path
     assert sorted(path.name for path in (tmp_path / "storage/runs/mixed/checkpoints").iterdir()) == [
         f"{number + 1:06d}" for number in range(updates)
     ]
-    assert len(re.findall("no update: of 1 groups", done.stderr)) == 6 - updates
+    assert len(re.findall("nothing learned: of 1 groups", done.stderr)) == 6 - updates
     assert f"evaluation after {updates:3d} updates" in done.stderr
 
     more = train(tmp_path, "mixed", "rollout.prompts=1", "iterations=7", "seed=1")  # starts from the newest weights

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from agent.trajectory import Status, Step, Trajectory, to_table
 from flows.commands import app
 from flows.render import render
-from flows.show import find, listing
+from flows.show import find, listing, overview
 from infra.storage import Storage, StorageSettings
 
 EVIL = "\x1b]0;pwned\x07\x1b[2J[red]markup[/red]\x9b"
@@ -163,3 +163,26 @@ def test_a_run_whose_trajectories_are_none_is_an_empty_list(tmp_path: Path) -> N
     storage = Storage(StorageSettings(root=str(tmp_path)))
     storage.write_table("runs/r/iterations/000001/round-0/trajectories.parquet", to_table([]))
     assert "trajectory" in printed(listing(storage, "r", 10))
+
+
+@pytest.mark.parametrize(
+    ("summary", "state"),
+    [
+        ({"iterations": 1}, "finished"),
+        ({"iterations": 1, "stalled": "why", "skipped_in_row": 1}, "learned nothing"),
+        ({"iterations": 2, "stalled": "why", "skipped_in_row": 1}, "unfinished"),
+    ],
+)
+def test_a_run_that_learned_nothing_is_told_apart(tmp_path: Path, summary: dict, state: str) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_bytes("runs/r/run.json", b"{}")
+    storage.write_bytes("runs/r/iterations/000000/record.json", b"{}")
+    storage.write_bytes("runs/r/summary.json", json.dumps(summary).encode())
+    assert state in printed(overview(storage))
+
+
+def test_a_question_of_several_lines_stays_in_its_row(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    made = trajectory().model_copy(update={"question": "1\nnbrl: x"})
+    storage.write_table("evaluations/e/trajectories.parquet", to_table([made]))
+    assert "1 nbrl: x" in printed(listing(storage, "e", 10))

@@ -76,11 +76,30 @@ def test_another_file_of_the_same_name_is_not_installed(locked: Path) -> None:
     assert not list((locked / "made").rglob("probe.py"))
 
 
-def test_folders_of_wheels_and_more_indexes_are_heeded_and_missing_ones_skipped(locked: Path) -> None:
-    (locked / "empty").mkdir()
-    install = "uv venv --quiet made; installed probe uv pip install --quiet --offline --no-index --python made probe"
-    done = run(locked, install, PIP_FIND_LINKS=f"{locked}/empty {locked}/wheels", UV_PYTHON=sys.executable)
+@pytest.mark.parametrize("alone", ["", "true"])
+def test_what_is_locked_comes_from_folders_of_wheels_and_missing_ones_are_skipped(locked: Path, alone: str) -> None:
+    links = f"{locked}/nowhere {locked}/wheels"
+    done = run(
+        locked,
+        "synced made project",
+        PIP_FIND_LINKS=links,
+        PIP_NO_INDEX=alone,
+        UV_HTTP_RETRIES="0",
+        UV_DEFAULT_INDEX=alone and "",
+    )
     assert done.returncode == 0, done.stderr
+    subprocess.run([f"{locked}/made/bin/python", "-c", "import probe"], check=True)
+
+
+def test_what_is_locked_comes_from_a_further_index_behind_the_bundle_that_pip_trusts(locked: Path) -> None:
+    with serving(locked / "index", locked / "company.pem") as url:
+        bundle = {"REQUESTS_CA_BUNDLE": f"{locked}/company.pem"}
+        done = run(locked, "synced made project", PIP_EXTRA_INDEX_URL=url, UV_HTTP_RETRIES="0", **bundle)
+    assert done.returncode == 0, done.stderr
+    subprocess.run([f"{locked}/made/bin/python", "-c", "import probe"], check=True)
+
+
+def test_indexes_that_are_missing_folders_are_skipped_and_uvs_own_settings_stay(locked: Path) -> None:
     said = run(locked, 'echo "$UV_INDEX"', PIP_EXTRA_INDEX_URL=f"https://a/simple file://{locked}/nowhere file://{locked}/index")
     assert said.stdout.split() == ["https://a/simple", f"file://{locked}/index"]
     own = run(locked, 'echo "$UV_INDEX $UV_HTTP_TIMEOUT"', PIP_EXTRA_INDEX_URL="https://a", UV_INDEX="https://b", PIP_TIMEOUT="7")

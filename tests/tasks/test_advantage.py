@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from tasks.advantage.dr_grpo import dr_grpo
 from tasks.advantage.gae import gae, token_gae
 from tasks.advantage.grpo import grpo
-from tasks.advantage.node import advantage_table, reward_table
+from tasks.advantage.node import advantage_table, nothing_to_gain, reward_table
 from tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
 from tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
 from tasks.advantage.rloo import rloo
@@ -129,3 +129,11 @@ def test_a_trajectory_that_ended_before_its_first_step_counts_in_its_group(estim
 def test_what_an_estimator_has_no_use_for_is_refused(estimator: str, name: str) -> None:
     with pytest.raises(ValidationError, match=f"{name} has no effect with {estimator}"):
         AdvantageSettings.model_validate({"estimator": estimator, name: 0.5})
+
+
+def test_advantages_of_equal_rewards_are_nothing_to_learn_from() -> None:
+    metrics = {"advantage/steps": 4.0, "advantage/max_abs": 1e-9}  # what rounding leaves when equal floats are whitened
+    assert "earned the same" in nothing_to_gain(metrics)
+    assert nothing_to_gain(metrics | {"advantage/max_abs": 0.5}) == ""
+    assert nothing_to_gain({"advantage/steps": 4.0}) == ""  # the learner makes them
+    assert nothing_to_gain({"advantage/steps": 0.0}) == "no trajectory took a step"

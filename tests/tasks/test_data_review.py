@@ -30,7 +30,7 @@ def warnings(folder: Path, train: list[list[str]], held_out: list[list[str]], *o
 
 
 def test_good_questions_and_generated_ones_raise_no_warning(tmp_path: Path) -> None:
-    assert warnings(tmp_path, [["42"], ["Ada Lovelace", "Lovelace"]], [["7"]]) == []
+    assert warnings(tmp_path, [["42"], ["Ada Lovelace", "Lovelace"], ["Na"], ["∞"], ["#1"]], [["7"]]) == []
     assert review(load("tiny-cpu")) == []
 
 
@@ -49,6 +49,8 @@ def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:
         ("x" * 30_000, "longer than an agent's answer"),
         ("-", "missing values"),
         ("None", "missing values"),
+        ("Answer: 42", "carry a solution"),
+        ("the answer is 42", "carry a solution"),
     ],
 )
 def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Path, answer: str, words: str) -> None:
@@ -57,6 +59,11 @@ def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Pa
     assert said.startswith("data.train: the answers of 1 of 3 questions")
     assert "for example q0 (" in said
     assert len(said) < 300
+
+
+def test_a_question_all_of_whose_answers_are_suspicious_in_different_ways_is_counted(tmp_path: Path) -> None:
+    (said,) = warnings(tmp_path, [["#### 42", "x" * 30_000]], [["1"]])
+    assert "carry a solution" in said
 
 
 def test_answers_that_compat_l0_takes_for_any_other_are_counted(tmp_path: Path) -> None:
@@ -71,8 +78,14 @@ def test_answers_that_compat_l0_takes_for_any_other_are_counted(tmp_path: Path) 
         ("x.parquet", {"answers": ["42"]}, r"holds single values where lists of strings are needed: \['42'\], not '42'"),
         ("x.parquet", {"answers": [[{"text": "42"}]]}, "column 'answers' is list<"),
         ("x.parquet", {"id": [7]}, ""),
-        ("x.jsonl", {}, r"is no Parquet file; make one of it, .*read_json\('x.jsonl', lines=True\)\.to_parquet\('x.parquet'\)"),
-        ("x.csv", {}, "read_csv"),
+        (
+            "x.jsonl",
+            {},
+            r"is no Parquet file; make one of it, .*read_json\('/.*/x.jsonl', lines=True\)\.to_parquet\('/.*/x.parquet'\)",
+        ),
+        ("x.CSV", {}, "read_csv"),
+        ("x.tsv", {}, "sep='.t'"),
+        ("x.parquet", {"ability": ["Q&A"]}, r"ability 'Q&A' must be"),
     ],
 )
 def test_columns_and_files_of_another_kind_are_refused_with_what_to_do(

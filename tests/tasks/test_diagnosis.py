@@ -10,10 +10,11 @@ from tasks.history import Record
 from tasks.reward.score import SCHEMA as REWARDS
 from tasks.scope import Artifact
 
+STEP = {"kind": "cell", "think": "", "code": ""}
 FOLDER = "runs/a/iterations/000000/round-0"
 
 
-def record(storage: Storage, answer: str | None, dropped: str, failure: str = "", **facets: float) -> Record:
+def record(storage: Storage, answer: str | None, dropped: str, failure: str = "", steps: int = 1, **facets: float) -> Record:
     """An iteration of two groups of two, every trajectory alike."""
     means = {"total": 0.0, "qa": 0.0, "em": 0.0, "f1": 0.0, "format": 1.0, "execution": 1.0, "length": 0.0}
     means |= {"answered": float(answer is not None)} | facets
@@ -22,7 +23,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     questions = {"q1": "How deep is the basin?", "q2": "How wide is the gate?"}
     rows = [
         {"id": f"{group}-{n}", "group": group, "question": questions[group], "ability": "qa", "status": status}
-        | {"answer": answer, "failure": failure, "steps": [], "nodes": []}
+        | {"answer": answer, "failure": failure, "steps": [STEP] * steps, "nodes": []}
         for n, group in enumerate(groups)
     ]
     table = pa.Table.from_pylist(rows, schema=TRAJECTORIES)
@@ -35,7 +36,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     storage.write_table(f"{FOLDER}/prompts.parquet", prompts)
     storage.write_table(f"{FOLDER}/rewards.parquet", pa.Table.from_pylist(rewards, schema=REWARDS))
     artifacts = [Artifact(path=f"{FOLDER}/{name}.parquet", digest="") for name in ("trajectories", "rewards")]
-    counts = {f"select/dropped/{dropped}": 2.0}
+    counts = {f"select/dropped/{dropped}": 2.0} if dropped else {}
     return Record(iteration=0, cursor=2, checkpoint="", artifacts=artifacts, metrics=counts, skipped="why")
 
 
@@ -53,7 +54,7 @@ def test_the_likely_cause_follows_from_the_facets(
     tmp_path: Path, answer: str | None, dropped: str, facets: dict[str, float], cause: str
 ) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    said = diagnose(storage, [record(storage, answer, dropped, **facets)])
+    said = diagnose(storage, [record(storage, answer, dropped, **facets)], "more patience")
     assert cause in said
     assert said.count("most likely:") == 1
     assert f"{facets.get('format', 1.0):.0%}" in said
@@ -61,15 +62,23 @@ def test_the_likely_cause_follows_from_the_facets(
 
 def test_two_questions_stand_as_examples_with_answer_and_reference(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    said = diagnose(storage, [record(storage, "42", "all_wrong", f1=0.6)])
+    said = diagnose(storage, [record(storage, "42", "all_wrong", f1=0.6)], "more patience")
     assert "example: 'How deep is the basin?' was answered '42'; right is '#### 42'" in said
     assert "example: 'How wide is the gate?' was answered '42'; right is '7'" in said
-    unanswered = diagnose(storage, [record(storage, None, "all_wrong")])
+    unanswered = diagnose(storage, [record(storage, None, "all_wrong")], "more patience")
     assert "was not answered" in unanswered
 
 
 def test_failures_are_blamed_on_the_infrastructure_and_quoted(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    said = diagnose(storage, [record(storage, None, "failed", failure="the engine is gone")])
+    said = diagnose(storage, [record(storage, None, "failed", failure="the engine is gone")], "more patience")
     assert "the infrastructure" in said
     assert "the engine is gone" in said
+
+
+def test_where_nobody_took_a_step_the_context_is_too_short_and_the_records_own_reason_stands(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    said = diagnose(storage, [record(storage, None, "", steps=0, format=0.0)], "more patience")
+    assert said.startswith("the last iteration taught nothing: why;")
+    assert "agent.context_tokens" in said
+    assert said.endswith("\nmore patience")

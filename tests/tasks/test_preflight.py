@@ -12,6 +12,7 @@ from infra.memory import available_mb
 from infra.processes import free_port
 from tasks import preflight as module
 from tasks.errors import ConfigError
+from tasks.policy import PolicySettings, fetch
 from tasks.preflight import preflight, rehearse
 from tasks.recipes import load
 
@@ -39,6 +40,12 @@ def server() -> Iterator[str]:
         ("engine.device=cuda", "no NVIDIA GPU is found"),
         ("update.workers=640", "update.workers is 640"),
         ("policy.path=./nowhere", "does not exist"),
+        ("ray.address=foo", "is no address of a cluster"),
+        ("ray.address=foo:bar", "is no address of a cluster"),
+        ("tracking.uri=ftp://x", "is no tracking server or database"),
+        ("tracking.uri=sqlite:////nowhere/at/all/x.db", "there is no folder /nowhere/at/all"),
+        ("storage.root=gs://nope", "neither a folder nor s3://"),
+        ('home="a\\0b"', "can be no folder"),
     ],
 )
 def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +56,8 @@ def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkey
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_what_answers_is_taken(server: str) -> None:
+def test_what_answers_is_taken_whatever_the_proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # nobody is there
     preflight(load("tiny-cpu", [f"ray.address={server}", f"tracking.uri=http://{server}"]), "train")
 
 
@@ -72,6 +80,19 @@ def test_an_unknown_argument_of_the_engine_is_told_in_its_own_words() -> None:
     with pytest.raises(ConfigError, match="unrecognized arguments: --no-such-flag"):
         rehearse(load("tiny-cpu", ["engine.extra_args={no-such-flag: x}"]))
     assert rehearse(load("tiny-cpu", ['engine.extra_args={mem-fraction-static: "0.3"}'])) == []
+
+
+def test_numbers_among_the_engines_arguments_are_written_as_on_a_command_line() -> None:
+    config = load("tiny-cpu", ["engine.extra_args={mem-fraction-static: 0.3, context-length: 4096}"])
+    assert config.engine.extra_args == {"mem-fraction-static": "0.3", "context-length": "4096"}
+
+
+@pytest.mark.parametrize("name", ["a--b/c", "a/b.git", "-a/b"])
+def test_a_name_that_the_hub_cannot_have_is_one_sentence(name: str) -> None:
+    with pytest.raises(ConfigError, match="no local folder and the hub does not give it"):
+        rehearse(load("tiny-cpu", [f"policy.path={name}"]))
+    with pytest.raises(ConfigError, match="no local folder and the hub does not give it"):
+        fetch(PolicySettings(path=name))
 
 
 def test_what_could_not_be_checked_is_said(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,45 @@ def test_an_error_blames_the_override_or_the_file_that_set_the_value(tmp_path: P
     )
 
 
+def test_an_error_of_a_section_blames_the_recipe_nearest_to_the_user(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "mine.yaml", base="tiny-cpu", agent={"system_prompt": "xxx {foo}"})
+    assert refusal(recipe).startswith(f"agent in {recipe}: system_prompt may use")
+    whole = write(tmp_path / "whole.yaml", base="tiny-cpu", data={"kind": "files", "train": "a", "held_out": "b", "corpse": "c"})
+    assert f"unknown key 'data.corpse' in {whole}" in refusal(whole)
+
+
+def test_a_recipe_that_is_not_there_is_named_with_its_place(tmp_path: Path) -> None:
+    said = refusal(write(tmp_path / "mine.yaml", base="sub/nope.yaml"))
+    assert f"no file {tmp_path}/sub/nope.yaml" in said
+    assert "names as its base" in said
+    assert f"no file {tmp_path}/nope.yaml" in refusal(f"{tmp_path}/nope.yaml")
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("base: tiny-cpu\nupdate: {lr: 1, lr: 2}\n")
+    assert "line 2, column 17: 'lr' stands twice" in refusal(str(path))
+    assert "'lr' stands twice" in refusal("tiny-cpu", "update={lr: 1, lr: 2}")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("base=qwen3-0.6b", "a base stands in a recipe's file"),
+        ("data={seed: 3}", "kind is missing"),
+        ("data.kind=fils", "kind must be one of 'generated', 'files'"),
+        ("update=3", "this is a section of settings, not a value"),
+        ("update.critic=true", "this is a section of settings, not a value"),
+    ],
+)
+def test_what_is_wrong_is_said_without_words_of_the_library(override: str, words: str) -> None:
+    said = refusal("tiny-cpu", override)
+    assert words in said
+    assert not {"discriminator", "instance of", "tag "} & {
+        word for word in ("discriminator", "instance of", "tag ") if word in said
+    }
+
+
 def test_a_value_that_fails_with_its_section_is_not_dumped() -> None:
     said = refusal("tiny-cpu", "agent.system_prompt={nonsense}")
     assert "max_steps" not in said
