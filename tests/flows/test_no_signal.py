@@ -65,12 +65,15 @@ def test_a_run_that_learns_nothing_ends_with_an_exit_code_of_its_own_and_says_wh
     assert "evaluation" not in again.stderr  # nothing was started
 
 
+@pytest.mark.long
 def test_groups_that_are_kept_by_chance_and_earned_the_same_teach_nothing_either(impossible: Path, tmp_path: Path) -> None:
-    done = train(tmp_path, "kept", *hard(impossible), "select.patience=1", "select.drop_rate=0.0", "rollout.group_size=2")
+    exact = "reward={qa: 1, format: 0, execution: 0, qa_weights: {f1: 0, exact: 1, answered: 0}}"
+    kept = [*hard(impossible), exact, "select.patience=1", "select.drop_rate=0.0"]
+    done = train(tmp_path, "kept", *kept)
     assert done.returncode == 4, done.stderr[-3000:]
     assert "earned the same at every step" in done.stderr
     assert not list((tmp_path / "storage/runs/kept").glob("checkpoints/*"))
-    fewer = train(tmp_path, "kept", *hard(impossible), "select.patience=1", "select.drop_rate=0.0", "iterations=0")
+    fewer = train(tmp_path, "kept", *kept, "iterations=0")
     assert fewer.returncode == 1
     assert "has done 1 iterations and iterations is 0" in fewer.stderr
 
@@ -103,6 +106,10 @@ def test_an_iteration_without_signal_is_skipped_and_the_next_one_learns(tmp_path
     assert len(re.findall("nothing learned: of 1 groups", done.stderr)) == 6 - updates
     assert f"evaluation after {updates:3d} updates" in done.stderr
 
-    more = train(tmp_path, "mixed", "rollout.prompts=1", "iterations=7", "seed=1")  # starts from the newest weights
-    assert more.returncode == 0, more.stderr[-3000:]
-    assert len(records(tmp_path, "mixed")) == 7
+
+@pytest.mark.long
+def test_a_run_goes_on_with_its_newest_weights_after_an_iteration_that_was_skipped(tmp_path: Path) -> None:
+    for iterations in (6, 7):
+        done = train(tmp_path, "mixed", "rollout.prompts=1", f"iterations={iterations}", "seed=1")
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(records(tmp_path, "mixed")) == iterations
