@@ -132,7 +132,7 @@ def test_the_prompt_asks_for_the_form_that_is_parsed() -> None:
         ({"code_style": "fence", "code_tag": "run"}, "code_tag does nothing"),
         ({"code_style": "fence", "system_prompt": "Write <{code}>."}, "code_style tag"),
         ({"thinking": "native", "system_prompt": "Think in <{think}>."}, "thinking tag"),
-        ({"system_prompt": "{surprise}"}, "other braces doubled"),
+        ({"system_prompt": "{surprise}"}, "every other brace is written twice"),
     ],
 )
 def test_a_style_that_does_nothing_is_refused(settings: dict[str, str], reason: str) -> None:
