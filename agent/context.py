@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from agent.errors import ContextError
-from agent.messages import Message, Prompt, Role
-from agent.notepad import NotepadState, State
-from agent.policy import Generation
-from agent.settings import AgentSettings
-from agent.tokens import Renderer
-from agent.trajectory import ROOT, Node, NodeKind, Step
-from agent.tree import Tree
-from agent.view import Editor, Part, Request, Shown, place
+from nbrl.agent.errors import ContextError
+from nbrl.agent.messages import Message, Prompt, Role
+from nbrl.agent.notepad import NotepadState, State
+from nbrl.agent.policy import Generation
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import Renderer
+from nbrl.agent.trajectory import ROOT, Node, NodeKind, Step
+from nbrl.agent.tree import Tree
+from nbrl.agent.view import Editor, Part, Request, Shown, place
 
 FIRST_CHARS = 80
 BUDGET_TOKENS = 64
@@ -47,7 +47,7 @@ def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> i
 
 
 def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None:
-    """Raises ContextError when there is no room for any question beside `tools`, as `agent.tools.base.describe` gives them."""
+    """Raises ContextError when there is no room for any question beside `tools`, as agent.tools.base.describe gives them."""
     least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools))
     if least > settings.context_tokens:
         raise ContextError(

@@ -4,18 +4,18 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from agent.context import Ask, Context
-from agent.errors import AgentError
-from agent.kernel import CellResult, Kernel
-from agent.notepad import State, read_state
-from agent.policy import Generation, Policy
-from agent.protocol import Malformed
-from agent.settings import AgentSettings
-from agent.tokens import Renderer
-from agent.tools.base import Toolbox, describe
-from agent.trajectory import Output, Status, Step, Trajectory
-from agent.view import Request, read_requests
-from agent.watcher import Watcher
+from nbrl.agent.context import Ask, Context
+from nbrl.agent.errors import AgentError
+from nbrl.agent.kernel import CellResult, Kernel
+from nbrl.agent.notepad import State, read_state
+from nbrl.agent.policy import Generation, Policy
+from nbrl.agent.protocol import Malformed
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import Renderer
+from nbrl.agent.tools.base import Toolbox, describe
+from nbrl.agent.trajectory import Output, Status, Step, Trajectory
+from nbrl.agent.view import Request, read_requests
+from nbrl.agent.watcher import Watcher
 
 
 @dataclass(frozen=True)

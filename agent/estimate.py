@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from agent.messages import Role
-from agent.tokens import UNKNOWN
+from nbrl.agent.messages import Role
+from nbrl.agent.tokens import UNKNOWN
 
 BYTES_PER_TOKEN = 4
 TURN_TOKENS = 4  # markers and role of a turn; three of them stand before its text

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
 
-from agent.kernel import CellResult
-from agent.prelude import state_expression
-from agent.trajectory import Output
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.prelude import state_expression
+from nbrl.agent.trajectory import Output
 
 _compile = lru_cache(maxsize=64)(compile)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from agent.trajectory import Output
+from nbrl.agent.trajectory import Output
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class CellResult:
 
 
 class Kernel(Protocol):
-    """A clean notebook kernel in which the prelude of agent.prelude has run. Never raises for what a cell does.
+    """A clean notebook kernel in which the prelude of nbrl.agent.prelude has run. Never raises for what a cell does.
 
-    `told` is what `agent.context.Context.told` gives: the cell can ask for it, and the state is reported after it was heard.
+    `told` is what `nbrl.agent.context.Context.told` gives: the cell can ask for it, and the state is reported after it was heard.
     """
 
     async def execute(self, code: str, timeout: float, told: str = "") -> CellResult: ...

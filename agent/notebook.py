@@ -15,8 +15,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from agent.context import cut_middle
-from agent.trajectory import Output, Step, ToolCall, Trajectory
+from nbrl.agent.context import cut_middle
+from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 TEXT_CHARS = 200_000
 _NOTICES = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died.", "none": "The cell did not end."}
@@ -34,7 +34,7 @@ def notebook(trajectory: Trajectory, rewards: Mapping[str, Any] | None = None) -
 
     Thoughts and summaries are markdown cells, actions code cells with their outputs. What a reader does not see first stands in
     the metadata under `nbrl`: status and rewards in the notebook's, thought, tool calls, notepad and step reward in each step's
-    last cell. `agent.recording` reads it again.
+    last cell. `nbrl.agent.recording` reads it again.
     """
     rewards = rewards or {}
     steps = rewards.get("step_rewards") or [None] * len(trajectory.steps)

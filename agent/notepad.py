@@ -85,7 +85,7 @@ class State(_Part):
 def read_state(reported: Any, previous: State) -> State:
     """The kernel's report if it is valid, else the previous state: a cell that breaks its notepad keeps the old one in view.
 
-    What it asks of the context is not looked at here (agent.view.read_requests).
+    What it asks of the context is not looked at here (nbrl.agent.view.read_requests).
     """
     try:
         known = {key: value for key, value in reported.items() if key != "requests"} if isinstance(reported, dict) else reported

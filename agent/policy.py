@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.messages import Prompt
+from nbrl.agent.messages import Prompt
 
 
 class Sampling(BaseModel):
@@ -23,7 +23,7 @@ class Sampling(BaseModel):
 class Generation:
     """A sampled action: ids exactly as the engine returned them, one log-prob per id.
 
-    `text` is set by policies that know no ids; each id is then `agent.tokens.UNKNOWN`.
+    `text` is set by policies that know no ids; each id is then `nbrl.agent.tokens.UNKNOWN`.
     """
 
     token_ids: list[int]

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.tools.base import Parameter, Tool
-from agent.tools.names import check_parameter_name, check_tool_name
+from nbrl.agent.tools.base import Parameter, Tool
+from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
 NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
@@ -26,7 +26,7 @@ def prelude(tools: Iterable[Tool]) -> str:
 
 
 def state_expression(told: str) -> str:
-    """What to evaluate after a cell: the state, once it has heard what `agent.context.Context.told` gave."""
+    """What to evaluate after a cell: the state, once it has heard what `nbrl.agent.context.Context.told` gave."""
     return f"{STATE_EXPRESSION}.hear({told!r})" if told else STATE_EXPRESSION
 
 

@@ -1,4 +1,4 @@
-"""A saved trajectory, written as JSON and read again, from that or from the notebook of agent.notebook.
+"""A saved trajectory, written as JSON and read again, from that or from the notebook of nbrl.agent.notebook.
 
 A notebook holds all of it but the token ids. Cells may have been edited since; what stands in it now is what is read.
 """
@@ -11,12 +11,12 @@ import nbformat
 from nbformat import NotebookNode
 from pydantic import ValidationError
 
-from agent.episode import observe
-from agent.errors import RecordingError
-from agent.kernel import CellResult
-from agent.notebook import TEXT_CHARS, printable
-from agent.tokens import UNKNOWN
-from agent.trajectory import Output, Step, ToolCall, Trajectory
+from nbrl.agent.episode import observe
+from nbrl.agent.errors import RecordingError
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.notebook import TEXT_CHARS, printable
+from nbrl.agent.tokens import UNKNOWN
+from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 
 def read(data: bytes) -> Trajectory:

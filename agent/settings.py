@@ -1,11 +1,11 @@
-"""How the agent behaves; composed into the run's configuration by tasks.config."""
+"""How the agent behaves; composed into the run's configuration by nbrl.tasks.runs.config."""
 
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.protocol import CodeStyle, Grammar, Thinking
-from agent.template import Argument
+from nbrl.agent.protocol import CodeStyle, Grammar, Thinking
+from nbrl.agent.template import Argument
 
 SYSTEM_PROMPT = (
     "You solve a task by writing Python cells for a notebook. Each turn, {form}. Its output comes back inside <output></output>; "

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from agent.errors import TokenizerError
-from agent.messages import Role
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.messages import Role
 
 Argument = str | bool | int
 SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3 and DeepSeek-R1"

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
-from agent.errors import TokenizerError
-from agent.messages import Role
-from agent.settings import AgentSettings
-from agent.template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.messages import Role
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
 
 UNKNOWN = -1
 """Stands for a token of a model whose tokenizer is not here; such trajectories can be scored and shown, not trained on."""

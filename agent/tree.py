@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.trajectory import Node, NodeKind
+from nbrl.agent.trajectory import Node, NodeKind
 
 
 @dataclass(frozen=True, slots=True)

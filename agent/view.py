@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agent.messages import Message
-from agent.notepad import cut_text
-from agent.trajectory import NodeKind
+from nbrl.agent.messages import Message
+from nbrl.agent.notepad import cut_text
+from nbrl.agent.trajectory import NodeKind
 
 MAX_REQUESTS, MAX_CELLS, MAX_TOLD = 64, 1_000, 4
 

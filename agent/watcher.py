@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from agent.trajectory import Step
+from nbrl.agent.trajectory import Step
 
 
 class Watcher(Protocol):

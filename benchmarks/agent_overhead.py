@@ -18,17 +18,17 @@ from smolagents import CodeAgent, LogLevel, tool
 from smolagents.models import ChatMessage, MessageRole, Model
 from stock_kernel import stock_kernel
 
-from agent.episode import Episode, Task
-from agent.policies.scripted import ScriptedPolicy
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
-from agent.tools.base import Tool, Toolbox
-from agent.tools.search import SearchTool
-from agent.trajectory import Status
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
-from tasks.rollout.wiring import SandboxedKernel, handlers
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.trajectory import Status
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers
 
 POLICY = Path(__file__).parent.parent / "infra/policies/tiny"
 PASSAGE = "Tilo was born in Keldra."

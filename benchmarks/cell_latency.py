@@ -17,9 +17,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from sandbox.kernel import SandboxKernel
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 _CODE = "print(1+1)"
 

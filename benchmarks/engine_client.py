@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from agent.messages import Prompt
-from agent.policies.sglang import SglangPolicy, engine_session
-from agent.policy import Sampling
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Sampling
 
 _PROMPT = Prompt([range(1500)], [])
 _TOKENS = 200

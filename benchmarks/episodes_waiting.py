@@ -21,16 +21,16 @@ import sys
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from agent.episode import Episode, Task
-from agent.errors import PolicyError
-from agent.kernel import CellResult
-from agent.messages import Prompt
-from agent.policies.sglang import SglangPolicy, engine_session
-from agent.policy import Generation, Sampling
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
-from agent.tools.base import Toolbox
-from agent.trajectory import Output, Trajectory
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.trajectory import Output, Trajectory
 
 VOCABULARY, STEPS, ACTION_TOKENS, MEAN_TOKENS, SPREAD = 150_000, 7, 300, 20_000, 2_000
 WARM, FRAME_TOKENS = 2, 1_300
@@ -75,7 +75,7 @@ class Texts:
 
 
 class Prints:
-    """agent.kernel.Kernel: every cell prints `tokens` tokens."""
+    """nbrl.agent.kernel.Kernel: every cell prints `tokens` tokens."""
 
     def __init__(self, texts: Texts, tokens: int) -> None:
         self._texts, self._tokens = texts, tokens
@@ -85,7 +85,7 @@ class Prints:
 
 
 class Waits:
-    """agent.policy.Policy: written actions for STEPS steps, then a request that nobody answers."""
+    """nbrl.agent.policy.Policy: written actions for STEPS steps, then a request that nobody answers."""
 
     def __init__(self, texts: Texts, tokens: ChatTokenizer, engine: SglangPolicy, waiting: "asyncio.Queue[int]") -> None:
         self._texts, self._tokens, self._engine, self._waiting, self._step = texts, tokens, engine, waiting, 0

@@ -15,10 +15,10 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from sandbox.kernel import SandboxKernel
-from sandbox.pool import KernelPool
-from sandbox.protections import pid_of
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.protections import pid_of
+from nbrl.sandbox.settings import SandboxSettings
 
 CELL = "import numpy\nx = numpy.arange(10_000.0)\nprint(float(x @ x))"
 ANSWER = "333283335000.0\n"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from stock_kernel import stock_start
 
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 _CODE, _SAID = "print(1+1)", "2\n"
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")

@@ -33,17 +33,17 @@ from hardware import hardware
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from agent.trajectory import ROOT, Node
-from tasks.update.batch import Batch
-from tasks.update.checkpoint import STATE
-from tasks.update.model import load_sharded
-from tasks.update.passes import Passes
-from tasks.update.phases import Phases
-from tasks.update.ranks import Ranks
-from tasks.update.settings import UpdateSettings
-from tasks.update.trainee import Trainee
-from tasks.update.training import train
-from tasks.update.tree import Example, Forest
+from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.learner.batch.batch import Batch
+from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.checkpoint.checkpoint_folder import STATE
+from nbrl.tasks.learner.model.load import load_sharded
+from nbrl.tasks.learner.process.ranks import Ranks
+from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.learner.step.train import train
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[Dtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -26,13 +26,13 @@ from hardware import hardware
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from agent.trajectory import ROOT, Node
-from tasks.update.attention import NAME
-from tasks.update.batch import to_device
-from tasks.update.cost import cost_of
-from tasks.update.deal import deal
-from tasks.update.scorer import Scorer
-from tasks.update.tree import Example, Forest
+from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.learner.attention.tree_attention import NAME
+from nbrl.tasks.learner.batch.batch import to_device
+from nbrl.tasks.learner.batch.cost import cost_of
+from nbrl.tasks.learner.batch.partition import deal
+from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.model.policy_model import Scorer
 
 VOCABULARY = 2712  # for each layer: the head then has 0.35 of the layers' weights, as in Qwen3-0.6B
 PROMPT, SAMPLED, OBSERVED, TAIL = 2000, 150, 250, 100

@@ -12,9 +12,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.keys import is_mapping, members
-from tasks.config import RunConfig
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.flows.keys import is_mapping, members
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings

@@ -7,23 +7,23 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.episode import Episode, Task
-from agent.estimate import EstimatingRenderer
-from agent.policies.recorded import RecordedPolicy
-from agent.policy import Policy, Sampling
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer, Renderer
-from agent.tools.library import Library
-from agent.tools.settings import ToolSettings
-from agent.trajectory import Status, Trajectory
-from agent.watcher import Watcher
-from flows.endpoint import Endpoint, connect
-from sandbox.kernel import SandboxKernel
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
-from tasks.errors import ConfigError
-from tasks.rollout.wiring import SandboxedKernel, equip, parser
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.policies.recorded import RecordedPolicy
+from nbrl.agent.policy import Policy, Sampling
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer, Renderer
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.settings import ToolSettings
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.agent.watcher import Watcher
+from nbrl.flows.endpoint import Endpoint, connect
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024

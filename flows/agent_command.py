@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows import completion
-from flows.interrupt import Importing
-from flows.terminal import cancel_on_term, err, guard, out, plain, say
+from nbrl.flows import completion
+from nbrl.flows.interrupt import Importing
+from nbrl.flows.terminal import cancel_on_term, err, guard, out, plain, say
 
 NOT_ANSWERED = 3
 
@@ -103,17 +103,17 @@ def agent(
 
     def work() -> None:
         with Importing():
-            from agent.policy import Sampling
-            from agent.settings import AgentSettings
-            from flows.agent import Question, answer, attachments
-            from flows.checked import checked
-            from flows.endpoint import Endpoint
-            from flows.live import Live
-            from flows.replay import load, verdict
-            from flows.save import save as write
-            from flows.save import writable
-            from flows.tools import ToolOptions, require_keys
-            from tasks.errors import ConfigError
+            from nbrl.agent.policy import Sampling
+            from nbrl.agent.settings import AgentSettings
+            from nbrl.flows.agent import Question, answer, attachments
+            from nbrl.flows.checked import checked
+            from nbrl.flows.endpoint import Endpoint
+            from nbrl.flows.live import Live
+            from nbrl.flows.replay import load, verdict
+            from nbrl.flows.save import save as write
+            from nbrl.flows.save import writable
+            from nbrl.flows.tools import ToolOptions, require_keys
+            from nbrl.tasks.errors import ConfigError
 
         if save is not None and no_save:
             raise ConfigError("--save and --no-save contradict each other; give one of them")
@@ -184,7 +184,7 @@ _ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_
 
 def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | None) -> None:
     """Raises ConfigError for an option that would do nothing, and when nobody would act."""
-    from tasks.errors import ConfigError
+    from nbrl.tasks.errors import ConfigError
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -198,7 +198,7 @@ def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | Non
 
 
 def _own_prompt(file: Path | None) -> dict[str, str]:
-    from tasks.errors import ConfigError
+    from nbrl.tasks.errors import ConfigError
 
     if file is None:
         return {}
@@ -212,7 +212,7 @@ def _own_prompt(file: Path | None) -> dict[str, str]:
 
 
 def _key(variable: str | None) -> str | None:
-    from tasks.errors import ConfigError
+    from nbrl.tasks.errors import ConfigError
 
     if variable is None:
         return None
@@ -224,10 +224,10 @@ def _key(variable: str | None) -> str | None:
 
 def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> None:
     """Print what came out and end with its exit code."""
-    from agent.trajectory import Status
+    from nbrl.agent.trajectory import Status
 
     if as_json:
-        from agent import recording
+        from nbrl.agent import recording
 
         typer.echo(recording.as_json(trajectory))
     elif trajectory.answer is not None:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from infra.doctor import checks as infra_checks
-from infra.home import Home
-from sandbox.doctor import checks as sandbox_checks
-from tasks.config import RunConfig, check
-from tasks.errors import ConfigError
+from nbrl.infra.doctor import checks as infra_checks
+from nbrl.infra.home import Home
+from nbrl.sandbox.doctor import checks as sandbox_checks
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import RunConfig, check
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from flows import interrupt
+from nbrl.flows import interrupt
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     interrupt.hold()  # until a command begins its work
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
-    from flows.commands import app  # takes a tenth of a second
+    from nbrl.flows.commands import app  # takes a tenth of a second
 
     app(prog_name="nbrl")
 

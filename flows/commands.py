@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from flows import completion
-from flows.agent_command import agent
-from flows.completion import ROOT
-from flows.interrupt import Importing
-from flows.stored_commands import export, show
-from flows.terminal import cancel_on_term, err, guard, out, say
+from nbrl.flows import completion
+from nbrl.flows.agent_command import agent
+from nbrl.flows.completion import ROOT
+from nbrl.flows.interrupt import Importing
+from nbrl.flows.stored_commands import export, show
+from nbrl.flows.terminal import cancel_on_term, err, guard, out, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,7 +53,7 @@ def _program(
 
 
 def _home(folder: str) -> str:
-    from tasks.errors import ConfigError
+    from nbrl.tasks.errors import ConfigError
 
     if not folder.strip():
         raise ConfigError("--home is empty; give a folder, or leave it out")
@@ -72,8 +72,8 @@ def _home_flag(config: Any) -> str:
 
 def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
-    from infra import prefect_server, tracking
-    from infra.home import Home as LocalHome
+    from nbrl.infra import prefect_server, tracking
+    from nbrl.infra.home import Home as LocalHome
 
     home = LocalHome(folder)
     server = prefect_server.ensure(home)
@@ -119,7 +119,7 @@ def train(
 
 def _warn(config: Any) -> None:
     """Say what looks wrong with the questions."""
-    from tasks.data_review import review
+    from nbrl.tasks.runs.data_review import review
 
     for warning in review(config):
         say(f"warning: {warning}", "yellow")
@@ -128,13 +128,13 @@ def _warn(config: Any) -> None:
 def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, begin: Callable[[str], None]) -> None:
     """`begin` is told the run's name once there is such a run."""
     with Importing():
-        from infra.home import Home as LocalHome
-        from infra.storage import Storage
-        from tasks.outcome import finished
-        from tasks.plan import plan
-        from tasks.preflight import preflight, rehearse, writable
-        from tasks.recipes import load
-        from tasks.run import checked_name, drop_if_empty, find_run, new_name, open_run
+        from nbrl.infra.home import Home as LocalHome
+        from nbrl.infra.storage import Storage
+        from nbrl.tasks.runs.plan import plan
+        from nbrl.tasks.runs.preflight import preflight, rehearse, writable
+        from nbrl.tasks.runs.recipes import load
+        from nbrl.tasks.runs.run import checked_name, drop_if_empty, find_run, new_name, open_run
+        from nbrl.tasks.runs.summary import finished
 
     config = load(recipe, overrides)
     name = checked_name(new_name(config.name) if name is None else name)
@@ -150,8 +150,8 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
     writable(storage)
 
     async def work() -> Any:
-        from flows.train import train as flow
-        from flows.watch import Watch
+        from nbrl.flows.train import train as flow
+        from nbrl.flows.watch import Watch
 
         with Watch(err) as watch:
             return await flow(config, run, watch)
@@ -166,7 +166,7 @@ def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, b
         except BaseException:
             drop_if_empty(run, storage)
             raise
-    from flows.report import closing, report
+    from nbrl.flows.report import closing, report
 
     out.print(report(summary))
     out.print(closing(summary, _root_flag(config), _home_flag(config)), markup=False, highlight=False, soft_wrap=True)
@@ -197,13 +197,13 @@ def _evaluate(
 ) -> None:
     """`begin` is told the evaluation's name before it is taken."""
     with Importing():
-        from infra.storage import Storage
-        from tasks.checkpoints import checkpoint_folder
-        from tasks.errors import ConfigError
-        from tasks.policy import fetch
-        from tasks.preflight import preflight
-        from tasks.recipes import load
-        from tasks.run import checked_name, new_name
+        from nbrl.infra.storage import Storage
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.model_folder.source import fetch
+        from nbrl.tasks.runs.checkpoints import checkpoint_folder
+        from nbrl.tasks.runs.preflight import preflight
+        from nbrl.tasks.runs.recipes import load
+        from nbrl.tasks.runs.run import checked_name, new_name
 
     if checkpoint is not None and run is None:
         raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
@@ -218,8 +218,8 @@ def _evaluate(
         model = checkpoint_folder(Storage(config.storage), Path(config.home), source, checkpoint)
 
     async def work() -> Any:
-        from flows.evaluate import evaluate as flow
-        from flows.watch import Watch
+        from nbrl.flows.evaluate import evaluate as flow
+        from nbrl.flows.watch import Watch
 
         with Watch(err) as watch:
             return await flow(config, model, name, watch)
@@ -243,8 +243,8 @@ def doctor(
 
     def work() -> bool:
         with Importing():
-            from flows.checkup import checkup
-            from tasks.recipes import load
+            from nbrl.flows.checkup import checkup
+            from nbrl.tasks.runs.recipes import load
 
         good = True
         for name, works, message in checkup(load(recipe)):
@@ -263,7 +263,7 @@ def ui(home: Home = HOME) -> None:
 
     def work() -> None:
         with Importing():
-            from flows.pages import serve
+            from nbrl.flows.pages import serve
 
         serve(_home(home), out)
 
@@ -287,15 +287,15 @@ def warmstart(
 
 def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
     with Importing():
-        from tasks.errors import ConfigError
-        from tasks.warmstart.settings import WarmstartSettings
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.warmstart.settings import WarmstartSettings
 
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
     settings = WarmstartSettings.from_overrides(overrides)
 
     async def work() -> Any:
-        from flows.warmstart import run
+        from nbrl.flows.warmstart import run
 
         return await run(settings, folder)
 

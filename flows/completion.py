@@ -31,14 +31,14 @@ def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
 
 def recipe_keys(typed: str) -> list[str]:
     """What `--set` takes of a recipe."""
-    from flows.keys import dotted
-    from tasks.config import RunConfig  # takes half a second
+    from nbrl.flows.keys import dotted
+    from nbrl.tasks.runs.config import RunConfig  # takes half a second
 
     return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]
 
 
 def warmstart_keys(typed: str) -> list[str]:
-    from tasks.warmstart.settings import WarmstartSettings
+    from nbrl.tasks.warmstart.settings import WarmstartSettings
 
     return [f"{key}=" for key in WarmstartSettings.model_fields if key.startswith(typed)]
 
@@ -48,6 +48,6 @@ def variables(typed: str) -> list[str]:
 
 
 def built_in_tools(typed: str) -> list[str]:
-    from agent.tools.settings import BUILT_IN
+    from nbrl.agent.tools.settings import BUILT_IN
 
     return [name for name in BUILT_IN if name.startswith(typed)]

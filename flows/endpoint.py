@@ -10,15 +10,15 @@ from typing import Any
 
 import httpx
 
-from agent.estimate import EstimatingRenderer
-from agent.policies.chat import ChatPolicy, ChatSettings
-from agent.policies.sglang import SglangPolicy, engine_session
-from agent.policy import Policy, Sampling
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer, Renderer
-from agent.tools.transfer import EncodingError, TooLargeError, body
-from flows.checked import checked
-from tasks.errors import ConfigError
+from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Policy, Sampling
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer, Renderer
+from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.flows.checked import checked
+from nbrl.tasks.errors import ConfigError
 
 CONNECT_S = 10.0
 ABOUT_S, ABOUT_BYTES = 30.0, 4 << 20

@@ -5,14 +5,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from infra.engine.settings import EngineSettings
-from infra.storage import Storage
-from tasks.checkpoints import ADAPTER, HF, checkpoint
-from tasks.errors import ConfigError
-from tasks.export import Dtype
-from tasks.export import export as write
-from tasks.update.errors import UpdateError
-from tasks.update.folder import check_adapter, check_model
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError, UpdateError
+from nbrl.tasks.model_folder.check import check_adapter, check_model
+from nbrl.tasks.model_folder.export import Dtype
+from nbrl.tasks.model_folder.export import export as write
+from nbrl.tasks.runs.checkpoints import ADAPTER, HF, checkpoint
 
 
 def export(

@@ -4,13 +4,13 @@ from typing import Self
 
 from rich.console import Console
 
-from agent.settings import AgentSettings
-from agent.trajectory import Step
-from flows.render import action, notepad, observation, task
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.trajectory import Step
+from nbrl.flows.render import action, notepad, observation, task
 
 
 class Live:
-    """An agent.watcher.Watcher and a context manager, whose spinner ends with it. Without a terminal there is no spinner."""
+    """An nbrl.agent.watcher.Watcher and a context manager, whose spinner ends with it. Without a terminal there is no spinner."""
 
     def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:
         self._console, self._question, self._settings = console, question, settings

@@ -5,9 +5,9 @@ import threading
 
 from rich.console import Console
 
-from infra import prefect_server
-from infra.home import Home
-from infra.tracking import ui
+from nbrl.infra import prefect_server
+from nbrl.infra.home import Home
+from nbrl.infra.tracking import ui
 
 
 def serve(folder: str, console: Console) -> None:

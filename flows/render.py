@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
 
-from agent.notepad import NotepadState
-from agent.trajectory import Step, Trajectory
-from flows.terminal import plain
+from nbrl.agent.notepad import NotepadState
+from nbrl.agent.trajectory import Step, Trajectory
+from nbrl.flows.terminal import plain
 
 SHOWN_CHARS = 1_000
 

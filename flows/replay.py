@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from agent import recording
-from agent.errors import RecordingError
-from agent.trajectory import Trajectory
-from flows.show import find
-from infra.storage import Storage, StorageSettings
-from tasks.errors import ConfigError
+from nbrl.agent import recording
+from nbrl.agent.errors import RecordingError
+from nbrl.agent.trajectory import Trajectory
+from nbrl.flows.show import find
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
 
 
 def load(name: str, root: str) -> Trajectory:

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tasks.outcome import Summary
+from nbrl.tasks.runs.summary import Summary
 
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "publish", "record")
 BARS = "▁▂▃▄▅▆▇█"

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from agent.notebook import notebook, written
-from agent.trajectory import Trajectory
-from tasks.errors import ConfigError
+from nbrl.agent.notebook import notebook, written
+from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.errors import ConfigError
 
 
 def writable(path: Path) -> Path:

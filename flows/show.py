@@ -11,11 +11,11 @@ from rich.box import SIMPLE
 from rich.console import RenderableType
 from rich.table import Table
 
-from agent.trajectory import Trajectory, from_table
-from flows.terminal import plain
-from infra.errors import StorageError
-from infra.storage import Storage
-from tasks.errors import ConfigError
+from nbrl.agent.trajectory import Trajectory, from_table
+from nbrl.flows.terminal import plain
+from nbrl.infra.errors import StorageError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
 
 MOST = {"answer": 20}  # the width at which a column is cut
 

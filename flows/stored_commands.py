@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from flows import completion
-from flows.completion import ROOT
-from flows.interrupt import Importing
-from flows.terminal import guard, out
+from nbrl.flows import completion
+from nbrl.flows.completion import ROOT
+from nbrl.flows.interrupt import Importing
+from nbrl.flows.terminal import guard, out
 
 if TYPE_CHECKING:
-    from infra.storage import Storage
+    from nbrl.infra.storage import Storage
 
 Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
 
@@ -33,9 +33,9 @@ def export(
 
     def work() -> None:
         with Importing():
-            from flows.export import closing
-            from flows.export import export as write
-            from tasks.run import checked_name
+            from nbrl.flows.export import closing
+            from nbrl.flows.export import export as write
+            from nbrl.tasks.runs.run import checked_name
 
         source = write(_storage(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
         out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
@@ -64,11 +64,11 @@ def show(
 
 def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> None:
     with Importing():
-        from flows.render import render
-        from flows.save import save, writable
-        from flows.show import find, listing, overview
-        from tasks.errors import ConfigError
-        from tasks.run import checked_name
+        from nbrl.flows.render import render
+        from nbrl.flows.save import save, writable
+        from nbrl.flows.show import find, listing, overview
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.runs.run import checked_name
 
     storage = _storage(root)
     if trajectory is None:
@@ -94,8 +94,8 @@ def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> N
 
 def _storage(root: str) -> "Storage":
     """The storage at `root`. Raises ConfigError when it is empty."""
-    from infra.storage import Storage, StorageSettings
-    from tasks.errors import ConfigError
+    from nbrl.infra.storage import Storage, StorageSettings
+    from nbrl.tasks.errors import ConfigError
 
     if not root.strip():
         raise ConfigError("--root is empty; give a folder or s3://bucket/prefix, or leave it out")

@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from agent.errors import AgentError
-from flows import interrupt
-from infra.errors import InfraError
-from sandbox.errors import SandboxError
-from tasks.errors import NothingLearnedError, RunError
-from tasks.update.errors import UpdateError
+from nbrl.agent.errors import AgentError
+from nbrl.flows import interrupt
+from nbrl.infra.errors import InfraError
+from nbrl.sandbox.errors import SandboxError
+from nbrl.tasks.errors import NothingLearnedError, RunError, UpdateError
 
 out, err = Console(), Console(stderr=True)
 T = TypeVar("T")

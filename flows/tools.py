@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from agent.tools import exa, firecrawl, serper
-from agent.tools.settings import ToolSettings, WebSearch
-from flows.checked import checked, checked_file
-from flows.endpoint import Endpoint, chat_url
-from tasks.errors import ConfigError
+from nbrl.agent.tools import exa, firecrawl, serper
+from nbrl.agent.tools.settings import ToolSettings, WebSearch
+from nbrl.flows.checked import checked, checked_file
+from nbrl.flows.endpoint import Endpoint, chat_url
+from nbrl.tasks.errors import ConfigError
 
 TOP_K = 5
 SEARCH_KEYS = {"serper": serper.VARIABLE, "exa": exa.VARIABLE, "firecrawl": firecrawl.VARIABLE}

@@ -2,17 +2,17 @@
 
 from prefect import flow
 
-from flows.iterate import iterate
-from flows.watch import Watch
-from tasks.config import RunConfig
-from tasks.evaluate import evaluate
-from tasks.history import Record, read_record, skipped_in_row
-from tasks.outcome import Summary, learned
-from tasks.parts import Parts
-from tasks.run import Run
-from tasks.scope import Artifact
-from tasks.start import training_parts
-from tasks.summary import summarise
+from nbrl.flows.iterate import iterate
+from nbrl.flows.watch import Watch
+from nbrl.tasks.nodes.evaluate import evaluate
+from nbrl.tasks.nodes.summarise import summarise
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Record, read_record, skipped_in_row
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.summary import Summary, learned
+from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.start import training_services
 
 
 @flow(name="train", validate_parameters=False, flow_run_name="{run.name}")
@@ -21,38 +21,38 @@ async def train(config: RunConfig, run: Run, watch: Watch) -> Summary:
 
     Raises NothingLearnedError when no iteration made an update.
     """
-    async with training_parts(config, run, watch) as parts:
-        parts.warn = watch.say
+    async with training_services(config, run, watch) as services:
+        services.warn = watch.say
         records = list[Record]()
-        first = last = await _evaluate(parts, run, records, watch)
+        first = last = await _evaluate(services, run, records, watch)
         evaluated = 0  # updates
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-            records.append(await _iterate(parts, run, records, watch))
+            records.append(await _iterate(services, run, records, watch))
             due = config.evaluate.every and len(records) % config.evaluate.every == 0
             if due and evaluated < records[-1].updates:
-                last, evaluated = await _evaluate(parts, run, records, watch), records[-1].updates
+                last, evaluated = await _evaluate(services, run, records, watch), records[-1].updates
         if records and evaluated < records[-1].updates:
-            last = await _evaluate(parts, run, records, watch)
-        return learned(await summarise(parts, run, first, last, records))
+            last = await _evaluate(services, run, records, watch)
+        return learned(await summarise(services, run, first, last, records))
 
 
-async def _iterate(parts: Parts, run: Run, records: list[Record], watch: Watch) -> Record:
+async def _iterate(services: Services, run: Run, records: list[Record], watch: Watch) -> Record:
     """The next iteration after `records`, or what is left of it where it happened already."""
     scope = run.scope(len(records), records[-1].updates if records else 0)
-    done = read_record(parts.storage, scope)
+    done = read_record(services.storage, scope)
     if done is None:
-        watch.begin(f"{run.name}: iteration {scope.iteration + 1} of {parts.config.iterations}")
-        done = await iterate(parts, scope, records[-1].cursor if records else 0, watch)
-        _tell([*records, done], parts.config.select.patience, watch)
+        watch.begin(f"{run.name}: iteration {scope.iteration + 1} of {services.config.iterations}")
+        done = await iterate(services, scope, records[-1].cursor if records else 0, watch)
+        _tell([*records, done], services.config.select.patience, watch)
     return done
 
 
-async def _evaluate(parts: Parts, run: Run, records: list[Record], watch: Watch) -> Artifact:
+async def _evaluate(services: Services, run: Run, records: list[Record], watch: Watch) -> Artifact:
     updates = records[-1].updates if records else 0
     watch.begin(f"{run.name}: evaluation after {updates} updates")
     scope = run.scope(updates, updates)
-    result = await watch.node("evaluate", evaluate(parts, scope), parts.evaluation_size, parts.follow)
-    parts.tracking.log_metrics({f"eval/{key}": value for key, value in result.metrics.items()}, len(records))
+    result = await watch.node("evaluate", evaluate(services, scope), services.evaluation_size, services.follow)
+    services.tracking.log_metrics({f"eval/{key}": value for key, value in result.metrics.items()}, len(records))
     watch.say(f"evaluation after {updates:3d} updates   EM {result.metrics['em']:.3f}   F1 {result.metrics['f1']:.3f}")
     return result
 

@@ -9,8 +9,8 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.utilities.annotations import quote
 
-from tasks.warmstart import run as nodes
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart import run as nodes
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 T = TypeVar("T")
 

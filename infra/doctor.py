@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.engine.settings import EngineSettings
-from infra.errors import InfraError
-from infra.gpu import gpus
-from infra.home import Home
-from infra.memory import available_mb
-from infra.processes import port_in_use
-from infra.storage import Storage, StorageSettings
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import InfraError
+from nbrl.infra.gpu import gpus
+from nbrl.infra.home import Home
+from nbrl.infra.memory import available_mb
+from nbrl.infra.processes import port_in_use
+from nbrl.infra.storage import Storage, StorageSettings
 
 LIMIT_S = 8.0
 MEMORY_GB = 5.0  # Ray 0.7, engine 2.3, two learners 1, orchestrator and kernels 1

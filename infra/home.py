@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.errors import InfraError
+from nbrl.infra.errors import InfraError
 
 
 class Home:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from infra.errors import ServerError
-from infra.home import Home
-from infra.processes import Child, free_port
-from infra.shared import Shared
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.processes import Child, free_port
+from nbrl.infra.shared import Shared
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 1.0

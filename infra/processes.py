@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from infra import keeper
-from infra.errors import InfraError
+from nbrl.infra import keeper
+from nbrl.infra.errors import InfraError
 
 ORPHAN_GRACE_S = 3.0
 TAIL = 1 << 16

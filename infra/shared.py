@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from infra.errors import ServerError
-from infra.home import Home
-from infra.processes import Child
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.processes import Child
 
 END_S = 15.0
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from infra.blobs import Blobs, LocalBlobs, S3Blobs
-from infra.errors import StorageError
+from nbrl.infra.blobs import Blobs, LocalBlobs, S3Blobs
+from nbrl.infra.errors import StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa

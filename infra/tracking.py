@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
-from infra.errors import ServerError
-from infra.home import Home
-from infra.processes import Child, free_port
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.processes import Child, free_port
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sandbox import untrusted
-from sandbox.inside.channel import LENGTH, frame
-from sandbox.output import plain
-from sandbox.settings import SandboxSettings
-from sandbox.share import Share
+from nbrl.sandbox import untrusted
+from nbrl.sandbox.inside.channel import LENGTH, frame
+from nbrl.sandbox.output import plain
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.share import Share
 
 CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 

@@ -5,12 +5,12 @@ import secrets
 import socket
 from typing import Any
 
-from sandbox.confined import Confined, receive_handles
-from sandbox.errors import SandboxError
-from sandbox.inside.channel import frame
-from sandbox.process import Address, KernelProcess, name_sockets, unbound
-from sandbox.root import WORKSPACE
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.confined import Confined, receive_handles
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.inside.channel import frame
+from nbrl.sandbox.process import Address, KernelProcess, name_sockets, unbound
+from nbrl.sandbox.root import WORKSPACE
+from nbrl.sandbox.settings import SandboxSettings
 
 
 async def start_kernel(settings: SandboxSettings) -> KernelProcess:

@@ -22,8 +22,8 @@ import posixpath
 from pathlib import Path
 from typing import NamedTuple
 
-from sandbox.launcher import group_names, remove_groups
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.launcher import group_names, remove_groups
+from nbrl.sandbox.settings import SandboxSettings
 
 _CONTROLLERS = ("memory", "pids")
 _MIB = 1024 * 1024

@@ -13,14 +13,14 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from sandbox import cgroups, protections
-from sandbox.cgroups import Group, Groups
-from sandbox.errors import SandboxError
-from sandbox.inside import seccomp
-from sandbox.launcher import launch_arguments
-from sandbox.process import Handles, readable
-from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
-from sandbox.settings import Protection, SandboxSettings
+from nbrl.sandbox import cgroups, protections
+from nbrl.sandbox.cgroups import Group, Groups
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.inside import seccomp
+from nbrl.sandbox.launcher import launch_arguments
+from nbrl.sandbox.process import Handles, readable
+from nbrl.sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
+from nbrl.sandbox.settings import Protection, SandboxSettings
 
 
 class Admission(NamedTuple):
@@ -48,7 +48,7 @@ class Confined:
 
     @classmethod
     def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Confined":
-        """Run `module` of `sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
+        """Run `module` of `nbrl.sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
         code = _filter(settings)
         root = python_root()
         folder = Path(tempfile.gettempdir(), f"nbrl-{secrets.token_hex(8)}")
@@ -73,7 +73,7 @@ class Confined:
                 "cpu": None if plan.cpu is None else str(plan.cpu),
                 "binds": root.binds,
                 "before": before,
-                "after": [*after, *root.python, f"sandbox.inside.{module}", *arguments],
+                "after": [*after, *root.python, f"nbrl.sandbox.inside.{module}", *arguments],
                 "keep": passed[1:],
                 "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
             }

@@ -3,8 +3,8 @@
 import os
 import resource
 
-from sandbox.errors import SandboxError
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.settings import SandboxSettings
 
 # The most of one kernel. Alive it takes six: tool channel, pidfd, two of its workspace, two connections; while it is born both
 # ends of the channel and five listening sockets. A cold one has its launcher's pipes and files too.

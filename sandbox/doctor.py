@@ -4,13 +4,13 @@ import asyncio
 import subprocess
 from collections.abc import Mapping
 
-from sandbox import bubblewrap
-from sandbox.errors import SandboxError
-from sandbox.pool import one_kernel
-from sandbox.protections import MEANINGS
-from sandbox.root import find_bubblewrap
-from sandbox.settings import Protection, SandboxSettings
-from sandbox.zygote import Zygote
+from nbrl.sandbox import bubblewrap
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.pool import one_kernel
+from nbrl.sandbox.protections import MEANINGS
+from nbrl.sandbox.root import find_bubblewrap
+from nbrl.sandbox.settings import Protection, SandboxSettings
+from nbrl.sandbox.zygote import Zygote
 
 Check = tuple[str, bool, str]
 
@@ -94,5 +94,5 @@ def checks(settings: SandboxSettings) -> list[Check]:
     cold = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))
     if cold[1] and not zygote[1]:
         # Namespaces within namespaces may be forbidden where the outer ones are allowed.
-        zygote = (*zygote[:2], f"{zygote[2]}; set sandbox.provisioner to bubblewrap, which is slower")
+        zygote = (*zygote[:2], f"{zygote[2]}; set nbrl.sandbox.provisioner to bubblewrap, which is slower")
     return [*found, zygote, cold, *_protections(settings)]

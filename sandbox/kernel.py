@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox.broker import Broker
-from sandbox.errors import SandboxError
-from sandbox.link import Link
-from sandbox.output import Execution, Output, Outputs, Status
-from sandbox.process import KernelProcess
-from sandbox.settings import SandboxSettings
-from sandbox.wire import Message
-from sandbox.workspace import Workspace
+from nbrl.sandbox.broker import Broker
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.link import Link
+from nbrl.sandbox.output import Execution, Output, Outputs, Status
+from nbrl.sandbox.process import KernelProcess
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.wire import Message
+from nbrl.sandbox.workspace import Workspace
 
 __all__ = ["Execution", "Output", "SandboxKernel"]
 

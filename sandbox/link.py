@@ -10,10 +10,10 @@ import socket
 from collections.abc import Callable
 from typing import Any, Literal
 
-from sandbox import zmtp
-from sandbox.process import Address
-from sandbox.share import Share
-from sandbox.wire import Message, Wire
+from nbrl.sandbox import zmtp
+from nbrl.sandbox.process import Address
+from nbrl.sandbox.share import Share
+from nbrl.sandbox.wire import Message, Wire
 
 # Messages and bytes taken in one turn of the event loop: a flood from one kernel must not starve the others.
 _TURN = 50

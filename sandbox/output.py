@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sandbox.image import read_png
+from nbrl.sandbox.image import read_png
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from sandbox import bubblewrap, descriptors
-from sandbox.broker import Broker, CallHandler
-from sandbox.errors import SandboxError
-from sandbox.kernel import SandboxKernel
-from sandbox.process import OWN_CHANNELS, KernelProcess
-from sandbox.root import compile_once
-from sandbox.settings import SandboxSettings
-from sandbox.zygote import Zygote
+from nbrl.sandbox import bubblewrap, descriptors
+from nbrl.sandbox.broker import Broker, CallHandler
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.process import OWN_CHANNELS, KernelProcess
+from nbrl.sandbox.root import compile_once
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.zygote import Zygote
 
 __all__ = ["CallHandler", "KernelPool"]
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 
 from jupyter_client.connect import KernelConnectionInfo
 
-from sandbox.errors import SandboxError
-from sandbox.settings import Protection
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.settings import Protection
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 OWN_CHANNELS = CHANNELS[:2]

@@ -4,9 +4,9 @@ import json
 import os
 from pathlib import Path
 
-from sandbox.launcher import launch_arguments
-from sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.launcher import launch_arguments
+from nbrl.sandbox.root import bubblewrap_arguments, find_bubblewrap, python_root
+from nbrl.sandbox.settings import SandboxSettings
 
 _FOLDER = "/opt/nbrl"
 
@@ -28,7 +28,7 @@ def confined_program(file: Path) -> tuple[str, ...]:
         "cpu": None,
         "binds": [*root.binds, (str(file), f"{_FOLDER}/{file.name}")],
         "before": [find_bubblewrap(), *before],
-        "after": [*after, *root.python, "sandbox.inside.program", file.stem],
+        "after": [*after, *root.python, "nbrl.sandbox.inside.program", file.stem],
         "keep": [],
         "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
     }

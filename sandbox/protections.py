@@ -5,9 +5,9 @@ import select
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.cgroups import Group
-from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.settings import Protection, SandboxSettings
+from nbrl.sandbox.cgroups import Group
+from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
+from nbrl.sandbox.settings import Protection, SandboxSettings
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")

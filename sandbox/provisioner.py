@@ -9,10 +9,10 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerBase
 
-from sandbox import bubblewrap
-from sandbox.process import KernelProcess
-from sandbox.settings import SandboxSettings
-from sandbox.zygote import Zygote
+from nbrl.sandbox import bubblewrap
+from nbrl.sandbox.process import KernelProcess
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.zygote import Zygote
 
 # What our own client and pool do with a kernel does not concern one that another client talks to.
 _ACTING = {

@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.errors import SandboxUnavailable
-from sandbox.inside.confine import HIDDEN
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.inside.confine import HIDDEN
+from nbrl.sandbox.settings import SandboxSettings
 
 _INSIDE = "/opt/nbrl"
 _PYTHON = "/opt/python"
@@ -49,7 +49,7 @@ def compile_once() -> None:
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return
     # Where the installation cannot be written this does no harm and no good. Nobody's own packages: HOME is anybody's.
-    prepare = "import IPython.core.debugger; from sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
+    prepare = "import IPython.core.debugger; from nbrl.sandbox.inside import cold, zygote; zygote.PreparedKernel.prepare()"
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
     subprocess.run([sys.executable, "-s", "-P", "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
 
@@ -101,7 +101,7 @@ def python_root() -> Root:
     # For interpreters that cells start; ours is told on its command line.
     environment["PYTHONPATH"] = ":".join(sites)
     package = Path(__file__).resolve().parent
-    binds.append((str(package / "inside"), f"{_INSIDE}/sandbox/inside"))
+    binds.append((str(package / "inside"), f"{_INSIDE}/nbrl/sandbox/inside"))
     binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
     binds.append((str(package / "inside/etc/group"), "/etc/group"))
     binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())

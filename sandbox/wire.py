@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sandbox import untrusted
+from nbrl.sandbox import untrusted
 
 _DELIMITER = b"<IDS|MSG>"
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import PurePosixPath
 
-from sandbox.errors import SandboxError
-from sandbox.openat2 import open_beneath
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.openat2 import open_beneath
+from nbrl.sandbox.settings import SandboxSettings
 
 _DEPTH = 8
 _ENTRIES = 10_000

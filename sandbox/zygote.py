@@ -10,11 +10,11 @@ import select
 import socket
 from collections.abc import Sequence
 
-from sandbox.bubblewrap import birth_message
-from sandbox.confined import Confined, memory_file, receive_handles
-from sandbox.errors import SandboxError
-from sandbox.process import CHANNELS, Address, KernelProcess, name_sockets, readable, unbound
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.bubblewrap import birth_message
+from nbrl.sandbox.confined import Confined, memory_file, receive_handles
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.process import CHANNELS, Address, KernelProcess, name_sockets, readable, unbound
+from nbrl.sandbox.settings import SandboxSettings
 
 
 class Zygote:

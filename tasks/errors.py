@@ -19,3 +19,7 @@ class NothingLearnedError(RunError):
 
 class BrokenInvariantError(RunError):
     """Something that must always hold does not; going on would train on wrong data."""
+
+
+class UpdateError(RunError):
+    """An order that cannot be carried out, or a learner that is gone; the message says why in one line."""

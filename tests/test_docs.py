@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.settings import SYSTEM_PROMPT
-from flows.keys import dotted
-from tasks.config import RunConfig
+from nbrl.agent.settings import SYSTEM_PROMPT
+from nbrl.flows.keys import dotted
+from nbrl.tasks.runs.config import RunConfig
 
 
 @pytest.mark.parametrize("name", ["settings", "hostile"])

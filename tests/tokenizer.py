@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from agent.tokens import ChatTokenizer
+from nbrl.agent.tokens import ChatTokenizer
 
 
 def byte_tokenizer() -> ChatTokenizer:

@@ -10,15 +10,15 @@ from typing import Any, Literal
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from agent.errors import PolicyError
-from agent.estimate import EstimatingRenderer
-from agent.messages import Prompt
-from agent.policies.chat_messages import chat_messages
-from agent.policies.retry import RETRIED, Retry, retry_after
-from agent.policy import Generation, Sampling
-from agent.protocol import Thinking
-from agent.tokens import THINK, THOUGHT, UNKNOWN
-from agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.chat_messages import chat_messages
+from nbrl.agent.policies.retry import RETRIED, Retry, retry_after
+from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.protocol import Thinking
+from nbrl.agent.tokens import THINK, THOUGHT, UNKNOWN
+from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
 
 EXCERPT = 300
 ANSWER_BYTES = 16 << 20

@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Iterable
 
-from agent.errors import PolicyError
-from agent.messages import Prompt
-from agent.policy import Generation
-from agent.protocol import Malformed
-from agent.settings import AgentSettings
-from agent.tokens import Renderer
-from agent.trajectory import Step
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation
+from nbrl.agent.protocol import Malformed
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import Renderer
+from nbrl.agent.trajectory import Step
 
 
 class RecordedPolicy:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from agent.messages import Prompt
-from agent.policy import Generation
-from agent.tokens import Renderer
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation
+from nbrl.agent.tokens import Renderer
 
 
 class ScriptedPolicy:

@@ -7,9 +7,9 @@ from typing import Any
 
 import aiohttp
 
-from agent.errors import PolicyError
-from agent.messages import Prompt
-from agent.policy import Generation, Sampling
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation, Sampling
 
 KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
 EXCERPT = 300

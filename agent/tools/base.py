@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.trajectory import ToolCall
+from nbrl.agent.trajectory import ToolCall
 
 RECORDED_CALLS = 64
 """Calls recorded of one step."""

@@ -1,4 +1,4 @@
-"""Documents to text. Plain text is decoded here; what needs a parser goes through agent.tools.convert, a process of its own."""
+"""Documents to text. Plain text is decoded here; what needs a parser goes through convert.py, a process of its own."""
 
 import asyncio
 import codecs
@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 CONVERT = Path(__file__).with_name("convert.py")
 UNCONFINED = (sys.executable, "-I", str(CONVERT))
-"""The command line of the parser without a sandbox; tasks.rollout.wiring gives one with."""
+"""The command line of the parser without a sandbox; nbrl.tasks.rollout.notebooks gives one with."""
 PARSED = ("html", "pdf", "docx", "xlsx")
 PLAIN = ("txt", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "log", "py", "tex")
 _AT_ONCE = 4

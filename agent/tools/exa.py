@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from agent.tools.service import Service
-from agent.tools.web import PASSAGE_CHARS, Hit, entries, text
+from nbrl.agent.tools.service import Service
+from nbrl.agent.tools.web import PASSAGE_CHARS, Hit, entries, text
 
 URL, VARIABLE = "https://api.exa.ai", "EXA_API_KEY"
 
 
 class Exa:
-    """agent.tools.web.Engine: POST /search {query, numResults, contents}."""
+    """nbrl.agent.tools.web.Engine: POST /search {query, numResults, contents}."""
 
     def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
         self.service = Service("Exa", base_url, variable=VARIABLE, timeout_s=timeout_s, header="x-api-key", prefix="")

@@ -3,9 +3,9 @@
 import base64
 from collections.abc import Awaitable, Callable
 
-from agent.tools.documents import DocumentError, Documents, kind_of
-from agent.tools.functions import FunctionTool
-from agent.tools.model import ChatModel
+from nbrl.agent.tools.documents import DocumentError, Documents, kind_of
+from nbrl.agent.tools.functions import FunctionTool
+from nbrl.agent.tools.model import ChatModel
 
 IMAGE_BYTES = 8 << 20
 QUESTION_CHARS = 4_000

@@ -1,13 +1,13 @@
 """Web search by Firecrawl."""
 
-from agent.tools.service import Service, ServiceError
-from agent.tools.web import Hit, entries, text
+from nbrl.agent.tools.service import Service, ServiceError
+from nbrl.agent.tools.web import Hit, entries, text
 
 URL, VARIABLE = "https://api.firecrawl.dev", "FIRECRAWL_API_KEY"
 
 
 class Firecrawl:
-    """agent.tools.web.Engine: POST /v2/search {query, limit}."""
+    """nbrl.agent.tools.web.Engine: POST /v2/search {query, limit}."""
 
     def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
         self.service = Service("Firecrawl", base_url, variable=VARIABLE, timeout_s=timeout_s)

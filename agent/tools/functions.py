@@ -11,16 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from agent.errors import ToolError
-from agent.tools import kinds
-from agent.tools.base import Parameter
-from agent.tools.names import check_parameter_name, check_tool_name
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools import kinds
+from nbrl.agent.tools.base import Parameter
+from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
 _ARGUMENT = re.compile(r"(\w+)(?: *\([^)]*\))?: *(.*)")
 
 
 class FunctionTool:
-    """agent.tools.base.Tool of one function, plain (run in a thread) or async.
+    """nbrl.agent.tools.base.Tool of one function, plain (run in a thread) or async.
 
     Every parameter is annotated with a type that pydantic can check; defaults are JSON. The docstring's first paragraph is the
     summary; its `Args:` section (`name: help`) describes the parameters. Raises ToolError when the function is not like that.

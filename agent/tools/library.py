@@ -5,24 +5,24 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent.errors import ToolError
-from agent.tools import exa, files, firecrawl, serper
-from agent.tools.base import Tool
-from agent.tools.documents import UNCONFINED, Documents
-from agent.tools.exa import Exa
-from agent.tools.files import ReadFile
-from agent.tools.firecrawl import Firecrawl
-from agent.tools.functions import FunctionTool
-from agent.tools.mcp_session import McpSession
-from agent.tools.mcp_tools import mcp_tools
-from agent.tools.model import ChatModel
-from agent.tools.names import check_tool_name
-from agent.tools.pages import DirectReader, JinaReader, read_page
-from agent.tools.search import SearchTool
-from agent.tools.serper import Serper
-from agent.tools.service import Service
-from agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
-from agent.tools.web import web_search
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools import exa, files, firecrawl, serper
+from nbrl.agent.tools.base import Tool
+from nbrl.agent.tools.documents import UNCONFINED, Documents
+from nbrl.agent.tools.exa import Exa
+from nbrl.agent.tools.files import ReadFile
+from nbrl.agent.tools.firecrawl import Firecrawl
+from nbrl.agent.tools.functions import FunctionTool
+from nbrl.agent.tools.mcp_session import McpSession
+from nbrl.agent.tools.mcp_tools import mcp_tools
+from nbrl.agent.tools.model import ChatModel
+from nbrl.agent.tools.names import check_tool_name
+from nbrl.agent.tools.pages import DirectReader, JinaReader, read_page
+from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tools.serper import Serper
+from nbrl.agent.tools.service import Service
+from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
+from nbrl.agent.tools.web import web_search
 
 _ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl], str]] = {
     "serper": (Serper, serper.URL),
@@ -39,7 +39,7 @@ async def no_files(path: str) -> bytes:
 class Library:
     """`open` before use, `close` after; `tools` are those of an ability, for one trajectory.
 
-    Which tools there are never changes in between. `parser` is the command line of agent.tools.convert. Raises ToolError when
+    Which tools there are never changes in between. `parser` is the command line of convert.py. Raises ToolError when
     one that is named cannot be set up.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent.errors import ToolError
+from nbrl.agent.errors import ToolError
 
 CHECKS = 20_000
 """Entries of schema and arguments that are looked at in one call; what is left then is the server's to check."""

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.tools.mcp_transport import ANSWER_BYTES, bounded, program
-from agent.tools.service import ServiceError, without
-from agent.tools.settings import McpSettings
+from nbrl.agent.tools.mcp_transport import ANSWER_BYTES, bounded, program
+from nbrl.agent.tools.service import ServiceError, without
+from nbrl.agent.tools.settings import McpSettings
 
 if TYPE_CHECKING:
     import mcp

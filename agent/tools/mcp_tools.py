@@ -3,13 +3,13 @@
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
-from agent.errors import ToolError
-from agent.tools import kinds
-from agent.tools.base import Parameter
-from agent.tools.mcp_schema import checker
-from agent.tools.mcp_session import McpSession
-from agent.tools.names import is_plain, plain, plain_names, reserved
-from agent.tools.service import ServiceError
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools import kinds
+from nbrl.agent.tools.base import Parameter
+from nbrl.agent.tools.mcp_schema import checker
+from nbrl.agent.tools.mcp_session import McpSession
+from nbrl.agent.tools.names import is_plain, plain, plain_names, reserved
+from nbrl.agent.tools.service import ServiceError
 
 if TYPE_CHECKING:
     import mcp
@@ -18,7 +18,7 @@ SUMMARY_CHARS, DETAILS_CHARS, HELP_CHARS = 300, 4_000, 300
 
 
 class McpTool:
-    """agent.tools.base.Tool of one tool of a server."""
+    """nbrl.agent.tools.base.Tool of one tool of a server."""
 
     def __init__(self, session: McpSession, name: str, tool: "mcp.Tool") -> None:
         self.name, self._session, self._asked = name, session, tool.name

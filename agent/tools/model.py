@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent.tools.service import Service, ServiceError
+from nbrl.agent.tools.service import Service, ServiceError
 
 
 class ChatModel:

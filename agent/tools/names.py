@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from agent.errors import ToolError
+from nbrl.agent.errors import ToolError
 
 _INSIDE = Path(__file__).parents[1] / "inside.py"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -17,7 +17,7 @@ _KERNEL = {"host_call", "get_ipython", "display", "exit", "quit", "In", "Out"}
 
 @lru_cache(maxsize=1)
 def reserved() -> frozenset[str]:
-    """Names a tool must not take: Python's own, the notebook's and those of agent.inside."""
+    """Names a tool must not take: Python's own, the notebook's and those of nbrl.agent.inside."""
     taken = set(dir(builtins)) | _KERNEL
     for node in ast.parse(_INSIDE.read_text(encoding="utf-8")).body:
         match node:

@@ -8,11 +8,11 @@ from typing import Any
 import httpcore
 import httpx
 
-from agent.tools.documents import Documents
-from agent.tools.functions import FunctionTool
-from agent.tools.network import ForbiddenAddressError, PublicNetwork
-from agent.tools.service import Service, ServiceError
-from agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.agent.tools.documents import Documents
+from nbrl.agent.tools.functions import FunctionTool
+from nbrl.agent.tools.network import ForbiddenAddressError, PublicNetwork
+from nbrl.agent.tools.service import Service, ServiceError
+from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
 
 URL_CHARS = 2_000
 REDIRECTS = 5

@@ -5,9 +5,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
-from agent.tools.base import GIVEN_UP, Parameter, Tool, Toolbox
-from agent.tools.names import plain_names
-from agent.trajectory import ToolCall, Trajectory
+from nbrl.agent.tools.base import GIVEN_UP, Parameter, Tool, Toolbox
+from nbrl.agent.tools.names import plain_names
+from nbrl.agent.trajectory import ToolCall, Trajectory
 
 
 class ReplayError(Exception):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.errors import ToolError
-from agent.tools.functions import FunctionTool
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.functions import FunctionTool
 
 QUERY_CHARS = 1_000
 

@@ -1,13 +1,13 @@
 """Google results by Serper."""
 
-from agent.tools.service import Service
-from agent.tools.web import Hit, entries, text
+from nbrl.agent.tools.service import Service
+from nbrl.agent.tools.web import Hit, entries, text
 
 URL, VARIABLE = "https://google.serper.dev", "SERPER_API_KEY"
 
 
 class Serper:
-    """agent.tools.web.Engine: POST /search {q, num}."""
+    """nbrl.agent.tools.web.Engine: POST /search {q, num}."""
 
     def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
         self.service = Service("Serper", base_url, variable=VARIABLE, timeout_s=timeout_s, header="X-API-KEY", prefix="")

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
 
 ANSWER_BYTES = 4 << 20
 ATTEMPTS = 3

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from agent.errors import ToolError
-from agent.tools.names import check_tool_name
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.names import check_tool_name
 
 BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agent.tools.functions import FunctionTool
-from agent.tools.search import QUERY_CHARS
-from agent.tools.service import ServiceError
+from nbrl.agent.tools.functions import FunctionTool
+from nbrl.agent.tools.search import QUERY_CHARS
+from nbrl.agent.tools.service import ServiceError
 
 TITLE_CHARS, PASSAGE_CHARS = 200, 1_000
 

@@ -16,24 +16,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent.episode import Episode, Task
-from agent.errors import AgentError
-from agent.policies.scripted import ScriptedPolicy
-from agent.policy import Policy, Sampling
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer, Renderer
-from agent.tools.library import Library
-from agent.tools.settings import ToolSettings
-from agent.trajectory import Trajectory
-from flows.endpoint import Endpoint, connect
-from flows.live import Live
-from flows.save import save
-from sandbox.errors import SandboxError
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
-from tasks.errors import ConfigError, RunError
-from tasks.rollout.wiring import SandboxedKernel, equip, parser
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import AgentError
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Policy, Sampling
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer, Renderer
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.settings import ToolSettings
+from nbrl.agent.trajectory import Trajectory
+from nbrl.flows.endpoint import Endpoint, connect
+from nbrl.flows.live import Live
+from nbrl.flows.save import save
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.errors import ConfigError, RunError
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 
 HERE = Path(__file__).parent
 TOKENIZER = HERE.parent.parent / "infra/policies/tiny"

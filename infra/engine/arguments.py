@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from infra.engine.settings import EngineSettings, command
+from nbrl.infra.engine.settings import EngineSettings, command
 
 LIMIT_S = 120.0
 PREFIX = "sglang: error: "  # argparse before its word

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import httpx
 
-from infra.errors import EngineError, PublishError
+from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
 ADAPTER = "policy"  # what an engine calls the adapter that it serves

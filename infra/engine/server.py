@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 
-from infra.engine.client import EngineClient
-from infra.engine.settings import AdapterRoom, EngineSettings, command, environment, vocabulary_size
-from infra.errors import EngineError
-from infra.processes import Child, free_port, port_in_use
+from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.settings import AdapterRoom, EngineSettings, command, environment, vocabulary_size
+from nbrl.infra.errors import EngineError
+from nbrl.infra.processes import Child, free_port, port_in_use
 
 POLL_S = 0.1
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
@@ -68,9 +68,15 @@ class EngineServer:
 
 
 def launch(
-    settings: EngineSettings, model_path: Path, log_dir: Path, *, index: int = 0, room: AdapterRoom | None = None
+    settings: EngineSettings,
+    model_path: Path,
+    log_dir: Path,
+    *,
+    index: int = 0,
+    room: AdapterRoom | None = None,
+    version: str = "initial",
 ) -> EngineServer:
-    """Starts an engine without waiting for it; hand it to `wait`."""
+    """Starts an engine without waiting for it; hand it to `wait`. `version` is the name of the weights at `model_path`."""
     model_path = Path(model_path).absolute()
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
@@ -84,7 +90,7 @@ def launch(
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     _sweep()
     child = Child.start(
-        command(settings, model_path, port, settings.base_seed + index, room),
+        command(settings, model_path, port, settings.base_seed + index, room, version),
         env=environment(settings, model_path, dict(os.environ), gpu),
         log=log_dir / f"engine-{index}.log",
         name=f"engine {index}",

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from infra.errors import EngineError
-from infra.gpu import gpus
+from nbrl.infra.errors import EngineError
+from nbrl.infra.gpu import gpus
 
 
 class EngineSettings(BaseModel):
@@ -108,8 +108,10 @@ class AdapterRoom:
     modules: tuple[str, ...]
 
 
-def command(settings: EngineSettings, model_path: Path, port: int, seed: int, room: AdapterRoom | None = None) -> list[str]:
-    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer."""
+def command(
+    settings: EngineSettings, model_path: Path, port: int, seed: int, room: AdapterRoom | None = None, version: str = "initial"
+) -> list[str]:
+    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer; its weights are called `version`."""
     flags: dict[str, str] = {
         "model-path": str(model_path),
         "host": "127.0.0.1",
@@ -119,7 +121,7 @@ def command(settings: EngineSettings, model_path: Path, port: int, seed: int, ro
         "max-running-requests": str(settings.max_running_requests),
         "log-level-http": "warning",
         "skip-server-warmup": "",  # `server.wait` sends the first request
-        "weight-version": "initial",
+        "weight-version": version,
     }
     if settings.max_total_tokens is not None:
         flags["max-total-tokens"] = str(settings.max_total_tokens)

@@ -4,10 +4,10 @@ import os
 import socket
 import sys
 
-from sandbox.inside import limits
-from sandbox.inside.channel import Channel
-from sandbox.inside.kernel import AdoptingKernelApp, announce, configuration, install_host_call, no_debugger
-from sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
+from nbrl.sandbox.inside import limits
+from nbrl.sandbox.inside.channel import Channel
+from nbrl.sandbox.inside.kernel import AdoptingKernelApp, announce, configuration, install_host_call, no_debugger
+from nbrl.sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
 
 
 def main() -> None:

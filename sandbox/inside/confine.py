@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from sandbox.inside import seccomp
+from nbrl.sandbox.inside import seccomp
 
 _NAMESPACES = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, network
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x80000

@@ -17,7 +17,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from tornado import ioloop
 from traitlets.config import Config
 
-from sandbox.inside.channel import Channel
+from nbrl.sandbox.inside.channel import Channel
 
 
 def configuration() -> Config:

@@ -24,9 +24,9 @@ from tornado import ioloop
 from traitlets.config import Application
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.inside.kernel import adopt, configuration, no_debugger, wake_on_signals
-from sandbox.inside.publisher import DirectReplies, DirectStream, Publisher
-from sandbox.inside.streams import bound_displays, restore_in_children
+from nbrl.sandbox.inside.kernel import adopt, configuration, no_debugger, wake_on_signals
+from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, Publisher
+from nbrl.sandbox.inside.streams import bound_displays, restore_in_children
 
 
 class _NoShellThread:

@@ -4,7 +4,7 @@ import resource
 import sys
 from runpy import run_module
 
-from sandbox.inside import seccomp
+from nbrl.sandbox.inside import seccomp
 
 _PROCESSES = 16
 

@@ -15,8 +15,8 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.inside.channel import Uninterrupted
-from sandbox.inside.streams import CapturedStream
+from nbrl.sandbox.inside.channel import Uninterrupted
+from nbrl.sandbox.inside.streams import CapturedStream
 
 _MORE = int(zmq.SNDMORE)
 

@@ -20,11 +20,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sandbox.inside import confine, limits
-from sandbox.inside.channel import Channel
-from sandbox.inside.kernel import announce, install_host_call
-from sandbox.inside.prepared import PreparedKernel
-from sandbox.inside.streams import CapturedStream
+from nbrl.sandbox.inside import confine, limits
+from nbrl.sandbox.inside.channel import Channel
+from nbrl.sandbox.inside.kernel import announce, install_host_call
+from nbrl.sandbox.inside.prepared import PreparedKernel
+from nbrl.sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6
 # Looks, 10 ms apart: threads that were joined, as the rehearsal's are, stay listed until the system has put them away.

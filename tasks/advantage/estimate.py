@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.advantage.dr_grpo import dr_grpo
-from tasks.advantage.grpo import grpo
-from tasks.advantage.reinforce_pp import reinforce_pp
-from tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
-from tasks.advantage.rloo import rloo
-from tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.dr_grpo import dr_grpo
+from nbrl.tasks.advantage.grpo import grpo
+from nbrl.tasks.advantage.reinforce_pp import reinforce_pp
+from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
+from nbrl.tasks.advantage.rloo import rloo
+from nbrl.tasks.advantage.settings import AdvantageSettings
 
 GROUPED = {"reinforce_pp_baseline": reinforce_pp_baseline, "grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.advantage.groups import within_groups
+from nbrl.tasks.advantage.groups import within_groups
 
 
 def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.advantage.whiten import whiten
+from nbrl.tasks.advantage.whiten import whiten
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.advantage.dr_grpo import dr_grpo
-from tasks.advantage.whiten import whiten
+from nbrl.tasks.advantage.dr_grpo import dr_grpo
+from nbrl.tasks.advantage.whiten import whiten
 
 
 def reinforce_pp_baseline(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:

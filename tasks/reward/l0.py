@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.reward.qa import overlap
-from tasks.reward.settings import QaWeights
+from nbrl.tasks.reward.qa import overlap
+from nbrl.tasks.reward.settings import QaWeights
 
 EMPTY_GOLD = 0.5
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
-from tasks.reward.settings import QaWeights
+from nbrl.tasks.reward.settings import QaWeights
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 

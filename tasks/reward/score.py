@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.reward import l0
-from tasks.reward.length import length_of
-from tasks.reward.qa import exact_match, f1, qa_reward
-from tasks.reward.settings import RewardSettings
+from nbrl.tasks.reward import l0
+from nbrl.tasks.reward.length import length_of
+from nbrl.tasks.reward.qa import exact_match, f1, qa_reward
+from nbrl.tasks.reward.settings import RewardSettings
 
 SCHEMA = pa.schema(
     [

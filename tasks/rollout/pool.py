@@ -1,20 +1,20 @@
 """The pool of sandbox hosts, and Ray Data over it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
 from ray.exceptions import RayTaskError
 
-from agent.errors import AgentError
-from agent.policy import Sampling
-from infra.engine.settings import EngineSettings
-from infra.ray_data import map_tables
-from sandbox.errors import SandboxError
-from tasks.errors import RolloutError
-from tasks.rollout.host import Batch, HostPlan, SandboxHost
+from nbrl.agent.errors import AgentError
+from nbrl.agent.policy import Sampling
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.ray_data import map_tables
+from nbrl.sandbox.errors import SandboxError
+from nbrl.tasks.errors import RolloutError
+from nbrl.tasks.rollout.runner import Batch, HostPlan, SandboxHost
 
 POLL_S = 0.25
 RESTARTS = 3
@@ -25,7 +25,7 @@ ANSWER_S = 2.0
 def run_on_host(
     rows: pa.Table,
     hosts: list[Any],
-    engines: list[tuple[str, str | None]],
+    engines: Sequence[tuple[str, str | None]],
     folder: str,
     sampling: Sampling,
     engine: EngineSettings,
@@ -70,7 +70,7 @@ class HostPool:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        engines: list[tuple[str, str | None]],
+        engines: Sequence[tuple[str, str | None]],
         folder: str,
         sampling: Sampling,
         engine: EngineSettings,

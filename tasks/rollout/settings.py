@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.tools.settings import ToolSettings
+from nbrl.agent.tools.settings import ToolSettings
 
 
 class RolloutSettings(BaseModel):

@@ -3,13 +3,13 @@
 import asyncio
 from dataclasses import dataclass
 
-from agent.tokens import ChatTokenizer
-from agent.tools.search import SearchTool
-from agent.trajectory import Trajectory
-from agent.worlds.demonstrations import record
-from agent.worlds.recipe import TINY_AGENT
-from agent.worlds.world import World
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.environments.world.world import World
+from nbrl.tasks.warmstart.demonstrators import record
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 PER_WORLD = 500
 # Far from the small seeds that runs take, so that their worlds are new to the policy.

@@ -3,7 +3,7 @@
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 # Tied embeddings of about unit length, and branches that start almost silent: a token's identity reaches the last layer from the
 # first step on, which is what copying is made of.

@@ -7,13 +7,13 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
-from agent.tokens import ChatTokenizer
-from tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
-from tasks.warmstart.model import make_model
-from tasks.warmstart.save import save
-from tasks.warmstart.settings import WarmstartSettings
-from tasks.warmstart.tokenizer import PAD_ID, make_tokenizer
-from tasks.warmstart.train import train
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
+from nbrl.tasks.warmstart.model import make_model
+from nbrl.tasks.warmstart.save import save
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.tokenizer import PAD_ID, make_tokenizer
+from nbrl.tasks.warmstart.train import train
 
 __all__ = ["Demonstrations", "Tokenizer", "Trained", "make_demonstrations", "make_policy", "make_tokenizer", "save", "warmstart"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
-from tasks.warmstart.tokenizer import save_tokenizer
+from nbrl.tasks.warmstart.tokenizer import save_tokenizer
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, out: Path) -> None:

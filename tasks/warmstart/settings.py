@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError
 
 
 class WarmstartSettings(BaseModel):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from agent.context import render_tail
-from agent.notepad import NotepadState, State
-from agent.tokens import END, START
-from agent.worlds.demonstrations import script
-from agent.worlds.recipe import TINY_AGENT
-from agent.worlds.world import World
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.agent.context import render_tail
+from nbrl.agent.notepad import NotepadState, State
+from nbrl.agent.tokens import END, START
+from nbrl.tasks.environments.world.world import World
+from nbrl.tasks.warmstart.demonstrators import script
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 PAD = "<|endoftext|>"
 # Special tokens are numbered first, in the order given to the trainer.

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import Qwen3ForCausalLM
 
-from tasks.warmstart.demonstrations import Demonstrations, Example
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.demonstrations import Demonstrations, Example
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 IGNORE = -100
 # Batches sorted together by length: little padding, and still a mix of abilities in each.

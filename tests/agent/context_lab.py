@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.episode import Episode, Task
-from agent.inline import InlineKernel
-from agent.messages import Message, Prompt
-from agent.policy import Generation
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tools.base import Toolbox
-from agent.trajectory import Trajectory
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policy import Generation
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.trajectory import Trajectory
 from tests.tokenizer import byte_tokenizer
 
 TASK = Task(id="q-0", group="q", sample=0, question="Where was Tilo born?", ability="one_hop", seed=1)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from agent.trajectory import Status
+from nbrl.agent.trajectory import Status
 from tests.agent.context_lab import Asked, act, play, settings
 
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from agent.settings import AgentSettings
-from agent.trajectory import ROOT, Status, from_table, to_table
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.trajectory import ROOT, Status, from_table, to_table
 from tests.agent.context_lab import TOKENIZER, Asked, act, play, settings
 
 NUMBERS = st.integers(0, 9)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from agent.trajectory import Status, Trajectory, from_table, to_table
+from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from tests.agent.context_lab import TOKENIZER, Asked, act, play, settings
 
 

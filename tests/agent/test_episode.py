@@ -3,20 +3,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.context import cut_middle
-from agent.episode import Episode, Task
-from agent.errors import PolicyError
-from agent.inline import InlineKernel
-from agent.kernel import CellResult
-from agent.messages import Prompt
-from agent.notepad import State, read_state
-from agent.policies.scripted import ScriptedPolicy
-from agent.policy import Generation, Policy
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tools.base import Tool, Toolbox
-from agent.tools.search import SearchTool
-from agent.trajectory import Status, Trajectory, from_table, to_table
+from nbrl.agent.context import cut_middle
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.messages import Prompt
+from nbrl.agent.notepad import State, read_state
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Generation, Policy
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from tests.tokenizer import byte_tokenizer
 
 TASK = Task(id="q-0", group="q", sample=0, question="Where was Tilo born?", ability="one_hop", seed=1)

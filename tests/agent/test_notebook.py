@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from agent.notebook import TEXT_CHARS, literal, notebook, written
-from agent.trajectory import Output, Status, Step, ToolCall, Trajectory
+from nbrl.agent.notebook import TEXT_CHARS, literal, notebook, written
+from nbrl.agent.trajectory import Output, Status, Step, ToolCall, Trajectory
 
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> ![p](http://a.example/x.png) [l](javascript:alert(1)) [r]\n\n"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from agent.inline import InlineKernel
-from agent.kernel import CellResult
-from agent.notepad import Item, NotepadState, State, read_state
-from agent.prelude import prelude
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.notepad import Item, NotepadState, State, read_state
+from nbrl.agent.prelude import prelude
 
 
 def run(*cells: str) -> tuple[list[CellResult], str]:

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.episode import Episode, Task
-from agent.errors import PolicyError
-from agent.estimate import EstimatingRenderer
-from agent.inline import InlineKernel
-from agent.messages import Message, Prompt
-from agent.policies.chat import ChatPolicy, ChatSettings
-from agent.policies.chat_messages import chat_messages
-from agent.policies.retry import Retry, retry_after
-from agent.policies.scripted import ScriptedPolicy
-from agent.policy import Generation, Sampling
-from agent.prelude import prelude
-from agent.protocol import Thinking
-from agent.settings import AgentSettings
-from agent.tokens import UNKNOWN
-from agent.tools.base import Toolbox
-from agent.trajectory import Status, Trajectory
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.chat_messages import chat_messages
+from nbrl.agent.policies.retry import Retry, retry_after
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.prelude import prelude
+from nbrl.agent.protocol import Thinking
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import UNKNOWN
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.trajectory import Status, Trajectory
 from tests.agent.chat_server import Hold, Reply, Server, serving
 from tests.tokenizer import byte_tokenizer
 
@@ -202,7 +202,7 @@ def test_a_count_of_tokens_that_cannot_be_is_estimated(count: Any) -> None:
 def test_an_answer_nested_too_deep_or_too_large_is_a_policy_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Reply("[" * 200_000)) as server, pytest.raises(PolicyError, match="no chat completion"):
         ask(server)
-    monkeypatch.setattr("agent.policies.chat.ANSWER_BYTES", 5_000)
+    monkeypatch.setattr("nbrl.agent.policies.chat.ANSWER_BYTES", 5_000)
     with serving(Reply(completion("x" * 9_000))) as server, pytest.raises(PolicyError, match="larger than 5000 bytes"):
         ask(server)
 

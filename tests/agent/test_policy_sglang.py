@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from agent.errors import PolicyError
-from agent.messages import Message, Prompt
-from agent.policies.sglang import SglangPolicy, engine_session
-from agent.policy import Generation, Sampling
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Generation, Sampling
 from tests.agent.chat_server import Hold, Reply, Server, serving
 
 PROMPT = Prompt([[5, 6, 7]], [Message("user", "hi")])

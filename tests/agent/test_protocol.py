@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.protocol import Action, CodeStyle, Grammar, Malformed, Thinking
-from agent.settings import AgentSettings
+from nbrl.agent.protocol import Action, CodeStyle, Grammar, Malformed, Thinking
+from nbrl.agent.settings import AgentSettings
 
 TAGS = Grammar()
 FENCED = Grammar(code_style="fence")

@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.episode import Episode, Task, observe
-from agent.errors import PolicyError, RecordingError
-from agent.estimate import EstimatingRenderer
-from agent.inline import InlineKernel
-from agent.kernel import CellResult
-from agent.messages import Message, Prompt
-from agent.notebook import notebook, written
-from agent.policies.recorded import RecordedPolicy
-from agent.policies.scripted import ScriptedPolicy
-from agent.prelude import prelude
-from agent.protocol import Action, Grammar
-from agent.recording import as_json, changed, read
-from agent.settings import AgentSettings
-from agent.tokens import UNKNOWN, ChatTokenizer
-from agent.tools.base import Toolbox
-from agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory
+from nbrl.agent.episode import Episode, Task, observe
+from nbrl.agent.errors import PolicyError, RecordingError
+from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.notebook import notebook, written
+from nbrl.agent.policies.recorded import RecordedPolicy
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.prelude import prelude
+from nbrl.agent.protocol import Action, Grammar
+from nbrl.agent.recording import as_json, changed, read
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import UNKNOWN, ChatTokenizer
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60)
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | PRINTABLE, lambda inner: st.lists(inner, max_size=3))

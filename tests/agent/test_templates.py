@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from agent.errors import TokenizerError
-from agent.messages import Role
-from agent.settings import AgentSettings
-from agent.tokens import ChatTokenizer
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.messages import Role
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer
 from tests.agent.families import FAMILIES, QWEN, Family, write_folder
 
 Turns = list[tuple[Role, str]]

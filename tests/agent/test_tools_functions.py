@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from agent.errors import ToolError
-from agent.inline import InlineKernel
-from agent.prelude import functions, prelude
-from agent.tools.base import RECORDED_CHARS, SHORT_CHARS, Parameter, Tool, Toolbox, describe
-from agent.tools.functions import FunctionTool, tool
-from agent.tools.search import SearchTool
+from nbrl.agent.errors import ToolError
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.prelude import functions, prelude
+from nbrl.agent.tools.base import RECORDED_CHARS, SHORT_CHARS, Parameter, Tool, Toolbox, describe
+from nbrl.agent.tools.functions import FunctionTool, tool
+from nbrl.agent.tools.search import SearchTool
 
 
 @tool

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from agent.errors import ToolError
-from agent.inline import InlineKernel
-from agent.prelude import prelude
-from agent.tools.base import Toolbox, describe
-from agent.tools.library import Library
-from agent.tools.mcp_schema import checker
-from agent.tools.mcp_transport import ANSWER_BYTES
-from agent.tools.settings import McpSettings, ToolSettings
+from nbrl.agent.errors import ToolError
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.prelude import prelude
+from nbrl.agent.tools.base import Toolbox, describe
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.mcp_schema import checker
+from nbrl.agent.tools.mcp_transport import ANSWER_BYTES
+from nbrl.agent.tools.settings import McpSettings, ToolSettings
 
 T = TypeVar("T")
 LAB = str(Path(__file__).with_name("mcp_lab.py"))

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent.errors import ToolError
-from agent.inline import InlineKernel
-from agent.prelude import prelude
-from agent.tools.base import GIVEN_UP, Toolbox
-from agent.tools.functions import tool
-from agent.tools.replay import Replay, ReplayError
-from agent.trajectory import Status, Step, ToolCall, Trajectory, from_table, to_table
+from nbrl.agent.errors import ToolError
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.prelude import prelude
+from nbrl.agent.tools.base import GIVEN_UP, Toolbox
+from nbrl.agent.tools.functions import tool
+from nbrl.agent.tools.replay import Replay, ReplayError
+from nbrl.agent.trajectory import Status, Step, ToolCall, Trajectory, from_table, to_table
 
 COUNTED: list[int] = []
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.errors import ToolError
-from agent.tools.functions import tool
-from agent.tools.library import Library
-from agent.tools.settings import CorpusSearch, ToolSettings
+from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.functions import tool
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.settings import CorpusSearch, ToolSettings
 
 CORPUS = ["Tilo was born in Keldra."]
 MODEL = {"base_url": "http://127.0.0.1:1/v1", "name": "m"}

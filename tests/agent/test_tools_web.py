@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent.inline import InlineKernel
-from agent.prelude import prelude
-from agent.tools import exa, firecrawl, serper
-from agent.tools.base import Toolbox
-from agent.tools.exa import Exa
-from agent.tools.firecrawl import Firecrawl
-from agent.tools.serper import Serper
-from agent.tools.service import ANSWER_BYTES, Service, ServiceError
-from agent.tools.web import Hit, web_search
+from nbrl.agent.inline import InlineKernel
+from nbrl.agent.prelude import prelude
+from nbrl.agent.tools import exa, firecrawl, serper
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.exa import Exa
+from nbrl.agent.tools.firecrawl import Firecrawl
+from nbrl.agent.tools.serper import Serper
+from nbrl.agent.tools.service import ANSWER_BYTES, Service, ServiceError
+from nbrl.agent.tools.web import Hit, web_search
 from tests.agent.tool_server import Said, Server, serving
 
 KEY = "sk-very-secret-key-0123456789"

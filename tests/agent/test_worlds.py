@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.tokens import ChatTokenizer
-from agent.tools.search import SearchTool
-from agent.trajectory import Status, Trajectory
-from agent.worlds.demonstrations import HABITS, play, record, script
-from agent.worlds.names import all_names, split_of
-from agent.worlds.recipe import TINY_AGENT
-from agent.worlds.world import ABILITIES, Problem, World
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.tasks.environments.world.names import all_names, split_of
+from nbrl.tasks.environments.world.world import ABILITIES, Problem, World
+from nbrl.tasks.warmstart.demonstrators import HABITS, play, record, script
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 

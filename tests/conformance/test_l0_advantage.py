@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from agent.trajectory import ROOT, Node
-from tasks.advantage.gae import gae
-from tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
-from tasks.advantage.settings import AdvantageSettings
-from tasks.advantage.whiten import whiten
-from tasks.update.batch import Batch
-from tasks.update.estimates import make
-from tasks.update.targets import Targets
-from tasks.update.tree import Example, Forest
+from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.advantage.gae import gae
+from nbrl.tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.whiten import whiten
+from nbrl.tasks.learner.batch.batch import Batch
+from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.step.estimates import make
 
 REWARDS = [[0.5, 1.0], [0.2, 1.0]]
 VALUES = [[1.0, 2.0], [3.0, 4.0]]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from agent.protocol import Grammar, Malformed
-from tasks.reward import l0
-from tasks.reward.qa import qa_reward
-from tasks.reward.score import score
-from tasks.reward.settings import QaWeights, RewardSettings
+from nbrl.agent.protocol import Grammar, Malformed
+from nbrl.tasks.reward import l0
+from nbrl.tasks.reward.qa import qa_reward
+from nbrl.tasks.reward.score import score
+from nbrl.tasks.reward.settings import QaWeights, RewardSettings
 
 CAPITAL = "The capital of France is Paris"
 VALID = "<think>a thought that is long enough</think><code>print(40 + 2)</code>"

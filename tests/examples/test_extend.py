@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import yaml
 
-from agent.settings import AgentSettings
+from nbrl.agent.settings import AgentSettings
 from tests.flows.model_server import act, model_server
 
 PAGE = Path("docs/extend.md").resolve()

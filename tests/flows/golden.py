@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from agent.trajectory import from_table
-from infra.storage import Storage
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.storage import Storage
 
 FILE = Path(__file__).with_name("golden.json")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from agent.trajectory import Status, Trajectory
+from nbrl.agent.trajectory import Status, Trajectory
 from tests.flows.model_server import ModelServer, act, model_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ class Refuse:
             raise ModuleNotFoundError("no module named " + name + ": it is not installed without extras")
 sys.meta_path.insert(0, Refuse())
 sys.argv[0] = "nbrl"
-from flows.cli import main
+from nbrl.flows.cli import main
 main()
 """
 ANSWER = act("submit_final_answer(x + 22)")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import infra.engine.server
-from agent.tokens import UNKNOWN
-from agent.trajectory import Status, Trajectory
-from agent.worlds.recipe import TINY_AGENT
-from infra.engine.server import EngineServer
-from infra.engine.settings import EngineSettings, command
+import nbrl.infra.engine.server
+from nbrl.agent.tokens import UNKNOWN
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 from tests.flows.test_agent_cli import run
 
 TINY = Path("infra/policies/tiny").resolve()
@@ -22,7 +22,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Ours never load a tokenizer; this one does, for its chat API."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            infra.engine.server, "command", lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"]
+            nbrl.infra.engine.server,
+            "command",
+            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
         )
         server = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=32768), TINY, tmp_path_factory.mktemp("logs"))
     yield server.url

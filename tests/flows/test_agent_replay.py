@@ -7,8 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from agent.trajectory import Trajectory, to_table
-from infra.storage import Storage, StorageSettings
+from nbrl.agent.trajectory import Trajectory, to_table
+from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.model_server import act, model_server
 from tests.flows.test_agent_cli import run
 

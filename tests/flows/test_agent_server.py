@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.trajectory import Status, Trajectory
+from nbrl.agent.trajectory import Status, Trajectory
 from tests.agent.tool_server import Said, serving
 from tests.flows.model_server import TINY, act, model_server
 from tests.flows.test_agent_cli import run

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.keys import dotted
-from infra.storage import Storage, StorageSettings
-from tasks.config import RunConfig
-from tasks.recipes import load
+from nbrl.flows.keys import dotted
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load
 from tests.flows.test_cli_errors import NBRL
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data import SCHEMA
+from nbrl.tasks.environments.sources import SCHEMA
 from tests.flows.test_cli_errors import nbrl
 
 

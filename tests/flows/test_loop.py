@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.trajectory import from_table
-from infra.storage import Storage, StorageSettings
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.processes import left_over, mark
 

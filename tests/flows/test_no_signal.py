@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.trajectory import from_table
-from infra.storage import Storage, StorageSettings
-from tasks.data import SCHEMA
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments.sources import SCHEMA
 from tests.flows.processes import left_over, mark
 from tests.flows.test_loop import command
 

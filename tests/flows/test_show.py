@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.trajectory import Status, Step, Trajectory, to_table
-from flows.commands import app
-from flows.render import render
-from flows.show import find, listing, overview
-from infra.storage import Storage, StorageSettings
+from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
+from nbrl.flows.commands import app
+from nbrl.flows.render import render
+from nbrl.flows.show import find, listing, overview
+from nbrl.infra.storage import Storage, StorageSettings
 
 EVIL = "\x1b]0;pwned\x07\x1b[2J[red]markup[/red]\x9b"
 

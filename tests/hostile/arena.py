@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sandbox.output import Execution
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.output import Execution
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 from tests.hostile.canaries import Canaries, Process, descendants, host_state, unwell
 from tests.hostile.cells import MIB, PRELUDE, SIBLING, TOOLS
 

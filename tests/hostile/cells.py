@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sandbox.broker import CallHandler
+from nbrl.sandbox.broker import CallHandler
 
 MIB = 1024 * 1024
 

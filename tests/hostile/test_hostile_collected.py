@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sandbox.errors import SandboxError
+from nbrl.sandbox.errors import SandboxError
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(120)

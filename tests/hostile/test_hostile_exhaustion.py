@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.pool import KernelPool
+from nbrl.sandbox.pool import KernelPool
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(120)

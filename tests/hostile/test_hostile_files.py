@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import sandbox
-from infra.engine.server import _mapped
+import nbrl.sandbox
+from nbrl.infra.engine.server import _mapped
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(120)
@@ -72,17 +72,20 @@ def write(path, flags=os.O_WRONLY | os.O_CREAT):
     descriptor = os.open(path, flags)
     os.write(descriptor, b"nbrl-was-here")
 attempt("canary", write, {canary!r})
-for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/opt", "/opt/nbrl/sandbox/inside", "/proc", *filter(None, sys.path)):
+inside = "/opt/nbrl/nbrl/sandbox/inside"
+for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/opt", inside, "/proc", *filter(None, sys.path)):
     attempt(folder, write, folder + "/nbrl-was-here")
 import IPython
-for path in (IPython.__file__, "/opt/nbrl/sandbox/inside/kernel.py", "/etc/passwd", os.path.realpath(sys.executable)):
+for path in (IPython.__file__, "/opt/nbrl/nbrl/sandbox/inside/kernel.py", "/etc/passwd", os.path.realpath(sys.executable)):
     attempt(path, write, path, os.O_WRONLY)
     attempt(path, os.unlink, path)
     attempt(path, os.chmod, path, 0o777)
     attempt(path, os.rename, path, path + "2")
     attempt(path, os.link, path, "/workspace/link")
 """
-    before = {path: path.stat().st_mtime_ns for path in (Path(sandbox.__file__).parent / "inside").iterdir() if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns for path in (Path(nbrl.sandbox.__file__).parent / "inside").iterdir() if path.is_file()
+    }
     victim.refused(code.format(canary=str(arena.canaries.file)))
     assert {path: path.stat().st_mtime_ns for path in before} == before
     for folder in ("/", "/usr", "/etc", "/dev", "/opt", *site.getsitepackages(), *filter(None, sys.path)):

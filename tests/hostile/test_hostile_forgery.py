@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from agent.notepad import State, read_state
-from tasks.reward.score import score
-from tasks.reward.settings import RewardSettings
-from tasks.rollout.wiring import SandboxedKernel
+from nbrl.agent.notepad import State, read_state
+from nbrl.tasks.reward.score import score
+from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.rollout.notebooks import SandboxedKernel
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.cells import TOOLS
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.home import Home
+from nbrl.infra.home import Home
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.doctor import Check, checks
-from infra.engine.settings import EngineSettings
-from infra.home import Home
-from infra.processes import free_port
-from infra.storage import StorageSettings
+from nbrl.infra.doctor import Check, checks
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
+from nbrl.infra.processes import free_port
+from nbrl.infra.storage import StorageSettings
 
 
 def examine(home: Home, storage: str, **engine: object) -> dict[str, Check]:
@@ -46,7 +46,7 @@ def test_taken_port(home: Home, tmp_path: Path) -> None:
 
 
 def test_storage_that_does_not_answer_takes_nobody_with_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.doctor.LIMIT_S", 1.0)
+    monkeypatch.setattr("nbrl.infra.doctor.LIMIT_S", 1.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.engine.client import EngineClient, EngineReply
-from infra.engine.server import EngineServer
-from infra.engine.settings import EngineSettings
-from infra.errors import EngineError, PublishError
+from nbrl.infra.engine.client import EngineClient, EngineReply
+from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import EngineError, PublishError
 
 VOCABULARY = 512
 END = 1

@@ -7,15 +7,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-import infra.engine.server
-from agent.messages import Message, Prompt
-from agent.policies.chat import ChatPolicy, ChatSettings
-from agent.policies.sglang import SglangPolicy, engine_session
-from agent.policy import Generation, Sampling
-from agent.tokens import UNKNOWN, ChatTokenizer
-from agent.worlds.recipe import TINY_AGENT
-from infra.engine.server import EngineServer
-from infra.engine.settings import EngineSettings, command
+import nbrl.infra.engine.server
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.tokens import UNKNOWN, ChatTokenizer
+from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
@@ -31,7 +31,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """Ours never load a tokenizer; this one does, for its chat API."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            infra.engine.server, "command", lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"]
+            nbrl.infra.engine.server,
+            "command",
+            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
         )
         settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
         server = EngineServer.start(settings, TINY, tmp_path_factory.mktemp("logs"))

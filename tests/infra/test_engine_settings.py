@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.engine.settings import EngineSettings, command, environment, vocabulary_size
-from infra.errors import EngineError
+from nbrl.infra.engine.settings import EngineSettings, command, environment, vocabulary_size
+from nbrl.infra.errors import EngineError
 
 
 @pytest.fixture

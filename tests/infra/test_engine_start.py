@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.engine.server import EngineServer, launch, wait
-from infra.engine.settings import EngineSettings
-from infra.errors import EngineError
-from infra.processes import free_port
+from nbrl.infra.engine.server import EngineServer, launch, wait
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import EngineError
+from nbrl.infra.processes import free_port
 
 from .test_processes import until
 
@@ -128,7 +128,7 @@ def mapping(path: bytes) -> Iterator[None]:
 def test_what_killed_engines_left_in_memory_goes_and_that_of_living_ones_stays(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.engine.server.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.server.SHARED_MEMORY", tmp_path)
     left, used = tmp_path / "sglang_loads_left", tmp_path / "sglang_loads_used"
     left.touch()
     # A file's name need not be text, and anybody's may be mapped.
@@ -141,7 +141,7 @@ def test_what_killed_engines_left_in_memory_goes_and_that_of_living_ones_stays(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_shared_memory_of_other_users_is_not_ours_to_remove(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.engine.server.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.server.SHARED_MEMORY", tmp_path)
     theirs = tmp_path / "sglang_loads_theirs"
     theirs.touch()
     os.chown(theirs, 1000, 1000)
@@ -152,8 +152,8 @@ def test_shared_memory_of_other_users_is_not_ours_to_remove(tmp_path: Path, mode
 OWNER = """
 import sys, time
 from pathlib import Path
-from infra.engine.server import launch
-from infra.engine.settings import EngineSettings
+from nbrl.infra.engine.server import launch
+from nbrl.infra.engine.settings import EngineSettings
 launch(EngineSettings.model_validate_json(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
 print("up", flush=True)
 time.sleep(1000)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from infra import prefect_server
-from infra.errors import ServerError
-from infra.home import Home
+from nbrl.infra import prefect_server
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
 
 from .test_processes import until
 
@@ -30,8 +30,8 @@ print(asyncio.run(main())["result"])
 """
 OWNER = """
 import sys, time
-from infra import prefect_server
-from infra.home import Home
+from nbrl.infra import prefect_server
+from nbrl.infra.home import Home
 server = prefect_server.ensure(Home(sys.argv[1]))
 print(server.url, flush=True)
 time.sleep(1000)

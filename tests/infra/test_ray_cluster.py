@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.ray_cluster import RaySettings
+from nbrl.infra.ray_cluster import RaySettings
 
 from .test_processes import until
 
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from infra import ray_cluster
+from nbrl.infra import ray_cluster
 
 ray_cluster.start(ray_cluster.RaySettings(num_cpus=2, object_store_mb=100), Path(sys.argv[1]))
 ray_cluster.start(ray_cluster.RaySettings(num_cpus=2), Path(sys.argv[1]))
@@ -55,7 +55,7 @@ def test_works_and_leaves_nothing(tmp_path: Path, ending: str, processes: Callab
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom infra import ray_cluster\nfrom infra.errors import ServerError\n"
+        "import sys\nfrom pathlib import Path\nfrom infra import ray_cluster\nfrom nbrl.infra.errors import ServerError\n"
         "try:\n ray_cluster.start(ray_cluster.RaySettings(address='127.0.0.1:9'), Path(sys.argv[1]))\n"
         "except ServerError as error:\n print(error)"
     )

@@ -10,16 +10,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.errors import ServerError
-from infra.home import Home
-from infra.processes import Child, free_port
-from infra.shared import Shared
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.processes import Child, free_port
+from nbrl.infra.shared import Shared
 
 from .test_processes import until
 
 USER = """
 import sys, time
-from infra.home import Home
+from nbrl.infra.home import Home
 from tests.infra.test_shared import join
 share = join(Home(sys.argv[1]))
 print(share.url, share.owned, flush=True)
@@ -125,7 +125,7 @@ def test_failed_start_leaves_nothing(home: Home, processes: Callable[[str], list
 
 def test_locks_are_let_go_by_death(home: Home) -> None:
     code = (
-        "import sys, time\nfrom infra.home import Home\n"
+        "import sys, time\nfrom nbrl.infra.home import Home\n"
         "with Home(sys.argv[1]).lock('x'):\n print('locked', flush=True)\n time.sleep(1000)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(home.root)], stdout=subprocess.PIPE)

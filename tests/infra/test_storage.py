@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from infra.blobs import TEMPORARY
-from infra.errors import StorageError
-from infra.processes import Child, free_port, port_in_use
-from infra.storage import Storage, StorageSettings, sha256
+from nbrl.infra.blobs import TEMPORARY
+from nbrl.infra.errors import StorageError
+from nbrl.infra.processes import Child, free_port, port_in_use
+from nbrl.infra.storage import Storage, StorageSettings, sha256
 
 from .test_processes import until
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.errors import ServerError
-from infra.home import Home
-from infra.tracking import Span, Tracking, TrackingSettings, ui
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.tracking import Span, Tracking, TrackingSettings, ui
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox import cgroups
+from nbrl.sandbox import cgroups
 from tests.hostile.canaries import descendants
 
 # A line for each stage: imported, the pool entered, then again and again a kernel handed out, a cell running, a cell done.
 HOLDER = """
 import asyncio, sys
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 async def main():
     settings = SandboxSettings(provisioner=sys.argv[1], warm=int(sys.argv[2]), max_live=4)

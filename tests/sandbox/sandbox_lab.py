@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from sandbox.kernel import SandboxKernel
-from sandbox.output import Execution
-from sandbox.pool import CallHandler, KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.output import Execution
+from nbrl.sandbox.pool import CallHandler, KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 
 class Lab:

@@ -7,11 +7,11 @@ from typing import Any
 
 from sandbox_lab import Lab
 
-from sandbox.broker import Broker, Call
-from sandbox.inside.channel import frame
-from sandbox.kernel import SandboxKernel
-from sandbox.output import Execution
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.broker import Broker, Call
+from nbrl.sandbox.inside.channel import frame
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.output import Execution
+from nbrl.sandbox.settings import SandboxSettings
 
 
 def resident_pages() -> int:

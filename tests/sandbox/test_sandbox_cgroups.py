@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from machines import run_in
 from sandbox_lab import Lab
 
-from sandbox import cgroups
-from sandbox.errors import SandboxUnavailable
-from sandbox.kernel import SandboxKernel
-from sandbox.output import Execution
-from sandbox.pool import KernelPool
-from sandbox.protections import pid_of
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox import cgroups
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.output import Execution
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.protections import pid_of
+from nbrl.sandbox.settings import SandboxSettings
 
 REQUIRED = (*SandboxSettings().require, "cgroups")
 
@@ -125,7 +125,7 @@ def test_kernels_share_the_processors_as_equals() -> None:
 @needs_groups
 def test_where_the_processors_cannot_be_shared_out_all_else_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = cgroups.plan
-    monkeypatch.setattr("sandbox.cgroups.plan", lambda name: plan(name)._replace(cpu=Path("/proc/none", name)))
+    monkeypatch.setattr("nbrl.sandbox.cgroups.plan", lambda name: plan(name)._replace(cpu=Path("/proc/none", name)))
     assert lab.value("print(6 * 7)", require=REQUIRED) == "42\n"
 
 
@@ -198,7 +198,7 @@ LIMITS = {
 
 
 def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.cgroups.plan", lambda name: cgroups.Plan(2, ()))
+    monkeypatch.setattr("nbrl.sandbox.cgroups.plan", lambda name: cgroups.Plan(2, ()))
 
     async def body(kernel: SandboxKernel) -> tuple[Execution, list[str]]:
         return await kernel.execute("2 + 2"), list(kernel._process.lacking)
@@ -214,10 +214,10 @@ def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: p
 def test_a_machine_without_groups(way: str, lab: Lab) -> None:
     script = f"""
 import asyncio
-from sandbox import doctor
-from sandbox.errors import SandboxUnavailable
-from sandbox.pool import one_kernel
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox import doctor
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.pool import one_kernel
+from nbrl.sandbox.settings import SandboxSettings
 settings = SandboxSettings(provisioner={lab.provisioner!r}, warm=0)
 strict = settings.model_copy(update={{"require": (*settings.require, "cgroups")}})
 asyncio.run(one_kernel(settings))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sandbox_lab import Lab
 
-from sandbox.errors import SandboxError
-from sandbox.kernel import SandboxKernel
-from sandbox.workspace import Collected, _plain_parts
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.workspace import Collected, _plain_parts
 
 
 def collected(lab: Lab, cell: str, **fields: Any) -> Collected:

@@ -17,14 +17,16 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from sandbox_lab import Lab
 from zmq.eventloop.zmqstream import ZMQStream
 
-from sandbox.provisioner import BubblewrapProvisioner, ZygoteProvisioner
+from nbrl.sandbox.provisioner import BubblewrapProvisioner, ZygoteProvisioner
 
 
 def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:
     async def run() -> tuple[str, list[str], bool]:
         provisioner = f"nbrl-{lab.provisioner}"
         # Said here too, so that the test does not depend on when the environment was installed.
-        place = "sandbox.provisioner:" + {"zygote": "ZygoteProvisioner", "bubblewrap": "BubblewrapProvisioner"}[lab.provisioner]
+        place = (
+            "nbrl.sandbox.provisioner:" + {"zygote": "ZygoteProvisioner", "bubblewrap": "BubblewrapProvisioner"}[lab.provisioner]
+        )
         entry = EntryPoint(provisioner, place, "jupyter_client.kernel_provisioners")
         KernelProvisionerFactory.instance().provisioners[provisioner] = entry
         manager = AsyncKernelManager(kernel_name="")

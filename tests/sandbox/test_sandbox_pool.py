@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 from sandbox_lab import Lab
 
-from sandbox import doctor
-from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox import doctor
+from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 
 def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from sandbox_lab import Lab
 
-from sandbox.errors import SandboxError
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 
 _DRAWN = """
 import ssl, tempfile, random, numpy

@@ -13,10 +13,10 @@ from machines import run_in
 from pydantic import ValidationError
 from sandbox_lab import Lab
 
-from sandbox import doctor, protections
-from sandbox.errors import SandboxError, SandboxUnavailable
-from sandbox.kernel import SandboxKernel
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox import doctor, protections
+from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.settings import SandboxSettings
 
 WITHOUT_SECCOMP = tuple(SandboxSettings.INDISPENSABLE)
 MASK = 'print([line.split()[1] for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:"))])'
@@ -62,7 +62,7 @@ def test_where_there_is_a_filter_it_is_used_though_not_required(lab: Lab) -> Non
 
 def test_a_newborn_that_is_found_unprotected_is_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if the filter got lost on its way.
-    monkeypatch.setattr("sandbox.confined._filter", lambda settings: b"")
+    monkeypatch.setattr("nbrl.sandbox.confined._filter", lambda settings: b"")
     killed: list[int] = []
     send = signal.pidfd_send_signal
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda pidfd, number: (killed.append(number), send(pidfd, number)))
@@ -123,9 +123,9 @@ def test_a_process_that_ended_is_never_found_well() -> None:
 def test_descriptors_are_raised_to_what_the_pool_needs_or_refused(lab: Lab) -> None:
     script = f"""
 import asyncio, resource
-from sandbox.errors import SandboxError
-from sandbox.pool import one_kernel
-from sandbox.settings import SandboxSettings
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.pool import one_kernel
+from nbrl.sandbox.settings import SandboxSettings
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 settings = SandboxSettings(provisioner={lab.provisioner!r}, warm=0, max_live=4)
 asyncio.run(one_kernel(settings))

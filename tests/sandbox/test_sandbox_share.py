@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox import untrusted
-from sandbox.broker import Broker
-from sandbox.inside.channel import LENGTH
-from sandbox.settings import SandboxSettings
-from sandbox.share import Share
+from nbrl.sandbox import untrusted
+from nbrl.sandbox.broker import Broker
+from nbrl.sandbox.inside.channel import LENGTH
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.share import Share
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("[]{}\\\"',é\ud800", max_size=8),
@@ -75,7 +75,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("sandbox.share.time", made)
+    monkeypatch.setattr("nbrl.sandbox.share.time", made)
     return made
 
 

@@ -102,7 +102,7 @@ for folder in os.listdir("/"):
 def test_nothing_but_the_workspace_can_be_written(lab: Lab) -> None:
     code = """
 import os, sys
-for folder in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/opt/nbrl/sandbox/inside", *sys.path):
+for folder in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/opt/nbrl/nbrl/sandbox/inside", *sys.path):
     try:
         with open(os.path.join(folder or ".", "canary"), "w"):
             print("wrote", folder)

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tasks.advantage.dr_grpo import dr_grpo
-from tasks.advantage.gae import gae, token_gae
-from tasks.advantage.grpo import grpo
-from tasks.advantage.node import advantage_table, nothing_to_gain, reward_table
-from tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
-from tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
-from tasks.advantage.rloo import rloo
-from tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.dr_grpo import dr_grpo
+from nbrl.tasks.advantage.gae import gae, token_gae
+from nbrl.tasks.advantage.grpo import grpo
+from nbrl.tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
+from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
+from nbrl.tasks.advantage.rloo import rloo
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.nodes.advantage import advantage_table, nothing_to_gain, reward_table
 
 ROWS = [
     {"trajectory": "x", "group": "a", "step_rewards": [0.1, 0.9]},

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import check
-from tasks.data import SCHEMA
-from tasks.data_review import review
-from tasks.errors import ConfigError
-from tasks.recipes import load
+from nbrl.tasks.environments.sources import SCHEMA
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.data_review import review
+from nbrl.tasks.runs.recipes import load
 
 
 def write(path: Path, answers: list[list[str]], first: int = 0) -> Path:

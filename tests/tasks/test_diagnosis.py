@@ -3,12 +3,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from agent.trajectory import SCHEMA as TRAJECTORIES
-from infra.storage import Storage, StorageSettings
-from tasks.diagnosis import diagnose
-from tasks.history import Record
-from tasks.reward.score import SCHEMA as REWARDS
-from tasks.scope import Artifact
+from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.nodes.diagnosis import diagnose
+from nbrl.tasks.reward.score import SCHEMA as REWARDS
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.scope import Artifact
 
 STEP = {"kind": "cell", "think": "", "code": ""}
 FOLDER = "runs/a/iterations/000000/round-0"

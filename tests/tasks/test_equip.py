@@ -9,19 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.kernel import CellResult
-from agent.prelude import prelude
-from agent.tools.documents import Documents
-from agent.tools.library import Library
-from agent.tools.settings import ToolSettings
-from agent.trajectory import ToolCall
-from sandbox.pool import KernelPool
-from sandbox.program import confined_program
-from sandbox.settings import SandboxSettings
-from tasks.config import RunConfig, check
-from tasks.data import SCHEMA
-from tasks.errors import ConfigError
-from tasks.rollout.wiring import SandboxedKernel, equip, parser
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.prelude import prelude
+from nbrl.agent.tools.documents import Documents
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.settings import ToolSettings
+from nbrl.agent.trajectory import ToolCall
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.program import confined_program
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.environments.sources import SCHEMA
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
+from nbrl.tasks.runs.config import RunConfig, check
 
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 

@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from infra.storage import Storage, StorageSettings
-from tasks.history import Record, made_updates, newest_record, record_path, skipped_in_row
-from tasks.run import Run
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.history import Record, made_updates, newest_record, record_path, skipped_in_row
+from nbrl.tasks.runs.run import Run
 
 RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.memory import available_mb
-from infra.processes import free_port
-from tasks import preflight as module
-from tasks.errors import ConfigError
-from tasks.policy import PolicySettings, fetch
-from tasks.preflight import preflight, rehearse
-from tasks.recipes import load
+from nbrl.infra.memory import available_mb
+from nbrl.infra.processes import free_port
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.model_folder.source import PolicySettings, fetch
+from nbrl.tasks.runs import preflight as module
+from nbrl.tasks.runs.preflight import preflight, rehearse
+from nbrl.tasks.runs.recipes import load
 
 
 @pytest.fixture

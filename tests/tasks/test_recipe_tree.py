@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.config import check
-from tasks.errors import ConfigError
-from tasks.recipes import FOLDER, load
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.recipes import FOLDER, load
 
 TINY = (FOLDER / "../policies/tiny").resolve()
 

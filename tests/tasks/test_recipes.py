@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks.config import check
-from tasks.errors import ConfigError
-from tasks.plan import plan
-from tasks.recipes import load, names
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.plan import plan
+from nbrl.tasks.runs.recipes import load, names
 
 
 def refuse(overrides: list[str], *words: str) -> None:

@@ -1,10 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.reward.length import length_of
-from tasks.reward.qa import exact_match, f1, normalise
-from tasks.reward.score import execution_of, format_of, score
-from tasks.reward.settings import QaWeights, RewardSettings
+from nbrl.tasks.reward.length import length_of
+from nbrl.tasks.reward.qa import exact_match, f1, normalise
+from nbrl.tasks.reward.score import execution_of, format_of, score
+from nbrl.tasks.reward.settings import QaWeights, RewardSettings
 
 NOTHING = {"f1": 0, "exact": 0, "answered": 0}
 

@@ -2,8 +2,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sample import visit_order, with_groups
-from tasks.scope import derive_seed
+from nbrl.tasks.nodes.sample import visit_order, with_groups
+from nbrl.tasks.seeds import derive_seed
 
 
 @given(seed=st.integers(0, 99), size=st.integers(1, 40), chunks=st.lists(st.integers(1, 30), min_size=1, max_size=8))

@@ -1,8 +1,8 @@
 import pyarrow as pa
 
-from tasks.select.judge import judge, judge_table, no_signal
-from tasks.select.node import by_group
-from tasks.select.settings import SelectSettings
+from nbrl.tasks.nodes.select import by_group
+from nbrl.tasks.selection.judge import judge, judge_table, no_signal
+from nbrl.tasks.selection.settings import SelectSettings
 
 ALWAYS, NEVER = SelectSettings(drop_rate=1.0), SelectSettings(drop_rate=0.0)
 OK = ["answered"] * 2

@@ -8,16 +8,16 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agent.tokens import ChatTokenizer
-from agent.tools.search import SearchTool
-from agent.worlds.demonstrations import record
-from agent.worlds.names import all_names
-from agent.worlds.recipe import TINY_AGENT
-from agent.worlds.world import World
-from tasks.errors import ConfigError
-from tasks.warmstart.demonstrations import examples
-from tasks.warmstart.run import warmstart
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.search import SearchTool
+from nbrl.tasks.environments.world.names import all_names
+from nbrl.tasks.environments.world.world import World
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.warmstart.demonstrations import examples
+from nbrl.tasks.warmstart.demonstrators import record
+from nbrl.tasks.warmstart.run import warmstart
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 SHORT = WarmstartSettings(demonstrations=60, steps=12, batch=16, log_every=4)

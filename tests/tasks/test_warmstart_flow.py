@@ -5,9 +5,9 @@ from pathlib import Path
 
 from prefect.testing.utilities import prefect_test_harness
 
-from agent.tokens import ChatTokenizer
-from flows.warmstart import run
-from tasks.warmstart.settings import WarmstartSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.flows.warmstart import run
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 
 def test_the_flow_makes_a_policy(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from agent.kernel import CellResult
-from agent.notepad import State, read_state
-from agent.prelude import prelude
-from agent.tools.base import Tool, Toolbox
-from agent.tools.search import SearchTool
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
-from tasks.rollout.wiring import SandboxedKernel, handlers
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.notepad import State, read_state
+from nbrl.agent.prelude import prelude
+from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.tools.search import SearchTool
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers
 
 TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
 

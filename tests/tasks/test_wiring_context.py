@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from agent.episode import Episode
-from agent.prelude import prelude
-from agent.settings import AgentSettings
-from agent.tools.base import Toolbox
-from agent.trajectory import Status, Trajectory, from_table, to_table
-from sandbox.pool import KernelPool
-from sandbox.settings import SandboxSettings
-from tasks.rollout.wiring import SandboxedKernel
+from nbrl.agent.episode import Episode
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.rollout.notebooks import SandboxedKernel
 from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, settings
 
 UNCHECKED = "import json\nget_ipython().kernel.session.pack = lambda message: json.dumps(message, default=str).encode()\n"

@@ -1,0 +1,192 @@
+"""A generated world: towns, the people who serve them, their places and their animals; and questions about them.
+
+Four abilities in rotation, so that any run of four questions is even. A world is a function of (seed, split, n); names of the two
+splits are disjoint by construction (see `names`), and who is whose is drawn from the seed, so nothing can be known by heart.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.tasks.environments.world.names import Split, all_names
+
+Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad"]
+ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")
+OFFICES = ("mayor", "baker", "teacher", "rival")
+PLACES = ("village", "river", "lake", "bridge")
+ANIMALS = ("goats", "sheep", "hens", "bees")
+Key = TypeVar("Key")
+OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
+
+
+class Question(BaseModel):
+    """One prompt of a data set and its accepted answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    question: str
+    answers: list[str]
+    ability: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with everything its author knows.
+
+    `queries[i]` finds `findings[i]` in the corpus; `wrong_query` finds a true fact that does not help, `wrong_finding`.
+    `expression` is Python that computes the answer where one is needed. `subject` is the first name or number of the question.
+    """
+
+    question: Question
+    ability: Ability
+    subject: str
+    queries: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    wrong_query: str = ""
+    wrong_finding: str = ""
+    expression: str = ""
+
+
+@dataclass(frozen=True)
+class World:
+    """Problems, and the corpus that answers them in an order that says nothing."""
+
+    problems: list[Problem]
+    corpus: list[str]
+
+    @property
+    def questions(self) -> list[Question]:
+        return [problem.question for problem in self.problems]
+
+    @classmethod
+    def generate(cls, seed: int, split: Split, n: int) -> "World":
+        """n different questions; the same arguments give the same world. Raises ValueError when n is more than there are."""
+        rng = random.Random(f"world {split} {seed}")
+        author = _Author(rng, split, f"world-{split}-{seed}")
+        problems = [author.write(index, ABILITIES[index % len(ABILITIES)]) for index in range(n)]
+        return cls(problems, author.corpus())
+
+
+def _next(left: list[Key]) -> Key:
+    if not left:
+        raise ValueError("the world has no more questions of this kind; generate fewer questions")
+    return left.pop()
+
+
+class _Author:
+    """Draws the facts, then writes questions, none twice.
+
+    A name is a town, a person or a thing, and only towns have offices and only people have places: a query of a relation and
+    a name therefore fits exactly one fact best.
+    """
+
+    def __init__(self, rng: random.Random, split: Split, source: str) -> None:
+        self._rng, self._source = rng, source
+        names = all_names(split)
+        rng.shuffle(names)
+        third = len(names) // 3
+        towns, self._people, things = names[:third], names[third : 2 * third], names[2 * third :]
+        self._owners: dict[tuple[str, str], str] = {
+            (relation, subject): value
+            for relations, subjects, values in ((OFFICES, towns, self._people), (PLACES, self._people, things))
+            for subject in subjects
+            for relation, value in zip(relations, rng.sample(values, len(relations)), strict=True)
+        }
+        self._counts = {(animal, person): rng.randint(11, 99) for person in self._people for animal in ANIMALS}
+        self._one_hop = list(self._owners)
+        self._two_hop = [(outer, inner, town) for town in towns for inner in OFFICES for outer in PLACES]
+        rng.shuffle(self._one_hop)
+        rng.shuffle(self._two_hop)
+        self._asked: set[str] = set()
+
+    def corpus(self) -> list[str]:
+        facts = [f"The {relation} of {subject} is {value}." for (relation, subject), value in self._owners.items()]
+        facts += [f"{person} keeps {count} {animal}." for (animal, person), count in self._counts.items()]
+        self._rng.shuffle(facts)
+        return facts
+
+    def write(self, index: int, ability: Ability) -> Problem:
+        match ability:
+            case "arithmetic":
+                return self._arithmetic(index)
+            case "one_hop":
+                return self._look_up(index, _next(self._one_hop))
+            case "two_hop":
+                return self._look_up_twice(index, _next(self._two_hop))
+            case "notepad":
+                return self._keep_and_add(index)
+
+    def _question(self, index: int, ability: Ability, text: str, answer: str) -> Question:
+        return Question(id=f"{self._source}-{index:06d}", question=text, answers=[answer], ability=ability, source=self._source)
+
+    def _other(self, options: Sequence[str], but: str) -> str:
+        return self._rng.choice([option for option in options if option != but])
+
+    def _arithmetic(self, index: int) -> Problem:
+        while True:
+            numbers = [str(self._rng.randint(11, 99)) for _ in range(3)]
+            words = self._rng.choices(list(OPERATORS), k=2)
+            text = f"How much is {numbers[0]} {words[0]} {numbers[1]} {words[1]} {numbers[2]}?"
+            expression = f"{numbers[0]}{OPERATORS[words[0]]}{numbers[1]}{OPERATORS[words[1]]}{numbers[2]}"
+            # Built right here from integers and three operators.
+            answer = str(eval(expression))
+            if text not in self._asked and answer not in numbers:
+                break
+        self._asked.add(text)
+        return Problem(self._question(index, "arithmetic", text, answer), "arithmetic", numbers[0], expression=expression)
+
+    def _look_up(self, index: int, key: tuple[str, str]) -> Problem:
+        relation, subject = key
+        value = self._owners[key]
+        wrong = self._other(OFFICES if relation in OFFICES else PLACES, relation)
+        text = f"{'Who' if relation in OFFICES else 'What'} is the {relation} of {subject}?"
+        return Problem(
+            self._question(index, "one_hop", text, value),
+            "one_hop",
+            subject,
+            queries=(f"{relation} of {subject}",),
+            findings=(value,),
+            wrong_query=f"{wrong} of {subject}",
+            wrong_finding=self._owners[wrong, subject],
+        )
+
+    def _look_up_twice(self, index: int, key: tuple[str, str, str]) -> Problem:
+        outer, inner, town = key
+        person = self._owners[inner, town]
+        value = self._owners[outer, person]
+        wrong = self._other(OFFICES, inner)
+        return Problem(
+            self._question(index, "two_hop", f"What is the {outer} of the {inner} of {town}?", value),
+            "two_hop",
+            town,
+            queries=(f"{inner} of {town}", f"{outer} of {person}"),
+            findings=(person, value),
+            wrong_query=f"{wrong} of {town}",
+            wrong_finding=self._owners[wrong, town],
+        )
+
+    def _keep_and_add(self, index: int) -> Problem:
+        while True:
+            animal = self._rng.choice(ANIMALS)
+            owners = self._rng.sample(self._people, 2)
+            text = f"How many {animal} do {owners[0]} and {owners[1]} keep?"
+            if text not in self._asked:
+                break
+        self._asked.add(text)
+        counts = [self._counts[animal, owner] for owner in owners]
+        wrong = self._other(ANIMALS, animal)
+        return Problem(
+            self._question(index, "notepad", text, str(sum(counts))),
+            "notepad",
+            owners[0],
+            queries=tuple(f"{animal} of {owner}" for owner in owners),
+            findings=tuple(str(count) for count in counts),
+            wrong_query=f"{wrong} of {owners[0]}",
+            wrong_finding=str(self._counts[wrong, owners[0]]),
+            expression="+".join(str(count) for count in counts),
+        )

@@ -1,0 +1,111 @@
+"""From an order's two tables to a forest, and from a packed tree to tensors."""
+
+# ruff: noqa: N815 - suffixes of tensor names are shapes
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
+from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an order trains on, the same on every rank: examples with those of a group next to each other, merged into a forest.
+
+    `groups` and `steps` go by example; `steps` has the number that the table gives for each step, an advantage or a reward.
+    `canary_token_ids` is the path of the first sampled action, in the order of the table.
+    """
+
+    forest: Forest
+    examples: int
+    groups: list[str]
+    steps: list[Mapping[int, float]]
+    canary_token_ids: list[int]
+
+
+def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
+    """Raises UpdateError when the tables do not fit together or hold nothing to train on. `schema` is that of `advantages`."""
+    wanted = _read_steps(advantages, schema)
+    rows = pq.read_table(trajectories, columns=["id", "group", "nodes"]).to_pylist()
+    found = {row["id"] for row in rows}
+    if missing := sorted(set(wanted) - found):
+        raise UpdateError(f"{len(missing)} trajectories have advantages but are not in {trajectories}, first {missing[0]}")
+    if len(found) != len(rows):
+        raise UpdateError(f"{trajectories} holds a trajectory twice")
+    rows = [row for row in rows if row["id"] in wanted]
+    examples = [Example(row["id"], [Node.model_validate(node) for node in row["nodes"]], wanted[row["id"]]) for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: rows[index]["group"])
+    forest = Forest([examples[index] for index in order])
+    if not forest.targets:
+        raise UpdateError("the batch is empty: no sampled token has an advantage")
+    canary = next(path for path in (_first_sampled_path(example.nodes) for example in examples) if path)
+    groups, steps = [rows[index]["group"] for index in order], [examples[index].advantages for index in order]
+    return Batch(forest, len(examples), groups, steps, canary[:canary_tokens])
+
+
+def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
+    """Advantages or rewards by trajectory and step."""
+    table = pq.read_table(path)
+    if not table.schema.equals(schema):
+        raise UpdateError(f"{path} has columns {table.schema.names}, not {schema.names} of their types")
+    name = schema.names[-1]
+    wanted: dict[str, dict[int, float]] = {}
+    for row in table.to_pylist():
+        steps = wanted.setdefault(row["trajectory"], {})
+        if row["step"] is None:  # a trajectory without a step
+            continue
+        if row[name] is None:
+            raise UpdateError(f"step {row['step']} of trajectory {row['trajectory']} has no {name}")
+        if row["step"] in steps:
+            raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
+        steps[row["step"]] = row[name]
+    return wanted
+
+
+def _first_sampled_path(nodes: Sequence[Node]) -> list[int]:
+    """Ids from the root to the end of the first sampled node that has any; none when no node has."""
+    index = next((i for i, node in enumerate(nodes) if node.kind == "sampled" and node.token_ids), ROOT)
+    ids: list[int] = []
+    while index != ROOT:
+        ids[:0] = nodes[index].token_ids
+        index = nodes[index].parent
+    return ids
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A packed tree on a device: T tokens to forward and N targets."""
+
+    input_ids_T: Tensor
+    positions_T: Tensor
+    tree: TreeMask
+    predictor_N: Tensor
+    target_N: Tensor
+    index_N: Tensor
+    engine_logprob_N: Tensor
+    advantage_N: Tensor
+
+
+def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
+    """A tree without a token becomes one token without a target, so that a rank with nothing to do keeps in step."""
+    if not len(tree.input_ids_T):
+        tree = chain([0])
+    return MicroBatch(
+        input_ids_T=torch.from_numpy(tree.input_ids_T).to(device),
+        positions_T=torch.from_numpy(tree.positions_T).to(device),
+        tree=tree_mask(tree.end_T, device),
+        predictor_N=torch.from_numpy(tree.predictor_N).to(device),
+        target_N=torch.from_numpy(tree.target_N).to(device),
+        index_N=torch.from_numpy(tree.index_N).to(device),
+        engine_logprob_N=torch.from_numpy(tree.engine_logprob_N).to(device),
+        advantage_N=torch.from_numpy(tree.advantage_N).to(device),
+    )

@@ -1,0 +1,115 @@
+"""Sampled actions dealt to ranks and micro-batches."""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from nbrl.agent.trajectory import ROOT
+from nbrl.tasks.learner.batch.cost import Cost
+from nbrl.tasks.learner.batch.tree import Forest
+
+Stretch = tuple[int, int]  # from, and to before, of a row
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The numbers of actions by rank and micro-batch, as many micro-batches for every rank, and the dearest rank's cost over the
+    mean.
+    """
+
+    hands: list[list[list[int]]]
+    imbalance: float
+
+
+def deal(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost) -> Deal:
+    """Every action is in one micro-batch, with its whole root path; so a cut repeats what the paths on its two sides share.
+
+    The actions stand in a row in depth-first order, where neighbours share most. The row is cut into one stretch a rank, the
+    dearest as cheap as can be. Each stretch is cut into micro-batches of at most `budget` tokens, those cuts that repeat least
+    and, of these, the fewest; an action whose path alone is longer has a micro-batch of its own. Actions at one place stay
+    together. A rank with fewer micro-batches gets empty ones at the end; its dearest come first, so that ranks keep step.
+    """
+    row = _Row(forest, actions, cost)
+    stretches = [sorted(row.micro_batches(stretch, budget), key=row.cost, reverse=True) for stretch in row.shares(ranks)]
+    most = max(len(each) for each in stretches)
+    hands = [[row.actions(each) for each in mine] + [[] for _ in range(most - len(mine))] for mine in stretches]
+    costs = [sum(row.cost(each) for each in mine) for mine in stretches]
+    return Deal(hands, max(costs) * ranks / max(1, sum(costs)))
+
+
+class _Row:
+    """The n places that hold actions, in depth-first order. A stretch of it needs the union of its places' root paths."""
+
+    def __init__(self, forest: Forest, actions: Sequence[int], cost: Cost) -> None:
+        self._held: dict[int, list[int]] = {}
+        for action in actions:
+            self._held.setdefault(forest.actions[action].place, []).append(action)
+        order, span = forest.depth_first(actions)
+        self._places = [node for node in order if node in self._held]
+        before, shared = ROOT, []
+        for place in self._places:
+            node = place
+            while node != ROOT and not (before != ROOT and span[node][0] <= span[before][0] < span[node][1]):
+                node = forest.parent[node]
+            shared.append(0 if node == ROOT else forest.depth[node])
+            before = place
+        self._shared = shared  # tokens of the root path that a place has in common with the place before it
+        self._again = [cost.path(tokens) for tokens in shared]
+        depths = [forest.depth[place] for place in self._places]
+        targets = [cost.target * sum(len(forest.actions[each].logprobs) for each in self._held[p]) for p in self._places]
+        new = [depth - tokens for depth, tokens in zip(depths, shared, strict=True)]
+        costs = [cost.path(d) - again + t for d, again, t in zip(depths, self._again, targets, strict=True)]
+        self._tokens, self._costs = ([0, *accumulate(each)] for each in (new, costs))  # of the row up to each place
+
+    def actions(self, stretch: Stretch) -> list[int]:
+        return sorted(action for place in self._places[slice(*stretch)] for action in self._held[place])
+
+    def cost(self, stretch: Stretch) -> int:
+        first, last = stretch
+        return self._costs[last] - self._costs[first] + (self._again[first] if first < last else 0)
+
+    def shares(self, ranks: int) -> list[Stretch]:
+        """One stretch a rank, empty at the end of the row, such that the largest cost is the least there can be."""
+        least, enough = 0, self._costs[-1]
+        while least < enough:
+            middle = (least + enough) // 2
+            least, enough = (least, middle) if len(self._filled(middle)) <= ranks else (middle + 1, enough)
+        filled, size = self._filled(enough), len(self._places)
+        return filled + [(size, size)] * (ranks - len(filled))
+
+    def _filled(self, most: int) -> list[Stretch]:
+        """Stretches that each cost as much as they may, but for single places that cost more."""
+        filled, first = [], 0
+        while first < len(self._places):
+            last = bisect_right(self._costs, most + self._costs[first] - self._again[first]) - 1
+            filled.append((first, max(first + 1, last)))
+            first = filled[-1][1]
+        return filled
+
+    def micro_batches(self, stretch: Stretch, budget: int) -> list[Stretch]:
+        """For each place in turn the best way to end a micro-batch before it, from the best ways to begin that one."""
+        begin, end = stretch
+        best = [(0, 0)]  # what is repeated and how many micro-batches, up to each place
+        back: list[int] = []
+        starts: deque[tuple[tuple[int, int], int]] = deque()  # those in reach of the budget, each better than those before it
+        for last in range(begin + 1, end + 1):
+            first = last - 1
+            repeated, count = best[-1]
+            way = (repeated + (self._again[first] if first > begin else 0), count + 1)
+            while starts and starts[-1][0] >= way:
+                starts.pop()
+            starts.append((way, first))
+            while len(starts) > 1 and self._size(starts[0][1], last) > budget:
+                starts.popleft()
+            best.append(starts[0][0])
+            back.append(starts[0][1])
+        found = []
+        while end > begin:
+            found.append((back[end - begin - 1], end))
+            end = found[-1][0]
+        return found[::-1]
+
+    def _size(self, first: int, last: int) -> int:
+        return self._tokens[last] - self._tokens[first] + self._shared[first]

@@ -1,0 +1,27 @@
+"""From an order to its batch, or the reason why there is none."""
+
+from transformers import PretrainedConfig
+
+from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.batch.batch import Batch, read_batch
+from nbrl.tasks.learner.orders import CANARY_TOKENS, UpdateOrder
+from nbrl.tasks.learner.settings import UpdateSettings
+
+
+def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
+    """Raises UpdateError when the order does not fit the settings or the model, or holds nothing to train on."""
+    if order.estimate is None and (settings.critic or settings.kl_in_reward):
+        raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
+    if order.estimate and order.estimate.with_critic != (settings.critic is not None):
+        raise UpdateError(f"advantage.estimator {order.estimate.estimator} and update.critic do not fit together")
+    schema = REWARDS_SCHEMA if order.estimate else ADVANTAGES_SCHEMA
+    batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS, schema)
+    deepest = max(batch.forest.depth)
+    if deepest > model.max_position_embeddings:
+        raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
+    canary = order.canary_token_ids or [0]
+    for odd in (min(*map(min, batch.forest.ids), *canary), max(*map(max, batch.forest.ids), *canary)):
+        if not 0 <= odd < model.vocab_size:
+            raise UpdateError(f"token id {odd} is outside the model's vocabulary of {model.vocab_size}")
+    return batch

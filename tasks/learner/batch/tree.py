@@ -1,0 +1,215 @@
+"""Message trees of many trajectories merged into one forest, laid out flat so that a token with one root path is forwarded once.
+
+Tokens stand in depth-first order. Token i may attend to token j iff j is on i's root path or i itself, which in this order is
+`j <= i < end[j]`, where `end[j]` is one past the last token that hangs below j.
+"""
+
+# ruff: noqa: N815 - suffixes of tensor names are shapes
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.arrays import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Example:
+    """What to train on of one trajectory: its nodes and the advantage of every sampled step."""
+
+    trajectory: str
+    nodes: Sequence[Node]
+    advantages: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class PackedTree:
+    """T tokens in depth-first order, and N targets: the sampled tokens. `index_N` is their numbers in the whole forest.
+
+    A position is a token's depth along its root path, so each branch counts on from where it leaves the trunk. A target's
+    predictor is the index of the token before it on its root path; the first tokens of several branches may share one.
+    """
+
+    input_ids_T: Ints
+    positions_T: Ints
+    end_T: Ints
+    predictor_N: Ints
+    target_N: Ints
+    index_N: Ints
+    engine_logprob_N: Floats
+    advantage_N: Floats
+
+
+@dataclass(frozen=True)
+class Action:
+    """All tokens sampled in one step of an example: the merged node that holds their ids, and the number of the first of them
+    among the targets of the whole forest. Examples that sampled the same have actions of their own at one place.
+    """
+
+    example: int
+    step: int
+    place: int
+    first: int
+    logprobs: list[float]
+    advantage: float
+
+
+class Forest:
+    """The nodes that lead to a sampled token, of all examples, each distinct (root path, ids) once; parents before children.
+
+    Nodes that lead to no sampled token carry no gradient and are left out, and so are nodes without ids.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        """Raises UpdateError when an example's advantages are not those of its sampled steps, when log-probs do not match ids or
+        are not finite, or when a sampled token has nothing before it to be predicted from.
+        """
+        self.ids: list[tuple[int, ...]] = []
+        self.parent: list[int] = []
+        self.depth: list[int] = []  # tokens on the root path, the node's own included
+        self.actions: list[Action] = []  # in the order that numbers the targets
+        self.targets = 0
+        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
+        for number, example in enumerate(examples):
+            try:
+                self._add(number, example)
+            except UpdateError as error:
+                raise UpdateError(f"trajectory {example.trajectory}: {error}") from error
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(ids) for ids in self.ids)
+
+    def of(self, examples: Sequence[int]) -> list[int]:
+        """The numbers of the examples' actions."""
+        wanted = set(examples)
+        return [number for number, action in enumerate(self.actions) if action.example in wanted]
+
+    def depth_first(self, actions: Iterable[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """The nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
+
+        The child with the longest path below it comes first, so that long paths lie in one piece.
+        """
+        needed: set[int] = set()
+        for action in actions:
+            node = self.actions[action].place
+            while node != ROOT and node not in needed:
+                needed.add(node)
+                node = self.parent[node]
+        nodes = sorted(needed)
+        reach: dict[int, int] = {}
+        children: dict[int, list[int]] = {node: [] for node in (ROOT, *nodes)}
+        for node in reversed(nodes):
+            reach[node] = len(self.ids[node]) + max((reach[child] for child in children[node]), default=0)
+            children[self.parent[node]].append(node)
+        order: list[int] = []
+        stack = sorted(children[ROOT], key=lambda node: (reach[node], -node))
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(sorted(children[node], key=lambda child: (reach[child], -child)))
+        span: dict[int, tuple[int, int]] = {}
+        total = 0
+        for node in order:
+            span[node] = (total, total + len(self.ids[node]))
+            total = span[node][1]
+        for node in reversed(order):
+            span[node] = (span[node][0], max([span[node][1], *(span[child][1] for child in children[node])]))
+        return order, span
+
+    def pack(self, actions: Sequence[int] | None = None) -> PackedTree:
+        """Lay out the tree of some of the actions, by default of all. Its targets are those of the actions, in their order."""
+        wanted = range(len(self.actions)) if actions is None else actions
+        order, span = self.depth_first(wanted)
+        size = sum(len(self.ids[node]) for node in order)
+        ids, positions, end = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        for node in order:
+            start, stop = span[node]
+            here = slice(start, start + len(self.ids[node]))
+            ids[here] = self.ids[node]
+            positions[here] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
+            end[here] = stop
+        chosen = [self.actions[action] for action in wanted]
+        counts = [len(action.logprobs) for action in chosen]
+        none = np.zeros(0, dtype=np.int64)
+        return PackedTree(
+            input_ids_T=ids,
+            positions_T=positions,
+            end_T=end,
+            predictor_N=np.concatenate([none, *(self._predictors(action.place, span) for action in chosen)]),
+            target_N=np.array([token for action in chosen for token in self.ids[action.place]], dtype=np.int64),
+            index_N=np.concatenate([none, *(action.first + np.arange(len(action.logprobs)) for action in chosen)]),
+            engine_logprob_N=np.array([value for action in chosen for value in action.logprobs], dtype=np.float64),
+            advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
+        )
+
+    def _add(self, number: int, example: Example) -> None:
+        nodes = example.nodes
+        _check(example)
+        kept = [node.kind == "sampled" and bool(node.token_ids) for node in nodes]
+        for index in reversed(range(len(nodes))):
+            if kept[index] and nodes[index].parent != ROOT:
+                kept[nodes[index].parent] = True
+        place: dict[int, int] = {ROOT: ROOT}
+        for index in (index for index, keep in enumerate(kept) if keep):
+            node = nodes[index]
+            above = place[node.parent]
+            place[index] = self._merge(above, tuple(node.token_ids)) if node.token_ids else above
+            if node.kind == "sampled" and node.token_ids:
+                if above == ROOT:
+                    raise UpdateError(f"sampled node {index} has no token before it")
+                advantage = example.advantages[node.step]
+                self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs, advantage))
+                self.targets += len(node.logprobs)
+
+    def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
+        known = self._known.setdefault((parent, ids), len(self.ids))
+        if known == len(self.ids):
+            self.ids.append(ids)
+            self.parent.append(parent)
+            self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
+        return known
+
+    def _predictors(self, node: int, span: Mapping[int, tuple[int, int]]) -> Ints:
+        """For each token of a merged node, the index of the token before it on its root path."""
+        start, parent = span[node][0], self.parent[node]
+        before = span[parent][0] + len(self.ids[parent]) - 1
+        return np.concatenate([[before], np.arange(start, start + len(self.ids[node]) - 1)])
+
+
+def chain(ids: Sequence[int]) -> PackedTree:
+    """One plain sequence as a tree; every token but the first is a target, with no advantage."""
+    count = len(ids)
+    tokens = np.array(ids, dtype=np.int64)
+    return PackedTree(
+        input_ids_T=tokens,
+        positions_T=np.arange(count),
+        end_T=np.full(count, count),
+        predictor_N=np.arange(count - 1),
+        target_N=tokens[1:],
+        index_N=np.arange(count - 1),
+        engine_logprob_N=np.zeros(count - 1),
+        advantage_N=np.zeros(count - 1),
+    )
+
+
+def _check(example: Example) -> None:
+    sampled = set()
+    for index, node in enumerate(example.nodes):
+        if not ROOT <= node.parent < index:
+            raise UpdateError(f"node {index} stands before its parent {node.parent}")
+        if node.kind != "sampled":
+            continue
+        sampled.add(node.step)
+        if len(node.logprobs) != len(node.token_ids):
+            raise UpdateError(f"sampled node {index} has {len(node.token_ids)} ids but {len(node.logprobs)} log-probs")
+        if not all(map(isfinite, node.logprobs)):
+            raise UpdateError(f"sampled node {index} has a log-prob that is no finite number; look at the engine that sampled it")
+    if sampled != set(example.advantages):
+        raise UpdateError(
+            f"steps {sorted(sampled)} were sampled, but there are advantages for steps {sorted(example.advantages)}"
+        )

@@ -1,0 +1,121 @@
+"""The sharded state of a model with its optimiser, on disk: weights, moments, optimiser steps and every rank's generators.
+
+It is saved in shards and loaded by any number of ranks.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from nbrl.tasks.errors import UpdateError
+
+WITHOUT_FROZEN = StateDictOptions(strict=False)
+
+
+class Writing:
+    """A state that is being written in the background, from a copy: the model may change meanwhile."""
+
+    def __init__(self, folder: Path, future: Future[Metadata]) -> None:
+        self._folder, self._future = folder, future
+
+    def wait(self) -> None:
+        """Return when nothing more is written, whether it went well or not."""
+        self._future.exception()
+
+    def check(self) -> None:
+        """Wait. Raises UpdateError when this or another rank could not write."""
+        if isinstance(error := self._future.exception(), CheckpointException):
+            raise UpdateError(f"cannot write {self._folder}, is the disk full? {_reason(error)}") from error
+        self._future.result()
+
+
+def check(folder: Path, model: nn.Module) -> None:
+    """Raises UpdateError when there is no state at `folder`, which is below a checkpoint's, or it is of other weights than those
+    of `model` that are trained.
+    """
+    if not folder.is_dir():
+        raise UpdateError(f"{folder.parent} has no {folder.name}/: it was made with other settings")
+    try:
+        metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    except Exception as error:  # a pickle that is cut short raises whatever it happens on
+        raise UpdateError(f"cannot read {folder}: {type(error).__name__}: {error}") from error
+    saved = {key: tuple(each.size) for key, each in metadata.items() if isinstance(each, TensorStorageMetadata)}
+    saved = {key.removeprefix("model."): size for key, size in saved.items() if key.startswith("model.")}
+    wanted = {name: tuple(value.shape) for name, value in _trained(model, model.state_dict()).items()}
+    if odd := sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)):
+        shapes = [" x ".join(map(str, each[odd[0]])) if odd[0] in each else "none" for each in (saved, wanted)]
+        raise UpdateError(
+            f"{folder} is of another model or other adapters than those of the settings: {odd[0]} is {shapes[0]} there and "
+            f"{shapes[1]} here"
+        )
+
+
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, group: dist.ProcessGroup) -> Writing:
+    """Collective. Copy the state to host memory and begin to write it; `group` is of all ranks, over gloo, and used for nothing
+    else until that is done.
+    """
+    weights, optim = _states(model, optimizer)
+    state = {"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": {_rank(): _generators()}}
+    future = dcp.async_save(state, checkpoint_id=folder, process_group=group)
+    return Writing(folder, cast(Future[Metadata], future))
+
+
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Collective. Fills model, optimizer and the generators, and gives the number of optimiser steps taken. Raises UpdateError on
+    every rank when any could not read.
+
+    A rank that did not exist when the state was saved keeps its own generators.
+    """
+    weights, optim = _states(model, optimizer)
+    steps = torch.tensor(0)
+    saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    mine = {kind: generator for kind, generator in _generators().items() if f"rng.{_rank()}.{kind}" in saved}
+    state = {"model": weights, "optim": optim, "steps": steps} | ({"rng": {_rank(): mine}} if mine else {})
+    try:
+        dcp.load(state, checkpoint_id=folder)
+    except CheckpointException as error:
+        raise UpdateError(f"cannot read {folder}: {_reason(error)}") from error
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim, options=WITHOUT_FROZEN)
+    if "cpu" in mine:
+        torch.set_rng_state(mine["cpu"])
+    if "cuda" in mine:
+        torch.cuda.set_rng_state(mine["cuda"])
+    return int(steps)
+
+
+def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of what is trained; what is frozen comes with the model."""
+    weights, optim = get_state_dict(model, optimizer)
+    return _trained(model, weights), optim
+
+
+def _trained(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Any]:
+    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    return {name: value for name, value in weights.items() if name not in frozen}
+
+
+def _reason(error: CheckpointException) -> str:
+    """One line; its own message is every rank's stack."""
+    rank, (cause, _) = min(error.failures.items())
+    return f"rank {rank}: {type(cause).__name__}: {cause}".splitlines()[0].rstrip(": ")
+
+
+def _rank() -> str:
+    return f"rank{dist.get_rank()}"
+
+
+def _generators() -> dict[str, Tensor]:
+    """States of this rank's generators: the host's, and its GPU's where it uses one."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states

@@ -1,0 +1,126 @@
+"""The driver's side of the learner."""
+
+import asyncio
+import os
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Self
+
+import ray
+from ray.actor import ActorHandle
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.process.devices import on_cuda
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.model_folder.check import check_model
+
+# Rollouts and updates take turns on the same cores, so a waiting learner must not keep Ray from placing sandbox actors.
+CPU_SHARE = 0.01
+
+Run = Future[BaseException | None]  # resolves to what ended the run, None when it was told to stop
+
+
+class LearnerHandle:
+    """One long Ray Train run, driven by orders. Ray must be up.
+
+    Whatever ends the run ends every wait on it with an UpdateError; a handle that has failed is of no more use, start another.
+    """
+
+    def __init__(self, mailbox: ActorHandle, run: Run) -> None:
+        self._mailbox, self._run = mailbox, run
+
+    @classmethod
+    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, seed: int = 0, grows: bool = False) -> Self:
+        """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
+
+        New weights begin from `seed`. Where the cluster `grows`, ranks wait for GPUs that it does not have yet.
+
+        Raises UpdateError when `model_path` is not a model folder, or the settings do not suit the cluster's devices.
+        """
+        check_model(model_path)
+        cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
+        mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
+        run: Run = Future()
+        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda, seed), daemon=True).start()
+        return cls(mailbox, run)
+
+    async def ready(self) -> None:
+        """Return when every worker has loaded the model."""
+        await self._unless_ended(self._mailbox.ready.remote())
+
+    async def update(self, order: UpdateOrder) -> UpdateResult:
+        """Raises UpdateError when the order is refused or the learner is gone."""
+        answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
+        if answer.result is None:
+            raise UpdateError(answer.error)
+        return answer.result
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End the workers after the orders they have, and the run; safe to call on a failed or stopped handle."""
+        if not self._run.done():
+            self._mailbox.stop.remote()
+        with suppress(TimeoutError):  # a rank in a long step ends with the cluster
+            self._run.result(timeout)
+        ray.kill(self._mailbox)
+
+    async def _unless_ended(self, reference: Any) -> Any:
+        reply = asyncio.ensure_future(_resolve(reference))
+        ended = asyncio.wrap_future(self._run)
+        try:
+            await asyncio.wait({reply, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done() and reply.exception() is None:
+                return reply.result()
+            if ended.done():
+                cause = ended.result()
+                raise UpdateError(f"the learner has ended: {_reason(cause)}") from cause
+            raise UpdateError(f"the learner's mailbox is gone: {_reason(reply.exception())}") from reply.exception()
+        finally:
+            reply.cancel()
+
+
+def _reason(cause: BaseException | None) -> str:
+    """One line; Ray Train's own message is many, with every rank's stack."""
+    from ray.train import WorkerGroupError
+
+    if cause is None:
+        return "it was stopped"
+    if isinstance(cause, WorkerGroupError) and cause.worker_failures:
+        rank, failure = min(cause.worker_failures.items())
+        return f"rank {rank}: {failure}".splitlines()[0]
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]
+
+
+async def _resolve(reference: Any) -> Any:
+    return await reference
+
+
+def _fit(
+    run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool, seed: int
+) -> None:
+    # It watches for machines about to be reclaimed, from a process of its own; this run ends on any failure all the same.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    try:
+        # Imported here: torch takes seconds, and the driver can do without it while the workers import theirs.
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from nbrl.tasks.learner.driver.worker import loop
+
+        trainer = TorchTrainer(
+            loop,
+            train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox, "seed": seed},
+            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if cuda else "gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=settings.workers,
+                use_gpu=cuda,
+                resources_per_worker={"CPU": CPU_SHARE} | ({"GPU": 1} if cuda else {}),
+            ),
+            run_config=RunConfig(name="learner", storage_path=storage_path, failure_config=FailureConfig(max_failures=0)),
+        )
+        trainer.fit()
+        run.set_result(None)
+    except BaseException as error:
+        run.set_result(error)

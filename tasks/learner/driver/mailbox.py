@@ -1,0 +1,59 @@
+"""The actor between the driver and the ranks: orders go in, each rank takes them in turn, rank 0's answer goes back."""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Either a result or the reason why there is none."""
+
+    result: UpdateResult | None
+    error: str = ""
+
+
+class Mailbox:
+    """Orders are numbered from 0. Every wait is on an event, so an idle rank costs no CPU and no collective can time out."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._orders: list[UpdateOrder | None] = []
+        self._posted = asyncio.Condition()
+        self._answers: defaultdict[int, asyncio.Future[Answer]] = defaultdict(asyncio.Future)
+        self._up: set[int] = set()
+        self._all_up = asyncio.Event()
+
+    async def submit(self, order: UpdateOrder) -> Answer:
+        """The answer, once it is there."""
+        return await self._answers[await self._post(order)]
+
+    async def stop(self) -> None:
+        """Let every rank end after the orders it has."""
+        await self._post(None)
+
+    async def ready(self) -> None:
+        """Return when every rank has loaded the model."""
+        await self._all_up.wait()
+
+    async def report_up(self, rank: int) -> None:
+        self._up.add(rank)
+        if len(self._up) == self._ranks:
+            self._all_up.set()
+
+    async def take(self, number: int) -> UpdateOrder | None:
+        """Order `number`, or None when the loop is to end."""
+        async with self._posted:
+            await self._posted.wait_for(lambda: len(self._orders) > number)
+        return self._orders[number]
+
+    async def answer(self, number: int, answer: Answer) -> None:
+        self._answers[number].set_result(answer)
+
+    async def _post(self, order: UpdateOrder | None) -> int:
+        async with self._posted:
+            self._orders.append(order)
+            self._posted.notify_all()
+            return len(self._orders) - 1

@@ -1,0 +1,178 @@
+"""The learner: one rank of it. All ranks execute the same orders in the same sequence."""
+
+import gc
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.batch.read import read_order
+from nbrl.tasks.learner.checkpoint import checkpoint_folder, hugging_face
+from nbrl.tasks.learner.model.critic import Critic
+from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
+from nbrl.tasks.learner.model.lora import Unadapted, merged, write
+from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.process.determinism import set_determinism
+from nbrl.tasks.learner.process.ranks import Ranks
+from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.learner.step.learning_rate import learning_rate
+from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.learner.step.train import train
+from nbrl.tasks.model_folder.check import check_model
+from nbrl.tasks.seeds import derive_seed
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+INITIAL = ""  # stands for the initial model where a checkpoint's identity would
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What is trained: the models with their optimisers, and the passes over them."""
+
+    policy: Scorer
+    trainees: dict[str, Trainee]
+    passes: Passes
+
+
+class Learner:
+    """Holds the policy, its optimiser and, where the settings ask for them, the frozen reference and the critic, all sharded over
+    the process group.
+
+    The process group must be up. `execute` either gives a result, or raises UpdateError on every rank alike and can go on with
+    the next order; any other exception means that the ranks may be out of step and the process must end.
+    """
+
+    def __init__(self, settings: UpdateSettings, model_path: str, device: torch.device, seed: int = 0) -> None:
+        """New weights and this rank's generators begin from `seed`."""
+        set_determinism(settings.deterministic)
+        self._settings, self._model_path, self._device, self._seed = settings, model_path, device, seed
+        self._dtype = DTYPES[settings.dtype]
+        self._ranks, self._phases = Ranks(device), Phases(device)
+        self._ranks.together(lambda: check_model(model_path))
+        self._export_dtype = stored_dtype(model_path)
+        self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
+        self._reference: Scorer | None = None
+        if settings.kl_coefficient > 0 and not self._adapters:
+            offload = "reference" in settings.offload
+            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
+        # States are written beside the passes, each over a group of its own: collectives of one group must not mix.
+        names = [checkpoint_folder.STATE, checkpoint_folder.CRITIC] if settings.critic else [checkpoint_folder.STATE]
+        self._groups = {name: dist.new_group(backend="gloo") for name in names}
+        self._loaded: _Loaded | None = self._begin()
+
+    def _begin(self) -> _Loaded:
+        """The initial models, and optimisers that have taken no step."""
+        settings, mesh = self._settings, self._ranks.mesh
+        memory = {"offload": "optimizer" in settings.offload, "recompute": settings.activation_checkpointing}
+        torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
+        policy = load_sharded(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
+        reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference
+        trainees = {checkpoint_folder.STATE: Trainee(policy.lm, settings, self._rate)}
+        critic: Critic | None = None
+        if settings.critic is not None:
+            critic = load_critic(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
+            rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
+            trainees[checkpoint_folder.CRITIC] = Trainee(critic, settings, rate)
+        self._config = policy.lm.config
+        self._holds: str | None = INITIAL  # checkpoint_folder.identity of the state in memory
+        passes = Passes(settings, self._ranks, self._device, self._phases, policy, reference, critic)
+        return _Loaded(policy, trainees, passes)
+
+    def _rate(self, step: int) -> float:
+        s = self._settings
+        return learning_rate(step, s.lr, s.warmup_steps, s.lr_schedule, s.lr_decay_steps, s.lr_floor)
+
+    def execute(self, order: UpdateOrder) -> UpdateResult:
+        """Carry out an order, or answer it from its finished checkpoint."""
+        ranks, phases, out = self._ranks, self._phases, order.checkpoint_out
+        phases.begin()
+        with phases.phase("read"):
+            done = ranks.together(lambda: checkpoint_folder.earlier_result(order))
+            if done is not None:
+                return done
+            batch = ranks.together(lambda: read_order(order, self._settings, self._config))
+        with phases.phase("load"):
+            loaded = self._bring(order.checkpoint_in)
+        self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
+        known, estimated = loaded.passes.know(batch, order.estimate)
+        trained, skipped = train(self._settings, loaded.passes, loaded.trainees, phases, batch, known, order.seed)
+        canary = order.canary_token_ids or batch.canary_token_ids
+        logprobs = self._write(loaded, out, canary)
+        metrics = trained | estimated | phases.metrics()
+        metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
+        result = UpdateResult(
+            iteration=order.iteration,
+            metrics=metrics,
+            checkpoint=out,
+            canary_token_ids=canary,
+            canary_logprobs=logprobs,
+            skipped=skipped,
+        )
+        ranks.on_first(lambda: checkpoint_folder.finish(out, result))
+        self._holds = ranks.together(lambda: checkpoint_folder.identity(out))
+        return result
+
+    def _bring(self, checkpoint_in: str | None) -> _Loaded:
+        """Make memory hold the state that the order starts from."""
+        wanted = INITIAL if checkpoint_in is None else self._ranks.together(lambda: checkpoint_folder.identity(checkpoint_in))
+        loaded = self._loaded
+        if loaded is not None and wanted == self._holds:
+            return loaded
+        if loaded is None or self._holds != INITIAL:  # else memory is as _begin left it
+            loaded = self._loaded = None  # a second model beside the first might not fit
+            gc.collect()
+            loaded = self._loaded = self._begin()
+        self._holds = None
+        if checkpoint_in is not None:
+            for name, trainee in loaded.trainees.items():
+                folder = Path(checkpoint_in) / name
+                self._ranks.together(partial(trainee.check, folder))
+                trainee.load(folder)
+        self._holds = wanted
+        return loaded
+
+    def _write(self, loaded: _Loaded, out: str, canary: list[int]) -> list[float]:
+        """All of the checkpoint but its result; and the canary's log-probs, made meanwhile. On an error nothing is left."""
+        ranks, phases, folder = self._ranks, self._phases, checkpoint_folder.partial(out)
+        with phases.phase("stage"):
+            ranks.on_first(lambda: checkpoint_folder.clear_partial(out))
+            writing = [trainee.save(folder / name, self._groups[name]) for name, trainee in loaded.trainees.items()]
+        try:
+            try:
+                with phases.phase("canary"):
+                    logprobs = loaded.passes.logprobs(canary)
+                with phases.phase("export"):
+                    self._export(loaded.policy, folder)
+            finally:
+                with phases.phase("checkpoint"):
+                    for each in writing:  # none may outlive its order: the next one may clear the same folder
+                        each.wait()
+            for each in writing:
+                ranks.together(each.check)
+        except UpdateError:
+            if ranks.rank == 0:  # the disk may be full
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return logprobs
+
+    def _export(self, policy: Scorer, folder: Path) -> None:
+        weights = hugging_face.gather_weights(policy)
+
+        def save() -> None:
+            whole = weights
+            try:
+                if self._settings.lora:
+                    write(folder / checkpoint_folder.ADAPTER, weights, self._settings.lora)
+                    whole = merged(weights, self._settings.lora)
+                hugging_face.write(folder / checkpoint_folder.HF, policy, whole, self._model_path, self._export_dtype)
+            except Exception as error:
+                raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
+
+        self._ranks.on_first(save)

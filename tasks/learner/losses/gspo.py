@@ -1,0 +1,21 @@
+"""GSPO (arXiv 2507.18071). The sequence is one sampled action, a step: that is what an advantage is given to."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+import torch
+from torch import Tensor
+
+from nbrl.tasks.learner.losses.actions import action_mean
+from nbrl.tasks.learner.settings import GspoLoss
+
+
+def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, settings: GspoLoss) -> tuple[Tensor, Tensor]:
+    """-min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean over the action of logp - old): equation 5, s from equation 7.
+
+    Written per token as equation 14, sg(s) pi / sg(pi): the same gradient where the tokens of an action have one advantage, and
+    defined where they have their own.
+    """
+    ratio_N = torch.exp(action_mean((logp_N - old_N).detach(), action_N) + logp_N - logp_N.detach())
+    free_N = ratio_N * advantage_N
+    held_N = ratio_N.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantage_N
+    return -torch.minimum(free_N, held_N), held_N < free_N

@@ -1,0 +1,117 @@
+"""Loading a policy from a Hugging Face folder, and sharding it."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.attention import tree_attention
+from nbrl.tasks.learner.model.critic import Critic
+from nbrl.tasks.learner.model.lora import adapt
+from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.sharding import shard
+from nbrl.tasks.learner.settings import LoraSettings
+from nbrl.tasks.model_folder.safetensors_files import weights
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# What transformers raises of a configuration that makes no model, or not that of the weights.
+NO_MODEL = (ArithmeticError, AttributeError, KeyError, RuntimeError, StrictDataclassError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What to put on a model that is loaded, and the seed that they begin from."""
+
+    settings: LoraSettings
+    seed: int
+
+
+def stored_dtype(path: str) -> torch.dtype:
+    """The dtype of the weights in the folder, which exports keep: that of the most numbers where there are several."""
+    numbers: Counter[str] = Counter()
+    for info in weights(Path(path)).values():
+        numbers[info.dtype] += info.elements
+    return DTYPES[numbers.most_common(1)[0][0]]
+
+
+def load_sharded(
+    path: str,
+    dtype: torch.dtype,
+    mesh: DeviceMesh,
+    offload: bool = False,
+    recompute: bool = False,
+    adapters: Adapters | None = None,
+) -> Scorer:
+    """The policy at `path`, sharded over `mesh` as `shard` says.
+
+    `dtype` is that of the passes. Weights are kept in it too, but for 16-bit passes, which keep float32 weights, since an update
+    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. Under adapters nothing updates
+    the weights, so those stored in 16 bits for passes in the same are kept so.
+    """
+    lm = _load(path, dtype, adapters)
+    scorer = Scorer(lm)
+    shard(scorer, lm, dtype, mesh, offload, recompute)
+    return scorer
+
+
+def load_critic(
+    path: str,
+    dtype: torch.dtype,
+    mesh: DeviceMesh,
+    offload: bool = False,
+    recompute: bool = False,
+    adapters: Adapters | None = None,
+) -> Critic:
+    """A critic begun from the policy at `path`, kept and sharded as load_sharded does."""
+    lm = _load(path, dtype, adapters)
+    critic = Critic(lm)
+    critic.head.to(_kept(dtype))
+    shard(critic, lm, dtype, mesh, offload, recompute)
+    return critic
+
+
+def _kept(dtype: torch.dtype) -> torch.dtype:
+    """Of what is trained, given that of the passes."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
+def _load(path: str, dtype: torch.dtype, adapters: Adapters | None) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype if adapters and stored_dtype(path) == dtype else _kept(dtype),
+            attn_implementation=tree_attention.NAME,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to say below which they are
+        )
+    except NO_MODEL as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UpdateError(f"{path} cannot be loaded as its config.json says: {reason}") from error
+    lm: PreTrainedModel = loaded[0]
+    _check_loaded(path, lm, loaded[1])
+    if adapters is not None:
+        adapt(lm, adapters.settings, _kept(dtype), adapters.seed)
+    return lm
+
+
+def _check_loaded(path: str, lm: PreTrainedModel, loading: dict[str, Any]) -> None:
+    """Raises UpdateError, in one sentence, unless the model is what its folder holds."""
+    if other := sorted(loading["mismatched_keys"]):
+        name, found, wanted = other[0]
+        raise UpdateError(f"{path} holds {name} of shape {list(found)}, but by its config.json it is {list(wanted)}")
+    if lost := sorted(loading["missing_keys"]):  # transformers would begin them at random
+        raise UpdateError(f"{path} lacks the weights {lost[0]}; fetch or save it again")
+    if odd := sorted(name for name in loading["unexpected_keys"] if not name.endswith("inv_freq")):
+        raise UpdateError(f"{path} holds the weights {odd[0]}, for which its configuration has no place")
+    if lm.config.tie_word_embeddings and lm.get_output_embeddings().weight is not lm.get_input_embeddings().weight:
+        raise UpdateError(
+            f"{path} holds an lm_head.weight other than its embedding, but its config.json says tie_word_embeddings true: "
+            "set that to false, or take the lm_head.weight out"
+        )

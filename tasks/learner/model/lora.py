@@ -1,0 +1,100 @@
+"""LoRA: a frozen model whose linear layers compute W + (alpha / rank) B A, of which A and B alone are trained.
+
+The model stays what transformers made of it, with peft's layers in place of its linear ones. B begins at 0, so the first policy
+is the model's own; with the adapters scaled to 0 the model is the reference that a KL is to.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.settings import LoraSettings
+from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
+
+NAME = "default"  # of the only adapter, by peft's rule
+
+
+def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed: int) -> None:
+    """Freeze `lm` and put trainable adapters in it, kept in `dtype` and begun alike on every rank.
+
+    Raises UpdateError when it has no linear layer of a name in `target_modules`.
+    """
+    linear: dict[str, list[str]] = {}  # whole names by last ones: of a last name peft would take experts, too
+    for name, module in lm.named_modules():
+        if isinstance(module, torch.nn.Linear) and module is not lm.get_output_embeddings():
+            linear.setdefault(name.rpartition(".")[2], []).append(name)
+    if odd := [name for name in settings.target_modules if name not in linear]:
+        known = ", ".join(sorted(linear))
+        raise UpdateError(f"update.lora.target_modules {odd[0]!r} is no linear layer of the model; there are {known}")
+    targets = [name for last in settings.target_modules or linear for name in linear[last]]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(_config(settings, targets), lm)
+    for name, parameter in lm.named_parameters():
+        parameter.requires_grad_(_adapts(name))
+        if _adapts(name):
+            parameter.data = parameter.data.to(dtype)
+
+
+class Unadapted:
+    """A scorer with its adapters left out: the model it began as, without a second one in memory. Call it without gradients."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self._layers = [module for module in scorer.modules() if isinstance(module, LoraLayer)]
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        # Not peft's own switch: it also freezes the adapters, and FSDP must find them as trainable as it left them.
+        try:
+            for layer in self._layers:
+                layer.set_scale(NAME, 0.0)
+            found_N: Tensor = self.scorer(*inputs)  # noqa: N806 - a suffix of shape
+        finally:
+            for layer in self._layers:
+                layer.set_scale(NAME, 1.0)
+        return found_N
+
+
+def merged(weights: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
+    """The whole weights of an adapted model under the names of the model it began as, added up in float32 or wider."""
+    whole = {}
+    for name, value in weights.items():
+        if _adapts(name):
+            continue
+        module, adapted, kind = name.partition(".base_layer.")
+        if kind == "weight":
+            a, b = (weights[f"{module}.lora_{part}.{NAME}.weight"] for part in "AB")
+            wide = torch.promote_types(a.dtype, torch.float32)
+            value = value.to(wide) + (settings.alpha / settings.rank) * (b.to(wide) @ a.to(wide))
+        whole[f"{module}.{kind}" if adapted else name] = value
+    return whole
+
+
+def write(folder: Path, weights: Mapping[str, Tensor], settings: LoraSettings) -> None:
+    """The adapters alone, as peft and SGLang load them beside the model that they began from."""
+    adapters = {name: value.contiguous() for name, value in weights.items() if _adapts(name)}
+    _config(settings, {name.split(".lora_")[0].rpartition(".")[2] for name in adapters}).save_pretrained(str(folder))
+    named = {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": value for name, value in adapters.items()}
+    save_file(named, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+
+
+def _config(settings: LoraSettings, targets: Iterable[str]) -> LoraConfig:
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        target_modules=sorted(targets),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _adapts(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name

@@ -1,0 +1,36 @@
+"""Log-probs of packed trees under an unmodified Hugging Face causal model."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.attention.tree_attention import TreeMask
+from nbrl.tasks.learner.model.logprob import target_logprobs
+
+
+class Scorer(nn.Module):
+    """The model with a forward that gives one log-prob a target; this is the root module that FSDP2 shards.
+
+    Logits are made at predicting positions only and a slice of the vocabulary at a time. The model must be in evaluation mode:
+    dropout would make the policy that is trained another one than the policy that was sampled.
+    """
+
+    def __init__(self, lm: PreTrainedModel) -> None:
+        """Raises UpdateError when the model's last layer is more than one matrix."""
+        super().__init__()
+        self.lm = lm.eval()
+        head = lm.get_output_embeddings()
+        if not isinstance(head, nn.Linear) or head.bias is not None:
+            raise UpdateError(
+                f"the output layer of {type(lm).__name__} is {head}, not one matrix; train a model of the Qwen or Llama kind"
+            )
+
+    def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor, target_N: Tensor) -> Tensor:
+        """logp_N in float32 (float64 for a float64 model)."""
+        out = self.lm.base_model(
+            input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
+        )
+        hidden_ND = out.last_hidden_state[0].index_select(0, predictor_N)
+        return target_logprobs(hidden_ND, self.lm.get_output_embeddings().weight, target_N)

@@ -1,0 +1,47 @@
+"""Work orders to the learner and their results. All paths are local."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbrl.tasks.advantage.settings import AdvantageSettings
+
+CANARY_TOKENS = 256
+
+
+class UpdateOrder(BaseModel):
+    """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
+
+    `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
+    advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
+    `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
+    trajectory in which nothing was sampled may have one row, of its name alone, and then counts in its group.
+    `seed` decides how trajectories are shuffled into minibatches.
+    `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
+    `canary_token_ids`: the sequence to prove the new weights on; None takes the path of the first sampled action.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    iteration: int = Field(ge=0)
+    seed: int = Field(0, ge=0)
+    trajectories: str
+    advantages: str
+    estimate: AdvantageSettings | None = None
+    checkpoint_in: str | None = None
+    checkpoint_out: str
+    canary_token_ids: list[int] | None = Field(None, min_length=2)
+
+
+class UpdateResult(BaseModel):
+    """`canary_logprobs[i]` is the log-prob of `canary_token_ids[i + 1]` given the ids before it, under the new weights.
+
+    `skipped` is why an optimiser step was not taken, and empty when all were; without any, the checkpoint holds the old weights.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    iteration: int
+    metrics: dict[str, float]
+    checkpoint: str
+    canary_token_ids: list[int]
+    canary_logprobs: list[float]
+    skipped: str = ""

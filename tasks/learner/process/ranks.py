@@ -1,0 +1,37 @@
+"""The ranks of a learner: every one executes the same orders in the same sequence."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from nbrl.tasks.errors import UpdateError
+
+Value = TypeVar("Value")
+
+
+class Ranks:
+    """This rank, from 0, among `count`. The process group must be up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.count = dist.get_rank(), dist.get_world_size()
+        self.mesh = init_device_mesh(device.type, (self.count,), mesh_dim_names=("data",))
+
+    def on_first(self, work: Callable[[], None]) -> None:
+        """Collective. Rank 0 does it; a failure raises UpdateError on every rank."""
+        self.together(work if self.rank == 0 else lambda: None)
+
+    def together(self, work: Callable[[], Value]) -> Value:
+        """Collective. Do local work that takes no part in any collective; when it fails on any rank, raise UpdateError on all."""
+        failure = ""
+        try:
+            value = work()
+        except Exception as error:
+            failure = str(error) if isinstance(error, UpdateError) else f"{type(error).__name__}: {error}"
+        failures: list[str] = [""] * self.count
+        dist.all_gather_object(failures, failure)
+        if any(failures):
+            raise UpdateError(next(each for each in failures if each))
+        return value

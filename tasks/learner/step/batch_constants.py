@@ -1,0 +1,67 @@
+"""What is known of a batch before its first optimiser step, and stays fixed while it is trained on."""
+
+# ruff: noqa: N806, N815 - suffixes of tensor names are shapes
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.learner.batch.batch import Batch
+from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.losses.kl import kl
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.learner.step.estimates import explained_variance, make
+
+
+@dataclass(frozen=True)
+class Known:
+    """By token of the whole batch, float64, None where nobody asked for it.
+
+    `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy. Without `advantage_N`
+    the advantages are those of the order's table.
+    """
+
+    action_N: Tensor
+    old_N: Tensor | None = None
+    reference_N: Tensor | None = None
+    advantage_N: Tensor | None = None
+    value_N: Tensor | None = None
+    return_N: Tensor | None = None
+    valued_N: Tensor | None = None
+
+
+def know(
+    settings: UpdateSettings,
+    batch: Batch,
+    targets: Targets,
+    estimate: AdvantageSettings | None,
+    forwarded: Mapping[str, Tensor],
+    device: torch.device,
+) -> tuple[Known, dict[str, float]]:
+    """From what was forwarded of `old`, `reference` and `value`, [N] each; and the metrics of estimating advantages from them."""
+
+    def put(array: npt.NDArray[Any] | None) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array).to(device)
+
+    old_N, reference_N, value_N = (forwarded.get(name) for name in ("old", "reference", "value"))
+    action_N = torch.from_numpy(targets.action_N).to(device)
+    if estimate is None:
+        return Known(action_N, old_N, reference_N), {}
+    metrics: dict[str, float] = {}
+    penalty_N: npt.NDArray[Any] | None = None
+    if settings.kl_in_reward and old_N is not None and reference_N is not None:
+        kl_N = kl(settings.kl_estimator, old_N, reference_N, settings.kl_clamp)
+        penalty_N = (settings.kl_coefficient * kl_N).cpu().numpy()
+        metrics["update/kl"] = kl_N.mean().item()
+    values = None if value_N is None else value_N.cpu().numpy()
+    made = make(batch, targets, estimate, penalty_N, values)
+    if values is not None:
+        metrics["critic/explained_variance"] = explained_variance(values, made)
+        metrics["critic/value"] = float(values[made.valued_N].mean())
+    known = Known(action_N, old_N, reference_N, put(made.advantage_N), value_N, put(made.return_N), put(made.valued_N))
+    return known, metrics

@@ -1,0 +1,96 @@
+"""Advantages that need the learner: from step rewards with a KL penalty, or with a critic's values."""
+
+# ruff: noqa: N803, N806, N815 - suffixes of array names are shapes
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from nbrl.tasks.advantage.estimate import estimate
+from nbrl.tasks.advantage.gae import gae, token_gae
+from nbrl.tasks.advantage.reinforce_pp import discounted_returns
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.whiten import whiten
+from nbrl.tasks.learner.arrays import Floats
+from nbrl.tasks.learner.batch.batch import Batch
+from nbrl.tasks.learner.batch.targets import Targets
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """By token: its advantage and, with a critic, the return that its value is to become, and whether the value is trained."""
+
+    advantage_N: Floats
+    return_N: Floats | None = None
+    valued_N: npt.NDArray[np.bool_] | None = None
+
+
+def make(
+    batch: Batch, targets: Targets, settings: AdvantageSettings, penalty_N: Floats | None, value_N: Floats | None
+) -> Estimates:
+    """Apply the settings' estimator to the batch's step rewards, less the sum of `penalty_N` over each step's tokens.
+
+    `value_N[i]` is the value of the state in which token i was sampled; a step's value is that at its first token (L0).
+    """
+    position = [{step: place for place, step in enumerate(sorted(steps))} for steps in batch.steps]
+    place_A = [position[e][s] for e, s in zip(targets.example_A.tolist(), targets.step_A.tolist(), strict=True)]
+    rewards = [np.array([steps[step] for step in sorted(steps)]) for steps in batch.steps]
+    if penalty_N is not None:
+        for example, place, penalty in zip(targets.example_A, place_A, np.add.reduceat(penalty_N, targets.first_A), strict=True):
+            rewards[example][place] -= penalty
+    if value_N is None:
+        step_advantages = estimate([each.tolist() for each in rewards], batch.groups, settings)
+        return Estimates(_broadcast(step_advantages, targets, place_A))
+    if settings.estimator == "bilevel_reinforce_pp":
+        returns = [discounted_returns(each.tolist(), settings.gamma) for each in rewards]
+        return _over_tokens(returns, targets, place_A, settings, value_N)
+    values = _step_values(batch, targets, place_A, value_N)
+    raw = [gae(r.tolist(), v.tolist(), settings.gamma, settings.lam) for r, v in zip(rewards, values, strict=True)]
+    if settings.estimator == "gae":
+        return_N = np.zeros(len(value_N))
+        valued_N = np.zeros(len(value_N), dtype=bool)
+        valued_N[targets.first_A] = True
+        return_N[targets.first_A] = [raw[e][p] + values[e][p] for e, p in zip(targets.example_A, place_A, strict=True)]
+        return Estimates(_broadcast(whiten(raw), targets, place_A), return_N, valued_N)
+    returns = [advantage + value for advantage, value in zip(raw, values, strict=True)]
+    return _over_tokens(returns, targets, place_A, settings, value_N)
+
+
+def _over_tokens(
+    returns: Sequence[Floats], targets: Targets, place_A: Sequence[int], settings: AdvantageSettings, value_N: Floats
+) -> Estimates:
+    """GAE over the tokens of each step, whitened over all tokens of the batch, from the returns of the steps by example."""
+    tokens = [
+        token_gae(returns[e][p], value_N[first : first + count].tolist(), settings.token_gamma, settings.token_lam)
+        for e, p, first, count in zip(targets.example_A, place_A, targets.first_A, targets.count_A, strict=True)
+    ]
+    return Estimates(np.concatenate(whiten(tokens)), np.concatenate(tokens) + value_N, np.ones(len(value_N), dtype=bool))
+
+
+def explained_variance(value_N: Floats, estimates: Estimates) -> float:
+    """1 - Var(R - V) / Var(R) over the tokens whose value is trained; 0 when the returns are all the same."""
+    assert estimates.return_N is not None
+    returns, values = estimates.return_N[estimates.valued_N], value_N[estimates.valued_N]
+    spread = returns.var()
+    return float(1 - (returns - values).var() / spread) if spread > 0 else 0.0
+
+
+def _broadcast(step_advantages: Sequence[Floats], targets: Targets, place_A: Sequence[int]) -> Floats:
+    """Each step's advantage on all of its tokens."""
+    advantage_A = [step_advantages[e][p] for e, p in zip(targets.example_A, place_A, strict=True)]
+    return np.repeat(np.array(advantage_A, dtype=np.float64), targets.count_A)
+
+
+def _step_values(batch: Batch, targets: Targets, place_A: Sequence[int], value_N: Floats) -> list[Floats]:
+    """By example and step. A step in which no token was sampled has the value of the step after it, and 0 at the end."""
+    found: list[dict[int, float]] = [{} for _ in batch.steps]
+    for example, place, first in zip(targets.example_A, place_A, targets.first_A, strict=True):
+        found[example][place] = value_N[first]
+    values = [np.zeros(len(steps)) for steps in batch.steps]
+    for mine, known in zip(values, found, strict=True):
+        after = 0.0
+        for place in range(len(mine) - 1, -1, -1):
+            mine[place] = after = known.get(place, after)
+    return values

@@ -1,0 +1,73 @@
+"""The loss of a micro-batch, and what there is to report about it."""
+
+# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
+
+import torch
+from torch import Tensor
+
+from nbrl.tasks.learner.batch.batch import MicroBatch
+from nbrl.tasks.learner.losses.cispo import cispo
+from nbrl.tasks.learner.losses.gspo import gspo
+from nbrl.tasks.learner.losses.kl import kl
+from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
+from nbrl.tasks.learner.losses.ppo import ppo
+from nbrl.tasks.learner.losses.tis import tis_weights
+from nbrl.tasks.learner.losses.value import value_loss
+from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
+from nbrl.tasks.learner.step.batch_constants import Known
+from nbrl.tasks.learner.step.metrics import MAX, MISMATCH_MAX
+
+
+def policy_loss(
+    settings: UpdateSettings, micro: MicroBatch, known: Known, logp_N: Tensor, reference_N: Tensor | None, weight_N: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted sum of the tokens' losses, and sums and maxima (`max/...`) over the tokens to report.
+
+    `weight_N` is by token of the whole batch. With one step a batch the old log-probs are the current ones, taken as constants.
+    """
+    dtype = logp_N.dtype
+    mine_N = micro.index_N
+    advantage_N = (micro.advantage_N if known.advantage_N is None else known.advantage_N[mine_N]).to(dtype)
+    trainer_N = logp_N.detach() if known.old_N is None else known.old_N[mine_N].to(dtype)
+    engine_N = micro.engine_logprob_N.to(dtype)
+    old_N = engine_N if settings.engine_is_old else trainer_N
+    action_N = known.action_N[mine_N]
+    sums: dict[str, Tensor] = {}
+    clipped_N: Tensor | None = None
+    match settings.loss:
+        case PpoLoss():
+            pg_N, clipped_N = ppo(logp_N, old_N, advantage_N, settings.loss)
+        case GspoLoss():
+            pg_N, clipped_N = gspo(logp_N, old_N, advantage_N, action_N, settings.loss)
+        case CispoLoss():
+            pg_N, clipped_N = cispo(logp_N, old_N, advantage_N, settings.loss)
+        case _:
+            pg_N = policy_gradient(logp_N, advantage_N)
+    if clipped_N is not None:
+        sums |= {"update/ratio": torch.exp(logp_N - old_N), "update/clipped_share": clipped_N}
+    if settings.tis is not None:
+        tis_N, touched_N = tis_weights(trainer_N, engine_N, action_N, settings.tis)
+        pg_N = tis_N * pg_N
+        sums |= {"mismatch/tis_weight": tis_N, "mismatch/tis_share": touched_N}
+    kl_N = torch.zeros_like(pg_N)
+    if reference_N is not None:
+        kl_N = kl(settings.kl_estimator, logp_N, reference_N, settings.kl_clamp)
+    mine_weight_N = weight_N[mine_N].to(dtype)
+    loss = (mine_weight_N * (pg_N + settings.kl_coefficient * kl_N)).sum()
+    with torch.no_grad():
+        mismatch_N = (trainer_N.double() - micro.engine_logprob_N).abs()
+        sums |= {"update/pg_loss": mine_weight_N * pg_N, "update/kl": mine_weight_N * kl_N, "update/entropy": -logp_N}
+        sums |= {"mismatch/logprob_mean_abs": mismatch_N}
+        reported = {name: each_N.double().sum() for name, each_N in sums.items()}
+        reported[MAX + MISMATCH_MAX] = mismatch_N.max() if len(mismatch_N) else mismatch_N.sum()
+    return loss, reported
+
+
+def critic_loss(clip: float | None, micro: MicroBatch, known: Known, value_N: Tensor, weight_N: Tensor) -> Tensor:
+    """The sum over the tokens whose value is trained, of those that `weight_N` gives a weight: each counts as much."""
+    assert known.value_N is not None
+    assert known.return_N is not None
+    assert known.valued_N is not None
+    mine_N, dtype = micro.index_N, value_N.dtype
+    loss_N = value_loss(value_N, known.value_N[mine_N].to(dtype), known.return_N[mine_N].to(dtype), clip)
+    return (loss_N * (known.valued_N & (weight_N > 0))[mine_N]).sum()

@@ -1,0 +1,77 @@
+"""A sharded model with its optimiser: the policy, or the critic."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from nbrl.tasks.learner.checkpoint import sharded_state
+from nbrl.tasks.learner.settings import UpdateSettings
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What an optimiser step did; `skipped` is why it was not taken, and empty when it was."""
+
+    grad_norm: float
+    lr: float
+    skipped: str
+
+
+class Trainee:
+    """AdamW over the parameters of a model that are not frozen, and the number of steps taken.
+
+    `rate` gives the learning rate of a step, from 0.
+    """
+
+    def __init__(self, model: nn.Module, settings: UpdateSettings, rate: Callable[[int], float]) -> None:
+        self._model, self._settings, self._rate = model, settings, rate
+        self._steps = 0
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.AdamW(trained, lr=0.0, fused=True)
+        # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        for moments in self._optimizer.state.values():
+            moments["step"].zero_()
+
+    def step(self, loss: float) -> Stepped:
+        """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite or every
+        gradient is 0.
+        """
+        settings, lr = self._settings, self._rate(self._steps)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.grad_clip)
+        grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        skipped = ""
+        if not math.isfinite(loss):
+            skipped = f"the loss is {loss}"
+        elif not math.isfinite(grad_norm):
+            skipped = f"the gradient's norm is {grad_norm}"
+        elif grad_norm == 0:  # momentum and weight decay would move the weights all the same
+            skipped = "the gradient is 0: nothing is to be learnt"
+        else:
+            for group in self._optimizer.param_groups:
+                group.update(lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay)
+            self._optimizer.step()
+            self._steps += 1
+        self._optimizer.zero_grad()
+        return Stepped(grad_norm, lr, skipped)
+
+    def save(self, folder: Path, group: dist.ProcessGroup) -> sharded_state.Writing:
+        """Collective. Begin to write the state of now, over a `group` that is used for nothing else until that is done."""
+        return sharded_state.save(folder, self._model, self._optimizer, self._steps, group)
+
+    def check(self, folder: Path) -> None:
+        """Raises UpdateError when there is no state at `folder` that `load` could take."""
+        sharded_state.check(folder, self._model)
+
+    def load(self, folder: Path) -> None:
+        """Collective. Raises UpdateError on every rank when any could not read."""
+        self._steps = sharded_state.load(folder, self._model, self._optimizer)

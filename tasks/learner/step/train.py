@@ -1,0 +1,49 @@
+"""The optimiser steps of a batch."""
+
+from collections.abc import Mapping
+
+from nbrl.tasks.learner.batch.batch import Batch
+from nbrl.tasks.learner.batch.minibatches import minibatches
+from nbrl.tasks.learner.batch.targets import Targets
+from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.learner.step.batch_constants import Known
+from nbrl.tasks.learner.step.metrics import over_steps
+from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.passes import Passes
+
+
+def train(
+    settings: UpdateSettings,
+    passes: Passes,
+    trainees: Mapping[str, Trainee],
+    phases: Phases,
+    batch: Batch,
+    known: Known,
+    seed: int,
+) -> tuple[dict[str, float], str]:
+    """Collective. Every optimiser step of the batch: the metrics, and why steps were not taken. `seed` is the minibatches'."""
+    targets = Targets.of(batch.forest)
+    shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
+    steps, reasons = [], []
+    for number, examples in enumerate(shares):
+        figures = passes.gradient(batch, known, targets, examples)
+        for name, trainee in trainees.items():
+            with phases.phase("step"):
+                room = "update" if name == checkpoint_folder.STATE else name
+                stepped = trainee.step(figures[f"{room}/loss"])
+            skipped = float(bool(stepped.skipped))
+            figures |= {f"{room}/grad_norm": stepped.grad_norm, f"{room}/lr": stepped.lr, f"{room}/skipped": skipped}
+            if stepped.skipped:
+                where = f"step {number + 1} of {len(shares)}: " if len(shares) > 1 else ""
+                reasons.append(f"{where}{'' if room == 'update' else 'critic: '}{stepped.skipped}")
+        steps.append(figures)
+    metrics = over_steps(steps, mismatch_drifts=settings.engine_is_old)
+    metrics |= {
+        "update/trajectories": float(batch.examples),
+        "update/sampled_tokens": float(batch.forest.targets),
+        "update/unique_tokens": float(batch.forest.tokens),
+        "update/steps": float(len(shares)) - metrics["update/skipped"],
+    }
+    return metrics, "; ".join(reasons)

@@ -1,0 +1,70 @@
+"""export: the weights of a checkpoint as a Hugging Face folder that stands alone."""
+
+import json
+import re
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from nbrl.tasks.errors import ConfigError
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+INDEX = "model.safetensors.index.json"
+SIZE = re.compile(r"(?!0+[KMGT])\d{1,9}[KMGT]B")
+
+
+def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str | None) -> None:
+    """Fill the empty folder `target` with the Hugging Face folder `source`.
+
+    Files are copied as they are, but weights are written anew where `dtype` converts them or `max_shard_size` ("5GB") cuts them
+    into other files. Raises ConfigError when that cannot be done.
+    """
+    again = dtype is not None or max_shard_size is not None
+    for entry in sorted(source.iterdir()):
+        weights = entry.name.endswith((".safetensors", ".safetensors.index.json"))
+        if entry.is_file() and not (again and weights):
+            shutil.copyfile(entry, target / entry.name)
+    if again:
+        from safetensors import SafetensorError
+
+        try:
+            _write(source, target, dtype, max_shard_size or "5GB")
+        except SafetensorError as error:  # of a full disk, too
+            raise ConfigError(f"the weights could not be written anew: {error}") from error
+    if dtype is not None:
+        config = json.loads((target / "config.json").read_text())
+        config.pop("torch_dtype", None)  # the older name of the same key
+        (target / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2, sort_keys=True) + "\n")
+
+
+def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str) -> None:
+    """Holds one file's tensors in memory at a time."""
+    import torch
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    wanted = None if dtype is None else {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for path in sorted(source.glob("*.safetensors")):
+            opened = stack.enter_context(safe_open(path, "pt"))
+            files |= dict.fromkeys(opened.keys(), opened)
+        sizes = {name: torch.empty_like(file.get_tensor(name), dtype=wanted, device="meta") for name, file in files.items()}
+        if not SIZE.fullmatch(max_shard_size):
+            raise ConfigError(f"--max-shard-size {max_shard_size!r} is no size; write one like 5GB or 500MB")
+        split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
+        for file_name, names in split.filename_to_tensors.items():
+            tensors = {name: _converted(name, files[name].get_tensor(name), wanted) for name in names}
+            save_file(tensors, target / file_name, metadata={"format": "pt"})
+        if split.is_sharded:
+            index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+            (target / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+
+
+def _converted(name: str, tensor: Any, dtype: Any) -> Any:
+    made = tensor if dtype is None else tensor.to(dtype)
+    if not made.isfinite().all() and tensor.isfinite().all():
+        raise ConfigError(f"{name} has values that --dtype float16 cannot hold; use bfloat16")
+    return made

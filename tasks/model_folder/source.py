@@ -1,0 +1,107 @@
+"""The policy's folder: a local Hugging Face folder, or a model of the hub."""
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.model_folder.json_files import fault
+
+HUB_S = 10.0  # to wait for the hub's word on a model
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class PolicySettings(BaseModel):
+    """`path` is a Hugging Face folder, or `owner/name` on the hub, at `revision`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(
+        min_length=1,
+        description="a folder in Hugging Face format, or owner/name of the hub; ./name is looked for beside the recipe first",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit on the hub; the main branch when not set")
+
+
+class _Config(BaseModel):
+    """What of config.json the run's own limits are compared with, whatever the model."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    vocab_size: int
+    max_position_embeddings: int | None = None
+
+
+def local_config(settings: PolicySettings) -> dict[str, int] | None:
+    """`vocab_size` and, where it is given, `max_position_embeddings` of the model's config.json; None for a hub model not yet
+    fetched. Raises ConfigError when there is no such model.
+    """
+    folder = Path(settings.path)
+    if folder.is_dir():
+        for name in ("config.json", "tokenizer.json"):
+            if not (folder / name).is_file():
+                raise ConfigError(f"policy.path {settings.path} has no {name}; it must be a Hugging Face model folder")
+        if not list(folder.glob("*.safetensors")):
+            raise ConfigError(f"policy.path {settings.path} has no *.safetensors weights; export the model as safetensors")
+        return _config(folder / "config.json")
+    if _HUB_ID.fullmatch(settings.path):
+        return None
+    raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
+
+
+def _config(path: Path) -> dict[str, int]:
+    try:
+        return _Config.model_validate_json(path.read_bytes()).model_dump(exclude_none=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path} is no model's configuration: {fault(error)}; give a model folder of Hugging Face's format"
+        ) from error
+
+
+def check_hub(settings: PolicySettings) -> str:
+    """Why it is not known whether a hub model exists; empty when it does, was fetched before, or is a local folder.
+
+    Raises ConfigError when the hub does not give it.
+    """
+    if Path(settings.path).is_dir():
+        return ""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
+        return ""
+    except HFValidationError as error:
+        raise _not_given(settings, error) from error
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        HfApi().model_info(settings.path, revision=settings.revision, timeout=HUB_S)
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise _not_given(settings, error) from error
+    except Exception as error:  # its client raises what its own libraries raise where there is no network
+        return f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here"
+    return ""
+
+
+def fetch(settings: PolicySettings) -> Path:
+    """The model's local folder; a hub model is downloaded first."""
+    if Path(settings.path).is_dir():
+        return Path(settings.path).resolve()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise _not_given(settings, error) from error
+
+
+def _not_given(settings: PolicySettings, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split())
+    return ConfigError(f"policy.path {settings.path} is no local folder and the hub does not give it: {reason}")

@@ -1,0 +1,73 @@
+"""advantage: step rewards of the selected trajectories to step advantages, or to what the learner needs to make them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.tasks.advantage.estimate import estimate
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.services import Services
+
+ROUNDING = 1e-6  # advantages below it are what is left of equal rewards
+
+
+def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
+    """Rows of ADVANTAGES_SCHEMA for the given reward rows. A trajectory without a step has no row, but counts in its group."""
+    if not any(reward["step_rewards"] for reward in rewards):
+        return ADVANTAGES_SCHEMA.empty_table()
+    arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings)
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise BrokenInvariantError(
+            f"the {settings.estimator} estimator made an advantage that is not finite; look at the step rewards"
+        )
+    rows = [
+        {"trajectory": reward["trajectory"], "step": step, "advantage": float(value)}
+        for reward, array in zip(rewards, arrays, strict=True)
+        for step, value in enumerate(array)
+    ]
+    return pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA)
+
+
+def reward_table(rewards: list[dict]) -> pa.Table:
+    """Rows of REWARDS_SCHEMA: the rewards as they are, step by step."""
+    rows = [
+        {"trajectory": reward["trajectory"], "step": step, "reward": value}
+        for reward in rewards
+        for step, value in enumerate(reward["step_rewards"])
+    ]
+    rows += [{"trajectory": reward["trajectory"]} for reward in rewards if not reward["step_rewards"]]
+    return pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA)
+
+
+@node
+async def advantage(services: Services, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
+    """Advantages of every step of every kept group, over all rounds together.
+
+    Where the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards
+    and the learner applies the estimator to them before its first optimiser step.
+    """
+    read = services.storage.read_table
+    kept = {row["group"] for s in selections for row in read(s.path).to_pylist() if row["kept"]}
+    rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept]
+    table = reward_table(rows) if services.config.learner_estimates else advantage_table(rows, services.config.advantage)
+    path = f"{scope.folder}/advantages.parquet"
+    digest = services.storage.write_table(path, table)
+    metrics = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}
+    if "advantage" in table.column_names:
+        metrics["advantage/max_abs"] = float(pc.max(pc.abs(table["advantage"])).as_py() or 0.0)
+    return Artifact(path=path, digest=digest, metrics=metrics)
+
+
+def nothing_to_gain(metrics: Mapping[str, float]) -> str:
+    """Why nothing can be learned from a table of advantages, by its metrics; empty where something may be."""
+    if not metrics["advantage/steps"]:
+        return "no trajectory took a step"
+    if metrics.get("advantage/max_abs", 1.0) < ROUNDING:
+        return "what was kept earned the same at every step, so that no advantage is left"
+    return ""

@@ -1,0 +1,105 @@
+"""Why a run learned nothing: what its last iterations show, the likely cause, and what to try."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.nodes.reward import FACETS, with_answers
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.selection.judge import dropped, no_signal
+
+EXAMPLES = 2
+SHOWN_CHARS = 120  # of an answer and of a reference
+FEW = 0.5  # a share below which that facet is the likely cause
+OVERLAP = 0.25  # of F1, from which on answers are near their references
+
+
+def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
+    """Lines on the given iterations, none of which taught anything; the last one is `remedy`."""
+    rewards = pa.concat_tables([storage.read_table(path) for record in records for path in _paths(record, "rewards")])
+    trajectories = pa.concat_tables(
+        [_with_references(storage, path) for record in records for path in _paths(record, "trajectories")]
+    )
+    groups = dropped([record.metrics for record in records])
+    means = {name: sum(rewards[name].to_pylist()) / len(rewards) for name in FACETS}
+    statuses = Counter(rewards["status"].to_pylist())
+    failed = statuses["failed"] / len(rewards)
+    ends = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
+    why = "; ".join(dict.fromkeys(record.skipped for record in records))
+    counted = f"{len(records)} iterations in a row" if len(records) > 1 else "the last iteration"
+    lines = [
+        f"{counted} taught nothing: {no_signal([record.metrics for record in records]) if groups else why}; a group teaches only "
+        "where its trajectories earned different rewards",
+        f"of {len(rewards)} trajectories: format {means['format']:.0%}, cells without error {means['execution']:.0%}, answered "
+        f"{means['answered']:.0%}, exact match {means['em']:.3f}, F1 {means['f1']:.3f}; they ended as {ends}",
+        *_examples(trajectories.to_pylist()),
+        f"most likely: {_cause(means, failed, groups, trajectories)}",
+        remedy,
+    ]
+    return "\n".join(lines)
+
+
+def _cause(means: dict[str, float], failed: float, groups: Counter[str], trajectories: pa.Table) -> str:
+    """The first cause that fits, and its remedy."""
+    if failed >= FEW:
+        return f"the infrastructure, not the policy: the first failure says {_failure(trajectories)!r}"
+    if not sum(trajectories["taken"].to_pylist()):
+        return (
+            "no trajectory had space for a single step; shorten the questions, or raise agent.context_tokens as far as the "
+            "policy can read"
+        )
+    if groups["all_right"] > groups["all_wrong"]:
+        return "the policy knows these questions already; give it harder ones"
+    if means["format"] < FEW:
+        return (
+            "the policy does not keep to the format of actions; warm it up on demonstrations, take a model that follows "
+            "instructions, or say the format more plainly in agent.system_prompt"
+        )
+    if means["answered"] < FEW:
+        return (
+            "trajectories end before an answer; raise agent.max_steps, agent.action_tokens, agent.context_tokens or "
+            "agent.deadline_s, whichever the ends above name, and tell the policy to call submit_final_answer"
+        )
+    if means["f1"] >= OVERLAP:
+        return (
+            "answers come near their references and never equal them; compare the examples: a reference should be the bare "
+            "answer, without solution, unit or sentence around it"
+        )
+    return (
+        "the questions are too hard for this policy as it is; begin with easier ones, raise rollout.group_size, or set "
+        "select.drop_rate=0, which learns from what F1, format and execution pay as well"
+    )
+
+
+def _paths(record: Record, name: str) -> list[str]:
+    return [artifact.path for artifact in record.artifacts if artifact.path.endswith(f"/{name}.parquet")]
+
+
+def _with_references(storage: Storage, path: str) -> pa.Table:
+    """Trajectories as they are scored, with their questions and failures."""
+    table = storage.read_table(path)
+    prompts = storage.read_table(path.replace("trajectories.parquet", "prompts.parquet"))
+    joined = with_answers(table, prompts)
+    taken = pc.list_value_length(joined["steps"])
+    joined = joined.drop_columns(["steps"]).append_column("taken", taken)
+    return joined.append_column("question", table["question"]).append_column("failure", table["failure"])
+
+
+def _examples(rows: list[dict[str, Any]]) -> list[str]:
+    """Answers of different questions beside their references; those that were given come first."""
+    found: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["answer"] is None):
+        given = "was not answered" if row["answer"] is None else f"was answered {row['answer'][:SHOWN_CHARS]!r}"
+        wanted = " or ".join(repr(answer[:SHOWN_CHARS]) for answer in row["answers"][:3])
+        found.setdefault(row["group"], f"example: {row['question'][:SHOWN_CHARS]!r} {given}; right is {wanted}")
+        if len(found) == EXAMPLES:
+            break
+    return list(found.values())
+
+
+def _failure(trajectories: pa.Table) -> str:
+    return next((text[:300] for text in trajectories["failure"].to_pylist() if text), "")

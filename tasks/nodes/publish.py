@@ -1,0 +1,35 @@
+"""publish: the new weights go live in every engine, and it is proved."""
+
+import json
+import time
+
+from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.nodes.durable import act
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.services import Services
+
+
+@act
+async def publish(services: Services, scope: Scope, update: Artifact) -> Artifact:
+    """Hot-swap the engines to the checkpoint that `update` made, then read version and canary back.
+
+    Raises BrokenInvariantError when an engine answers with another version, or with other log-probs of the canary.
+    """
+    started = time.monotonic()
+    version = str(scope.updates + 1)
+    await services.engines.publish(await services.local_folder(update.path), version)
+    swapped = time.monotonic()
+    result = json.loads(services.storage.read_bytes(f"{scope.folder}/update/result.json"))
+    worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
+    tolerance = services.config.publish.tolerance
+    if not worst <= tolerance:
+        raise BrokenInvariantError(
+            f"after publishing {version!r} engine and trainer differ by {worst:.2g} nats on the canary, more than "
+            f"publish.tolerance {tolerance:g}; the weights did not arrive whole"
+        )
+    metrics = {
+        "publish/canary_error": worst,
+        "publish/swap_seconds": swapped - started,
+        "publish/proof_seconds": time.monotonic() - swapped,
+    }
+    return Artifact(path=update.path, digest=update.digest, metrics=metrics)

@@ -1,0 +1,92 @@
+"""rollout: every prompt of a round to its group of trajectories."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.agent.policy import Sampling
+from nbrl.agent.trajectory import Status
+from nbrl.tasks.errors import BrokenInvariantError, RolloutError
+from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.services import Services
+
+
+def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, Any]]:
+    """One row a trajectory: what the agent may know of its prompt. The references stay behind."""
+    return [
+        {
+            "id": f"{prompt['group']}-{sample}",
+            "group": prompt["group"],
+            "sample": sample,
+            "question": prompt["question"],
+            "ability": prompt["ability"],
+            "seed": derive_seed(seed, prompt["group"], sample),
+        }
+        for prompt in prompts.select(["group", "question", "ability"]).to_pylist()
+        for sample in range(group_size)
+    ]
+
+
+def rollout_metrics(table: pa.Table) -> dict[str, float]:
+    """Counts of statuses, tokens and seconds. `busy_seconds` spans the first episode's start to the last one's end."""
+    rows = table.select(["status", "started_at", "seconds", "nodes", "steps"]).to_pylist()
+    sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
+    steps = [step for row in rows for step in row["steps"]]
+    ran = [row for row in rows if row["started_at"]]
+    metrics = {f"rollout/status/{status}": 0.0 for status in Status}
+    metrics |= {f"rollout/status/{status}": float(count) for status, count in Counter(row["status"] for row in rows).items()}
+    return metrics | {
+        "rollout/trajectories": float(len(rows)),
+        "rollout/steps": float(len(steps)),
+        "rollout/sampled_tokens": float(sum(len(node["token_ids"]) for node in sampled)),
+        "rollout/policy_seconds": sum(step["policy_seconds"] for step in steps),
+        "rollout/kernel_seconds": sum(step["kernel_seconds"] for step in steps),
+        "rollout/busy_seconds": max((row["started_at"] + row["seconds"] for row in ran), default=0.0)
+        - min((row["started_at"] for row in ran), default=0.0),
+    }
+
+
+async def roll_out(services: Services, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str) -> Artifact:
+    """Run all rows, write `<folder>/trajectories.parquet`, drop the single objects. Shared by training and evaluation.
+
+    Raises RolloutError when every trajectory failed, BrokenInvariantError when one was sampled from other weights than `version`.
+    """
+    table = await services.hosts.run(
+        rows,
+        services.engines.addresses,
+        f"{folder}/trajectories",
+        sampling,
+        services.config.engine,
+        services.progress,
+        services.engines.check_health,
+    )
+    if all(status == Status.FAILED for status in table["status"].to_pylist()):
+        raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
+    check_weights(table, version)
+    path = f"{folder}/trajectories.parquet"
+    digest = services.storage.write_table(path, table)
+    for single in services.storage.list(f"{folder}/trajectories"):
+        services.storage.delete(single)
+    return Artifact(path=path, digest=digest, metrics=rollout_metrics(table))
+
+
+def check_weights(table: pa.Table, version: str) -> None:
+    """Every sampled action must come from the weights it is taken for."""
+    nodes = pc.list_flatten(table["nodes"])
+    kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
+    found = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
+    if found - {version}:
+        raise BrokenInvariantError(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
+
+
+@node
+async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
+    """The groups of one round's prompts."""
+    settings = services.config.rollout
+    version = await services.serve(scope)
+    rows = task_rows(services.storage.read_table(prompts.path), settings.group_size, scope.draw("rollout"))
+    return await roll_out(services, rows, f"{scope.folder}/round-{round_}", services.config.sampling, version)

@@ -1,0 +1,39 @@
+"""sample: which prompts an iteration asks."""
+
+import numpy as np
+import pyarrow as pa
+
+from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.services import Services
+
+
+def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
+    """Rows at `first … first + count - 1` of an endless walk in which every epoch is a fresh permutation of all `size` rows."""
+    rows: list[int] = []
+    for position in range(first, first + count):
+        epoch, offset = divmod(position, size)
+        if not rows or offset == 0:
+            order = np.random.default_rng(derive_seed(seed, "epoch", epoch)).permutation(size)
+        rows.append(int(order[offset]))
+    return rows
+
+
+def with_groups(prompts: pa.Table, epochs: list[int]) -> pa.Table:
+    """Prompts with the column `group`: the id and, after the first, its epoch; no group stands twice in a run."""
+    names = [f"{name}.{epoch}" if epoch else name for name, epoch in zip(prompts["id"].to_pylist(), epochs, strict=True)]
+    return prompts.append_column("group", pa.array(names, pa.string()))
+
+
+@node
+async def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
+    """The prompts at `cursor` in the run's walk over the training questions."""
+    questions = services.storage.read_table(f"runs/{scope.run}/data/train.parquet")
+    count = services.config.rollout.prompts
+    rows = visit_order(scope.seed, len(questions), cursor, count)
+    prompts = questions.take(pa.array(rows))
+    epochs = [(cursor + step) // len(questions) for step in range(count)]
+    path = f"{scope.folder}/round-{round_}/prompts.parquet"
+    digest = services.storage.write_table(path, with_groups(prompts, epochs))
+    return Artifact(path=path, digest=digest, metrics={"prompts": count})

@@ -1,0 +1,88 @@
+"""What a finished run shows: before and after, seconds by node, the learning curve."""
+
+import asyncio
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+
+from nbrl.tasks.nodes.diagnosis import diagnose
+from nbrl.tasks.runs.history import Record, skipped_in_row
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.summary import Summary
+from nbrl.tasks.services.services import Services
+
+
+def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
+    """PNG: exact match of every iteration's rollouts, at the iterations before them, between the two held-out evaluations."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(range(len(curve)), curve, color="#4477aa", label="training rollouts")
+    axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
+    axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
+    axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-28, -14))
+    axes.set(xlabel="iterations", ylabel="exact match", ylim=(0, 1.05))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _example(services: Services, evaluation: Artifact) -> str:
+    """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
+    rows = services.storage.read_table(f"{evaluation.path}/rewards.parquet").to_pylist()
+    return str(max(rows, key=lambda row: (row["em"], len(row["step_rewards"]) > 1))["trajectory"])
+
+
+async def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
+    """Write `summary.json` and `learning-curve.png` below the run's folder and log the picture."""
+    seconds: dict[str, float] = defaultdict(float)
+    for record in records:
+        for key, value in record.metrics.items():
+            if key.startswith("time/") and key != "time/overhead_share":
+                seconds[key.removeprefix("time/")] += value
+    curve = [record.metrics["reward/em"] for record in records]
+    curve_path = f"{run.folder}/learning-curve.png"
+    picture = await asyncio.to_thread(draw_curve, before.metrics["em"], curve, after.metrics["em"])
+    services.storage.write_bytes(curve_path, picture)
+    skipped = skipped_in_row(records)
+    summary = Summary(
+        run=run.name,
+        before=before.metrics,
+        after=after.metrics,
+        iterations=len(records),
+        skipped_in_row=skipped,
+        stalled=_stalled(services, records),
+        trajectories=int(sum(record.metrics["rollout/trajectories"] for record in records)),
+        sampled_tokens=int(sum(record.metrics["rollout/sampled_tokens"] for record in records)),
+        mismatch_max=max((record.metrics["mismatch/logprob_max_abs"] for record in records if not record.skipped), default=0.0),
+        overhead_share=seconds["overhead"] / seconds["iteration"] if records else 0.0,
+        seconds=dict(seconds),
+        curve=curve,
+        curve_path=services.storage.uri(curve_path),
+        example=f"{run.name}/{_example(services, after)}",
+    )
+    services.storage.write_bytes(f"{run.folder}/summary.json", summary.model_dump_json(indent=1).encode())
+    (services.scratch / "learning-curve.png").write_bytes(picture)
+    services.tracking.log_file(services.scratch / "learning-curve.png")
+    scores = sorted(key for key in after.metrics if key in ("em", "f1") or key.startswith("em/"))
+    columns = {name: [evaluation.metrics[key] for key in scores] for name, evaluation in (("before", before), ("after", after))}
+    services.tracking.log_table("held-out", {"score": scores, **columns})
+    return summary
+
+
+def _stalled(services: Services, records: Sequence[Record]) -> str:
+    """What to say of iterations that taught nothing and with which the run ended; empty where it did not end so."""
+    skipped, settings = skipped_in_row(records), services.config.select
+    if skipped >= settings.patience:
+        more = "a higher select.patience goes on with this run's next prompts"
+    elif skipped and skipped == len(records):
+        more = "more iterations go on with this run's next prompts"
+    else:
+        return ""
+    return diagnose(services.storage, records[-skipped:], f"{more}; other settings need another --run name")

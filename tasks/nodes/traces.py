@@ -1,0 +1,53 @@
+"""Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
+
+from nbrl.agent.trajectory import Step, Trajectory
+from nbrl.infra.tracking import Span, Tracking
+from nbrl.tasks.runs.scope import Scope
+
+
+def spans(trajectory: Trajectory) -> list[Span]:
+    """Spans in order of time; a step's policy call comes first, its cell right after."""
+    clock = int(trajectory.started_at * 1e9)
+    found: list[Span] = []
+    for number, step in enumerate(trajectory.steps):
+        thought, ran = clock + int(step.policy_seconds * 1e9), clock + int((step.policy_seconds + step.kernel_seconds) * 1e9)
+        found.append(
+            Span(
+                name=f"step {number}: {'think' if step.kind == 'cell' else 'summarise'}",
+                kind="LLM",
+                start_ns=clock,
+                end_ns=thought,
+                inputs={"notepad": step.notepad},
+                outputs=_said(step),
+            )
+        )
+        if step.code:
+            found.append(
+                Span(
+                    name=f"step {number}: cell",
+                    kind="TOOL",
+                    start_ns=thought,
+                    end_ns=ran,
+                    inputs={"code": step.code},
+                    outputs={"status": step.cell_status, "output": step.observation},
+                )
+            )
+        clock = ran
+    return found
+
+
+def _said(step: Step) -> dict[str, str]:
+    if step.kind == "summary":
+        return {"think": step.think, "summary": step.observation, "malformed": step.malformed}
+    return {"think": step.think, "code": step.code, "malformed": step.malformed}
+
+
+def log_traces(tracking: Tracking, scope: Scope, trajectories: list[Trajectory]) -> None:
+    for trajectory in trajectories:
+        tracking.log_trace(
+            name=trajectory.id,
+            inputs={"question": trajectory.question},
+            outputs={"answer": trajectory.answer, "status": trajectory.status.value},
+            spans=spans(trajectory),
+            tags={"run": scope.run, "iteration": str(scope.iteration), "ability": trajectory.ability},
+        )

@@ -1,0 +1,85 @@
+"""Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
+
+import asyncio
+from functools import partial
+
+from nbrl.agent.kernel import CellResult
+from nbrl.agent.prelude import functions, state_expression
+from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.documents import CONVERT
+from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.replay import Replay
+from nbrl.agent.trajectory import Output, Trajectory
+from nbrl.sandbox.broker import CallHandler
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.output import Output as SandboxOutput
+from nbrl.sandbox.program import confined_program
+
+STATE_TIMEOUT_S = 5.0
+"""For the state of a cell that failed or was stopped, asked for by itself."""
+
+
+def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
+    """The toolbox as a kernel's allow-list."""
+    return {name: partial(toolbox.call, name) for name in toolbox.tools}
+
+
+def parser() -> tuple[str, ...]:
+    """The parser of hostile documents, in a sandbox of its own. Raises SandboxUnavailable without bubblewrap."""
+    return confined_program(CONVERT)
+
+
+async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded: Trajectory | None = None) -> Toolbox:
+    """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
+
+    With a trajectory `recorded`, its answers are served and no service is asked. Raises SandboxError when the kernel cannot take
+    the tools.
+    """
+
+    async def read_file(path: str) -> bytes:
+        return await asyncio.to_thread(kernel.files.read, path)
+
+    tools = library.tools(ability, read_file)
+    toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
+    kernel.broker.tools = handlers(toolbox)
+    there = {tool.name for tool in library.common()}
+    if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
+        done = await kernel.execute(functions(more), silent=True)
+        if done.status != "ok":
+            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({done.status})")
+    return toolbox
+
+
+class SandboxedKernel:
+    """nbrl.agent.kernel.Kernel over a sandboxed kernel; the agent's state travels back with each cell's reply.
+
+    Jupyter evaluates expressions only after a cell that succeeded, so a failed cell costs a second round trip for its state.
+    """
+
+    def __init__(self, kernel: SandboxKernel) -> None:
+        self._kernel = kernel
+
+    async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
+        state = {"state": state_expression(told)}
+        execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
+        reported = execution.expressions
+        if execution.status in ("error", "timeout"):
+            asked = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)
+            reported = asked.expressions
+        outputs = [Output(kind=output.kind, text=_text(output), image=output.image) for output in execution.outputs]
+        return CellResult(execution.status, outputs, _state(reported.get("state")))
+
+
+def _state(reported: object) -> object:
+    """The state in a reply, or None: a cell can put anything in its place."""
+    match reported:
+        case {"data": {"application/json": state}}:
+            return state
+        case _:
+            return None
+
+
+def _text(output: SandboxOutput) -> str:
+    """An error is its last line: a traceback of one cell says little more and costs many tokens."""
+    return f"{output.ename}: {output.evalue}" if output.kind == "error" else output.text

@@ -1,0 +1,176 @@
+"""A sandbox host: the Ray actor that runs many episodes at once, each in a kernel of its own.
+
+Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
+infrastructure fault costs an attempt, never the batch.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+
+from nbrl.agent.context import check_room
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import AgentError
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Sampling
+from nbrl.agent.prelude import prelude
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tools.base import describe
+from nbrl.agent.tools.library import Library
+from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.storage import Storage
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
+from nbrl.tasks.rollout.settings import RolloutSettings
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What a host needs to start; plain data, so that a restarted actor starts the same."""
+
+    model_path: str
+    corpus_path: str
+    storage: Storage
+    agent: AgentSettings
+    sandbox: SandboxSettings
+    rollout: RolloutSettings
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
+
+    `adapter` is the name of the engine's LoRA adapter to sample with.
+    """
+
+    rows: list[dict[str, Any]]
+    url: str
+    adapter: str | None
+    folder: str
+    sampling: Sampling
+    engine: EngineSettings
+
+
+@dataclass
+class _Live:
+    pool: KernelPool
+    tokenizer: ChatTokenizer
+    library: Library
+
+
+class SandboxHost:
+    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        self._plan = plan
+        self._live: _Live | None = None
+        self._lock = asyncio.Lock()
+        self._finished = 0
+
+    async def start(self) -> None:
+        """Idempotent. Raises SandboxError or AgentError when kernels or the tokenizer cannot be had, or no question has room."""
+        async with self._lock:
+            if self._live is not None:
+                return
+            passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
+            tokenizer = ChatTokenizer.load(self._plan.model_path, self._plan.agent)
+            library = Library(self._plan.rollout.tools, passages, parser())
+            await library.open()
+            try:
+                for ability in library.abilities:
+                    check_room(tokenizer, self._plan.agent, describe(library.tools(ability)))
+                pool = await KernelPool(self._plan.sandbox, prelude=prelude(library.common())).__aenter__()
+            except BaseException:
+                await library.close()
+                raise
+            self._live = _Live(pool, tokenizer, library)
+
+    async def stop(self) -> None:
+        async with self._lock:
+            if self._live is not None:
+                live, self._live = self._live, None
+                try:
+                    await live.pool.__aexit__(None, None, None)
+                finally:
+                    await live.library.close()
+
+    async def finished(self) -> int:
+        """Trajectories finished since the host was made; what a progress display polls."""
+        return self._finished
+
+    async def run(self, batch: Batch) -> pa.Table:
+        """All trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
+        await self.start()
+        there = set(self._plan.storage.list(batch.folder))
+        gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
+        async with engine_session(batch.engine.request_timeout_s) as session:
+
+            async def one(row: dict[str, Any]) -> Trajectory:
+                path = f"{batch.folder}/{row['id']}.parquet"
+                async with gate:
+                    trajectory = await asyncio.to_thread(self._earlier, path) if path in there else None
+                    if trajectory is None:
+                        trajectory = await self._attempts(Task(**row), session, batch)
+                        try:
+                            table = to_table([trajectory])
+                        except ValueError as error:  # pyarrow's and encoding's: nothing a trajectory holds may end the batch
+                            trajectory = failed(Task(**row), f"it cannot be stored: {error}")
+                            table = to_table([trajectory])
+                        await asyncio.to_thread(self._plan.storage.write_table, path, table)
+                self._finished += 1
+                return trajectory
+
+            return to_table(await asyncio.gather(*(one(row) for row in batch.rows)))
+
+    def _earlier(self, path: str) -> Trajectory | None:
+        """A trajectory that an earlier attempt at the batch finished. One that failed is tried again."""
+        trajectory = from_table(self._plan.storage.read_table(path))[0]
+        return None if trajectory.status is Status.FAILED else trajectory
+
+    async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
+        """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
+        for attempt in range(self._plan.rollout.attempts):
+            if attempt:
+                await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
+            trajectory = await self._episode(task, session, batch)
+            if trajectory.status is not Status.FAILED:
+                break
+        return trajectory
+
+    async def _episode(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
+        live, settings = self._live, self._plan.agent
+        if live is None:
+            raise RuntimeError("the host was stopped while it ran a batch")
+        seeded = batch.engine.seeded_sampling
+        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
+        try:
+            async with live.pool.kernel() as kernel:
+                toolbox = await equip(kernel, live.library, task.ability)
+                return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
+        except (SandboxError, AgentError) as error:
+            return failed(task, str(error))
+        except Exception as error:  # whatever one trajectory brings up must not end the others
+            return failed(task, f"{type(error).__name__}: {error}")
+
+
+def failed(task: Task, reason: str) -> Trajectory:
+    """The trajectory of a task that never got a kernel."""
+    return Trajectory(
+        id=task.id,
+        group=task.group,
+        sample=task.sample,
+        question=task.question,
+        ability=task.ability,
+        status=Status.FAILED,
+        answer=None,
+        failure=reason,
+        nodes=[],
+        steps=[],
+    )

@@ -1,0 +1,37 @@
+"""Finds the weights a run has made."""
+
+import difflib
+from pathlib import Path
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.history import made_updates
+from nbrl.tasks.runs.run import find_run
+
+HF, ADAPTER = "hf", "adapter"  # below a checkpoint: what the engines serve, and what LoRA trained of it
+
+
+def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
+    """Key of a run's checkpoint after `updates` updates, the newest finished one by default."""
+    run = find_run(storage, name)
+    if run is None:
+        known = sorted({key.split("/")[1] for key in storage.list("runs")})
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"`nbrl train RECIPE --run {name}` makes one"
+        raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
+    newest = made_updates(storage, run)
+    if not newest:
+        raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")
+    wanted = newest if updates is None else updates
+    if not 1 <= wanted <= newest:
+        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {wanted}")
+    return run.scope(0).checkpoint(wanted)
+
+
+def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:
+    """Local Hugging Face folder of such a checkpoint; fetched below `home` when the storage is remote."""
+    path = checkpoint(storage, name, updates)
+    local = storage.local_path(path)
+    if local is None:
+        local = storage.download_folder(path, home / "downloads" / path, HF)
+    return local / HF

@@ -1,0 +1,81 @@
+"""What looks wrong with questions that came from files, though a run could begin with them."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+from unicodedata import category
+
+from nbrl.agent.notepad import ANSWER_CHARS
+from nbrl.tasks.environments.sources import FileData, questions
+from nbrl.tasks.reward import l0
+from nbrl.tasks.reward.qa import normalise
+from nbrl.tasks.runs.config import RunConfig
+
+SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
+WORDS = 30  # an answer with more is rather a text
+MISSING = {"None", "nan", "NaN", "null", "NULL", "N/A", "n/a"}
+_SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECASE)
+
+Row = dict[str, Any]
+
+
+def review(config: RunConfig) -> list[str]:
+    """Warnings in a sentence each, with a count and examples."""
+    if not isinstance(config.data, FileData):
+        return []
+    train, held_out = questions(config.data.train).to_pylist(), questions(config.data.held_out).to_pylist()
+    return [*_shared(train, held_out), *_answers("data.train", train, config), *_answers("data.held_out", held_out, config)]
+
+
+def _shared(train: Sequence[Row], held_out: Sequence[Row]) -> list[str]:
+    known = {normalise(row["question"]) for row in train}
+    both = [row for row in held_out if normalise(row["question"]) in known]
+    if not both:
+        return []
+    return [
+        f"{len(both)} of {len(held_out)} held-out questions are training questions too, so their scores say nothing about new "
+        f"ones; for example {_named(both, lambda row: row['question'])}"
+    ]
+
+
+def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
+    suspicions = dict(SUSPICIONS)
+    if config.reward.compat == "l0":
+        suspicions["have no character of [a-z0-9], so that reward.compat l0 takes every such answer for right"] = lambda answer: (
+            not l0.normalise(answer)
+        )
+    found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
+    for row in rows:
+        raised = [_first(answer, suspicions) for answer in row["answers"]]
+        if all(raised):  # one good reference is enough to be right
+            found[raised[0]].append(row)
+    return [
+        f"{where}: the answers of {len(those)} of {len(rows)} questions {suspicion}; for example "
+        + _named(those, lambda row: row["answers"][0])
+        for suspicion, those in found.items()
+        if those
+    ]
+
+
+def _first(answer: str, suspicions: dict[str, Callable[[str], bool]]) -> str:
+    return next((suspicion for suspicion, holds in suspicions.items() if holds(answer)), "")
+
+
+def _is_solution(answer: str) -> bool:
+    return bool(_SOLUTION.search(answer)) or len(answer.split()) > WORDS
+
+
+def _is_missing(answer: str) -> bool:
+    return answer.strip() in MISSING or all(character.isspace() or category(character)[0] == "P" for character in answer)
+
+
+SUSPICIONS: dict[str, Callable[[str], bool]] = {
+    "carry a solution or are whole texts, which no policy matches exactly; keep the bare answer": _is_solution,
+    "are longer than an agent's answer can be, so that no policy can match them": lambda answer: len(answer) > ANSWER_CHARS,
+    "look like missing values (nothing but punctuation, or None, nan, null)": _is_missing,
+}
+
+
+def _named(rows: Sequence[Row], text_of: Callable[[Row], str]) -> str:
+    shown = [(row["id"], " ".join(text_of(row).split())) for row in rows[:SHOWN]]
+    return ", ".join(f"{name} ({text[:SHOWN_CHARS]!r}{'…' if len(text) > SHOWN_CHARS else ''})" for name, text in shown)

@@ -1,0 +1,62 @@
+"""What finished iterations left: one record each, written last, whose presence means that the iteration happened."""
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact, Scope
+
+
+class Record(BaseModel):
+    """What an iteration leaves. `cursor` is the first prompt of the next one. `checkpoint` holds the newest weights after it and
+    is empty before the first update. `skipped` says why the iteration taught nothing (it made no update, or one without an
+    optimiser step), and is empty where it did.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    iteration: int
+    cursor: int
+    checkpoint: str
+    artifacts: list[Artifact]
+    metrics: dict[str, float]
+    skipped: str = ""
+
+    @property
+    def updates(self) -> int:
+        """Updates that the run has made after this iteration."""
+        return int(PurePosixPath(self.checkpoint).name) if self.checkpoint else 0
+
+
+def record_path(scope: Scope) -> str:
+    return f"{scope.folder}/record.json"
+
+
+def read_record(storage: Storage, scope: Scope) -> Record | None:
+    path = record_path(scope)
+    return Record.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
+
+
+def newest_record(storage: Storage, run: Run) -> Record | None:
+    """The record of the last iteration that happened, counted from the first without a gap."""
+    count = 0
+    while storage.exists(record_path(run.scope(count))):
+        count += 1
+    return read_record(storage, run.scope(count - 1)) if count else None
+
+
+def made_updates(storage: Storage, run: Run) -> int:
+    """Updates that the run has made: those of its newest record."""
+    newest = newest_record(storage, run)
+    return newest.updates if newest else 0
+
+
+def skipped_in_row(records: Sequence[Record]) -> int:
+    """Iterations at the end that taught nothing."""
+    count = 0
+    while count < len(records) and records[-1 - count].skipped:
+        count += 1
+    return count

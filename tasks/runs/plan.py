@@ -1,0 +1,51 @@
+"""What a run would do, in words and as its resolved configuration."""
+
+import math
+from pathlib import Path
+
+import yaml
+
+from nbrl.tasks.model_folder.safetensors_files import FLOATS, weights
+from nbrl.tasks.runs.config import RunConfig
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+STATE_BYTES = 12  # of a trained number in float32: itself and AdamW's two moments
+
+
+def plan(config: RunConfig) -> str:
+    """The resolved YAML under a summary that names every quantity a person budgets by."""
+    rollout, update = config.rollout, config.update
+    batch = rollout.prompts * rollout.group_size
+    kl = "no KL, no reference model"
+    if update.kl_coefficient:
+        kl = f"{update.kl_estimator} KL × {update.kl_coefficient:g} to the initial policy in the {update.kl_in}"
+    lines = [
+        f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {config.digest()[:12]}",
+        f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
+        f"{config.agent.max_steps} steps, up to {config.select.max_rounds} rounds",
+        f"# rollout: {config.engine.count} engine(s), {rollout.hosts} sandbox host(s) × {rollout.episodes_per_host} episodes, "
+        f"{config.sandbox.provisioner} kernels",
+        f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
+        f"{update.steps_per_batch} step(s) a batch, lr {update.lr:g}, {kl}",
+        f"# storage: {config.storage.root}; servers' state: {config.home}",
+        *_disk(config),
+    ]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _disk(config: RunConfig) -> list[str]:
+    """What checkpoints take, where the model's files are here to tell: nothing is deleted while a run goes on."""
+    folder = Path(config.policy.path)
+    if not folder.is_dir():
+        return []
+    tensors = weights(folder).values()
+    trained = 0 if config.update.lora else sum(info.elements for info in tensors)
+    models = 1 if config.update.critic is None else 2
+    size = sum(info.elements * FLOATS.get(info.dtype, 4) for info in tensors) + STATE_BYTES * trained * models
+    more = ", and what the adapters take" if config.update.lora else ""
+    return [f"# disk: a checkpoint takes about {_bytes(size)}{more}; all {config.iterations}: {_bytes(size * config.iterations)}"]
+
+
+def _bytes(size: float) -> str:
+    exponent = min(len(UNITS) - 1, int(math.log10(max(size, 1)) // 3))
+    return f"{size / 1000**exponent:.3g} {UNITS[exponent]}"

@@ -1,0 +1,173 @@
+"""A recipe as a tree of settings, before it is checked: files that build on one another, overrides, paths, and who set what."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nbrl.tasks.errors import ConfigError
+
+BASE, OVERRIDE = "base", "--set "
+# Keys whose value is a path. What may also be something else (a hub's model, an S3 address) is a path only where it can be one.
+PATHS = ("home", "policy.path", "data.train", "data.held_out", "data.corpus", "engine.environment", "storage.root")
+
+Tree = dict[str, Any]
+
+
+class RecipeTree:
+    """Settings as nested mappings; `source` tells from which file or override a key came."""
+
+    def __init__(self, files: list[Path]) -> None:
+        """`files` are the recipe's own and those of its bases, nearest first."""
+        self.settings: Tree = {}
+        self._files = files
+        self._sources: dict[str, str] = {}
+
+    @classmethod
+    def read(cls, path: Path, find: Callable[[str, Path], Path]) -> "RecipeTree":
+        """The recipe in a file, on top of the recipe that its key `base` names. `find` gives the file of a name that stands in a
+        recipe of some folder. Raises ConfigError.
+        """
+        chain: list[tuple[Path, Tree]] = []
+        following: Path | None = path.absolute()
+        while following is not None:
+            if following in [earlier for earlier, _ in chain]:
+                raise ConfigError(f"recipe {following} is its own base; take `{BASE}` out of one of {_names(chain)}")
+            settings = _read(following)
+            base = settings.pop(BASE, None)
+            chain.append((following, settings))
+            if base is not None and not isinstance(base, str):
+                raise ConfigError(f"{BASE} in {following} must be a recipe's name or path; it is {base!r}")
+            following = find(base, following.parent).absolute() if base is not None else None
+        tree = cls([file for file, _ in chain])
+        for file, settings in reversed(chain):
+            _anchor(settings, file.parent)
+            tree._lay(tree.settings, settings, str(file), "")
+        return tree
+
+    def override(self, assignments: list[str]) -> None:
+        """Apply `a.b=c` each; a section's kind first, so that the order does not matter. Raises ConfigError."""
+        for assignment in sorted(assignments, key=lambda each: not each.partition("=")[0].endswith(".kind")):
+            key, equals, text = assignment.partition("=")
+            keys = key.split(".")
+            if not equals or not all(keys):
+                raise ConfigError(f"--set {assignment!r} must look like section.key=value")
+            if key == BASE:
+                raise ConfigError(f"--set {assignment!r}: a base stands in a recipe's file; name that recipe instead")
+            try:
+                value = yaml.load(text, _Loader)
+            except yaml.YAMLError as error:
+                raise ConfigError(f"--set {assignment!r}: the value is not YAML: {_fault(error)}") from error
+            nested: Tree = value
+            for each in reversed(keys):
+                nested = {each: nested}
+            _anchor(nested, Path.cwd())
+            self._assign(keys, nested, assignment)
+
+    def source(self, keys: list[str]) -> str:
+        """Where the value at `keys`, or what it stands in, was set; the recipe's own file where nothing was.
+
+        What is wrong with a section as a whole was most likely brought by the overrides below it, else by the recipe nearest to
+        the user that sets something in it.
+        """
+        below = [source for key, source in self._sources.items() if key.startswith(f"{'.'.join(keys)}.")]
+        if overrides := [source for source in below if source.startswith(OVERRIDE)]:
+            return " ".join(dict.fromkeys(overrides))
+        if files := [str(file) for file in self._files if str(file) in below]:
+            return files[0]
+        for length in range(len(keys), 0, -1):
+            if found := self._sources.get(".".join(keys[:length])):
+                return found
+        return str(self._files[0])
+
+    def _assign(self, keys: list[str], nested: Tree, assignment: str) -> None:
+        section = self.settings
+        for depth, key in enumerate(keys[:-1]):
+            if section.get(key) is None:
+                section[key] = {}
+            section, nested = section[key], nested[key]
+            if not isinstance(section, dict):
+                raise ConfigError(f"--set {assignment!r}: {'.'.join(keys[: depth + 1])!r} is a value, not a section")
+        value = nested[keys[-1]]
+        if keys[-1] == "kind" and section.get("kind", value) != value:
+            section.clear()  # the other keys are of another kind
+            self._set_by(".".join(keys[:-1]), f"{OVERRIDE}{assignment}")
+        section[keys[-1]] = value
+        self._set_by(".".join(keys), f"{OVERRIDE}{assignment}")
+
+    def _set_by(self, dotted: str, source: str, value: Any = None) -> None:
+        """A key and all below it come from `source` now."""
+        for key in [key for key in self._sources if key.startswith(f"{dotted}.")]:
+            del self._sources[key]
+        self._sources[dotted] = source
+        if isinstance(value, dict):
+            for key, below in value.items():
+                self._set_by(f"{dotted}.{key}", source, below)
+
+    def _lay(self, below: Tree, above: Mapping[str, Any], source: str, prefix: str) -> None:
+        """Lay the settings of one file over those of its bases: key by key, but a section of another kind whole."""
+        for key, value in above.items():
+            dotted, there = f"{prefix}{key}", below.get(key)
+            if isinstance(value, dict) and isinstance(there, dict) and value.get("kind", there.get("kind")) == there.get("kind"):
+                self._lay(there, value, source, f"{dotted}.")
+            else:
+                below[key] = value
+                self._set_by(dotted, source, value)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, where YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
+            if isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> Tree:
+    try:
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"recipe {path} is not YAML: {_fault(error)}") from error
+    except OSError as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"recipe {path} must be a YAML mapping of settings")
+    return tree
+
+
+def _fault(error: Exception) -> str:
+    """One line of what the parser says in several."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
+def _anchor(settings: Tree, folder: Path) -> None:
+    """Make the paths in `settings` absolute: they are meant from `folder`."""
+    for dotted in PATHS:
+        *sections, last = dotted.split(".")
+        section: Any = settings
+        for key in sections:
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(section.get(last), str) and section[last]:
+            section[last] = _absolute(dotted, section[last], folder)
+
+
+def _absolute(key: str, text: str, folder: Path) -> str:
+    if "://" in text:
+        return text
+    path = Path(text).expanduser()
+    meant = path if path.is_absolute() else Path(folder, path)
+    hub = key == "policy.path" and text.count("/") == 1 and text[0] not in "./~" and not meant.exists()
+    return text if hub else str(meant.resolve() if key == "policy.path" else meant.absolute())
+
+
+def _names(chain: list[tuple[Path, Tree]]) -> str:
+    return ", ".join(str(path) for path, _ in chain)

@@ -1,0 +1,113 @@
+"""Recipes: YAML files and overrides to a checked RunConfig, with errors a person can act on."""
+
+import difflib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipe_tree import RecipeTree
+
+FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
+SHOWN = 3  # problems told at once
+SHOWN_CHARS = 80  # of a value
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def find(recipe: str, folder: Path | None = None) -> Path:
+    """A recipe by name or by path, which is meant from `folder`, or the current one."""
+    named = FOLDER / f"{recipe}.yaml"
+    place = Path(folder or Path.cwd(), recipe)
+    with suppress(OSError, ValueError):  # a name that can be no path
+        path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
+        if path.is_file():
+            return path
+    near = difflib.get_close_matches(recipe, names(), 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names())}; or give the path of a YAML file."
+    where = f", and no file {place}" if folder or "/" in recipe or recipe.endswith((".yaml", ".yml")) else ""
+    named_by = f", which a recipe in {folder} names as its base" if folder else ""
+    raise ConfigError(f"there is no recipe {recipe!r}{named_by}{where}; {hint}")
+
+
+def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
+    """The recipe's RunConfig with `a.b=c` overrides applied. Raises ConfigError naming file or override, key and remedy.
+
+    Paths in a recipe are meant from the recipe's folder, paths in an override from the current one.
+    """
+    path = find(recipe)
+    tree = RecipeTree.read(path, find)
+    tree.override(list(overrides))
+    try:
+        return RunConfig.model_validate({"name": path.stem, **tree.settings})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(error.errors(), tree)[:SHOWN])) from error
+
+
+def _explain(problems: list[Any], tree: RecipeTree) -> list[str]:
+    """A sentence for each problem; keys that lack in one section are one."""
+    said, lacking = [], dict[str, list[str]]()
+    for problem in problems:
+        model, keys = _walk([str(part) for part in problem["loc"]])
+        if problem["type"] == "missing":
+            lacking.setdefault(tree.source(keys[:-1]), []).append(".".join(keys))
+        else:
+            said.append(_sentence(problem, model, keys, tree.source(keys)))
+    return [
+        f"{where} needs {' and '.join(keys)}; set {'it' if len(keys) == 1 else 'them'}." for where, keys in lacking.items()
+    ] + said
+
+
+def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str) -> str:
+    dotted = ".".join(keys)
+    if problem["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        near = difflib.get_close_matches(keys[-1], known, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}."
+        return f"unknown key {dotted!r} in {where}; {hint}"
+    value = problem["input"]
+    shown = f" (it is {value!r})" if not isinstance(value, dict | list) and len(repr(value)) <= SHOWN_CHARS else ""
+    place = where if where.startswith("--set") and dotted in where else f"{dotted or 'the configuration'} in {where}"
+    return f"{place}: {_words(problem)}{shown}"
+
+
+def _words(problem: Any) -> str:
+    """What is wrong, without pydantic's names of its own insides."""
+    match problem["type"]:
+        case "union_tag_not_found" | "union_tag_invalid":
+            known = problem["ctx"].get("expected_tags", "")
+            key = problem["ctx"]["discriminator"].strip("'")
+            return f"{key} must be one of {known}" if known else f"{key} is missing; set it, see docs/settings.md for the kinds"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return "this is a section of settings, not a value"
+        case "path_type":
+            return "this must be a path"
+        case _:
+            return str(problem["msg"].removeprefix("Value error, "))
+
+
+def _walk(keys: list[str]) -> tuple[type[BaseModel], list[str]]:
+    """The settings model whose field the last key should be, and the keys as a person wrote them, without tags of unions."""
+    model: type[BaseModel] = RunConfig
+    members: list[type[BaseModel]] = []
+    written = []
+    for key in keys:
+        tagged = [member for member in members if key in _tags(member)]
+        if tagged:
+            model = tagged[0]
+            continue
+        written.append(key)
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        members = [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
+        model = members[0] if members else model
+    return model, written
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    return get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()

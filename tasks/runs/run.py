@@ -1,0 +1,89 @@
+"""A run on storage: its identity and its configuration."""
+
+import re
+import uuid
+from datetime import datetime
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import sources
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.scope import Scope
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Run(BaseModel):
+    """Identity of a run. `config_digest` is that of the configuration it was created with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    run_id: str
+    config_digest: str
+    seed: int
+    recipe: str
+
+    @property
+    def folder(self) -> str:
+        return f"runs/{self.name}"
+
+    def scope(self, iteration: int, updates: int = 0) -> Scope:
+        return Scope(
+            run=self.name,
+            run_id=self.run_id,
+            config_digest=self.config_digest,
+            seed=self.seed,
+            iteration=iteration,
+            updates=updates,
+        )
+
+
+def new_name(recipe: str) -> str:
+    return f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
+
+
+def checked_name(name: str) -> str:
+    """The name, if it can be a folder's. Raises ConfigError."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"a run cannot be named {name!r}: use up to 100 letters, digits, '.', '_' and '-', first a letter or digit"
+        )
+    return name
+
+
+def find_run(storage: Storage, name: str) -> Run | None:
+    """Raises ConfigError when there is something of that name that is no run."""
+    path = f"runs/{name}/run.json"
+    if not storage.exists(path):
+        return None
+    try:
+        return Run.model_validate_json(storage.read_bytes(path))
+    except ValidationError as error:
+        raise ConfigError(f"{storage.uri(path)} describes no run; name another run, or bring the file back") from error
+
+
+def drop_if_empty(run: Run, storage: Storage) -> None:
+    """Remove a run that ended before it did anything, so that its name is free and nothing of it is left."""
+    if not storage.list(f"{run.folder}/iterations") and not storage.list(f"{run.folder}/evaluations"):
+        storage.delete(run.folder)
+
+
+def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
+    """The run of this name, created with its data on first use. Raises ConfigError when it exists with another configuration."""
+    found = find_run(storage, name)
+    if found is not None:
+        if found.config_digest != config.digest():
+            raise ConfigError(
+                f"run {name!r} exists with another configuration ({storage.uri(f'runs/{name}/config.yaml')}); "
+                "choose another --run name, or the same settings to continue it"
+            )
+        return found
+    run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
+    sources.write(config.data, storage, f"{run.folder}/data")
+    storage.write_bytes(f"{run.folder}/config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
+    storage.write_bytes(f"{run.folder}/run.json", run.model_dump_json(indent=1).encode())
+    return run

@@ -1,0 +1,43 @@
+"""What the loop asks of inference engines, whatever they are."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class EngineAddress(NamedTuple):
+    """Where a policy samples: the engine's URL and, where adapters are published, the name of the one to sample with."""
+
+    url: str
+    adapter: str | None = None
+
+
+class EngineFleet(Protocol):
+    """Engines that all serve the same version of the weights. A second kind of engine is another class with these methods."""
+
+    @property
+    def addresses(self) -> list[EngineAddress]:
+        """One address per engine; they may change with a publish."""
+        ...
+
+    async def publish(self, checkpoint: Path | None, version: str) -> None:
+        """Make every engine serve a local checkpoint, or the initial model where there is none, under the name `version`.
+
+        Raises EngineError when one of them does not.
+        """
+        ...
+
+    async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
+        """Publish again in the engines that serve another version; `bring` gives the checkpoint, and is called at most once."""
+        ...
+
+    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
+        """The largest difference over all engines, in nats, between their log-probs of a sequence and the given ones.
+
+        `logprobs[i]` is that of `token_ids[i + 1]`. Raises BrokenInvariantError when an engine serves another version.
+        """
+        ...
+
+    def check_health(self) -> None:
+        """Raises EngineError as soon as an engine is gone, so that nobody waits for it."""
+        ...

@@ -1,0 +1,161 @@
+"""Starts the services of a run side by side, and ends every one of them however the run ends."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from nbrl.infra import ray_cluster
+from nbrl.infra.home import Home
+from nbrl.infra.ray_data import fall_silent
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.model_folder.source import fetch
+from nbrl.tasks.rollout.pool import HostPool
+from nbrl.tasks.rollout.runner import HostPlan
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import made_updates
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+
+T = TypeVar("T")
+LEARNER_STOP_S = 5.0
+
+
+class Progress(Protocol):
+    """Shows that `work` named `name` is under way."""
+
+    async def node(self, name: str, work: Awaitable[T]) -> T: ...
+
+    def begin(self, title: str) -> None: ...
+
+
+async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> HostPool:
+    plan = HostPlan(str(model), corpus, storage, config.agent, config.sandbox, config.rollout)
+    hosts = HostPool(plan)
+    stack.push_async_callback(hosts.stop)
+    await hosts.start()
+    return hosts
+
+
+async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path) -> LearnerHandle:
+    grows = config.ray.address is not None  # a cluster that others keep may add machines
+    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), derive_seed(run.seed, "learner"), grows)
+    stack.callback(learner.stop, LEARNER_STOP_S)
+    await learner.ready()
+    return learner
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested settings as dotted keys."""
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) -> Tracking:
+    tracking = Tracking(config.tracking, home)
+    tracking.start_run(
+        run.name, params=flatten(config.model_dump(mode="json")), tags={"run_id": run.run_id, "digest": run.config_digest}
+    )
+    stack.push(lambda kind, error, trace: tracking.end("FINISHED" if kind is None else "FAILED"))
+    return tracking
+
+
+@asynccontextmanager
+async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
+    """Engine, Ray with hosts and learner, and tracking; the engine serves the run's newest weights."""
+    home, storage = Home(config.home), Storage(config.storage)
+    async with AsyncExitStack() as stack:
+        scratch = _scratch(stack, home, run.name)
+        initial, updates = fetch(config.policy), made_updates(storage, run)
+        checkpoint = await _newest(storage, run, updates, scratch) if updates else None
+        progress.begin(f"{run.name}: starting")
+        corpus = f"{run.folder}/data/corpus.parquet"
+
+        async def on_ray() -> tuple[HostPool, LearnerHandle]:
+            await progress.node("Ray", _ray(stack, config, home))
+            hosts = progress.node("sandbox hosts", _hosts(stack, config, initial, corpus, storage))
+            learner = progress.node("learner", _learner(stack, config, run, initial, scratch))
+            return await both(hosts, learner)
+
+        room = adapter_room(config.update.lora, initial)
+        engines, ((hosts, learner), tracking) = await both(
+            progress.node("engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)),
+            both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
+        )
+        stack.callback(fall_silent)
+        yield Services(config, storage, scratch, engines, hosts, learner, tracking)
+
+
+@asynccontextmanager
+async def evaluation_services(
+    config: RunConfig, model: Path, version: str, corpus: str, progress: Progress
+) -> AsyncIterator[Services]:
+    """Engine and sandbox hosts only."""
+    home, storage = Home(config.home), Storage(config.storage)
+    async with AsyncExitStack() as stack:
+        scratch = _scratch(stack, home, "evaluate")
+        progress.begin("starting")
+
+        async def on_ray() -> HostPool:
+            await progress.node("Ray", _ray(stack, config, home))
+            return await progress.node("sandbox hosts", _hosts(stack, config, model, corpus, storage))
+
+        engines, hosts = await both(
+            progress.node("engine", SglangFleet.start(stack, config.engine, model, home.logs, version)),
+            on_ray(),
+        )
+        stack.callback(fall_silent)
+        yield Services(config, storage, scratch, engines, hosts, None, None)
+
+
+async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
+    stack.callback(ray_cluster.stop)
+    await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
+    ray_cluster.give_back_sigterm()
+
+
+U = TypeVar("U")
+
+
+async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """Both at once; when one fails the other is cancelled and waited for, and the first error is raised as it is."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return tasks[0].result(), tasks[1].result()  # type: ignore[return-value]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
+    """A local folder for what must be a file here and now; gone at the end, and what killed runs left goes at the start."""
+    scratch = home.root / "scratch" / f"{name}-{os.getpid()}"
+    for left in scratch.parent.glob("*"):
+        if not Path("/proc", left.name.rpartition("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    return scratch
+
+
+async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
+    checkpoint = run.scope(0).checkpoint(updates)
+    local = storage.local_path(checkpoint)
+    if local is None:
+        local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
+    return local

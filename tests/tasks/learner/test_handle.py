@@ -1,0 +1,99 @@
+"""The long Ray Train run: real Ray, two workers."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import update_lab
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.learner.settings import UpdateSettings
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def descendants(name: str) -> list[int]:
+    """Processes below this one whose command line begins so."""
+    parents, found = {}, []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if (entry / "cmdline").read_text().startswith(name):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+
+    def below(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == os.getpid():
+                return True
+        return False
+
+    return [pid for pid in found if below(pid)]
+
+
+def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        handle = LearnerHandle.start(UpdateSettings(workers=2, lr=1e-3, deterministic=True), str(policy), str(tmp_path / "notes"))
+        try:
+            await handle.ready()
+            trajectories = update_lab.make_trajectories(0)
+            first = update_lab.write_order(tmp_path / "0", trajectories, str(tmp_path / "out0"))
+            second = {"iteration": 1, "checkpoint_in": first.checkpoint_out, "checkpoint_out": str(tmp_path / "out1")}
+            result = await handle.update(first)
+            assert result.metrics["update/skipped"] == 0
+            with pytest.raises(UpdateError, match="not a finished checkpoint"):
+                await handle.update(first.model_copy(update=second | {"checkpoint_in": str(tmp_path / "nowhere")}))
+            assert (await handle.update(first.model_copy(update=second))).metrics["update/kl"] > 0
+            assert await handle.update(first) == result
+
+            long = update_lab.write_order(tmp_path / "2", update_lab.make_trajectories(0, 2000), str(tmp_path / "out2"))
+            waiting = asyncio.create_task(handle.update(long))
+            await asyncio.sleep(1)
+            os.kill(descendants("ray::RayTrainWorker")[0], signal.SIGKILL)
+            killed = time.monotonic()
+            with pytest.raises(UpdateError, match="the learner has ended: rank"):
+                await waiting
+            assert time.monotonic() - killed < 20
+            with pytest.raises(UpdateError, match="the learner has ended"):
+                await handle.update(first)
+        finally:
+            handle.stop()
+
+    asyncio.run(scenario())
+    assert not (tmp_path / "out2").exists()
+
+
+@pytest.mark.long
+def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        handle = LearnerHandle.start(UpdateSettings(workers=1), str(policy), str(tmp_path / "notes"))
+        await handle.ready()
+        assert descendants("ray::RayTrainWorker")
+        handle.stop()
+        handle.stop()
+        with pytest.raises(UpdateError, match="stopped"):
+            await handle.ready()
+
+    asyncio.run(scenario())
+    deadline = time.monotonic() + 10
+    while descendants("ray::RayTrainWorker") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not descendants("ray::RayTrainWorker")
+
+
+def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UpdateError, match=r"config\.json"):
+        LearnerHandle.start(UpdateSettings(), str(tmp_path), str(tmp_path / "notes"))
+
+
+def test_offload_without_gpus_is_refused_at_once(policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UpdateError, match=r"update\.offload optimizer .* runs on the CPU"):
+        LearnerHandle.start(UpdateSettings(offload=("optimizer",)), str(policy), str(tmp_path / "notes"))
+    assert not (tmp_path / "notes").exists()

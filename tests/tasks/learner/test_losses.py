@@ -1,0 +1,139 @@
+"""Each loss by hand, with its gradient."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nbrl.tasks.learner.losses.actions import action_mean
+from nbrl.tasks.learner.losses.cispo import cispo
+from nbrl.tasks.learner.losses.gspo import gspo
+from nbrl.tasks.learner.losses.kl import kl
+from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
+from nbrl.tasks.learner.losses.ppo import ppo
+from nbrl.tasks.learner.losses.tis import tis_weights
+from nbrl.tasks.learner.losses.value import value_loss
+from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, TisSettings
+
+
+def vector(*values: float, grad: bool = False) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
+
+
+def logs(*ratios: float, grad: bool = False) -> Tensor:
+    return vector(*(math.log(ratio) for ratio in ratios), grad=grad)
+
+
+def gradient(loss: Tensor, logp: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(loss.sum(), logp)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("estimator", "values", "slopes"),
+    [
+        ("k1", [0.0, -0.5, -10.0], [1.0, 1.0, 0.0]),
+        ("k2", [0.0, 0.125, 50.0], [0.0, -0.5, 0.0]),
+        ("k3", [0.0, math.exp(0.5) - 1.5, math.exp(10) - 11], [0.0, 1 - math.exp(0.5), 0.0]),
+    ],
+)
+def test_kl_by_hand(estimator: str, values: list[float], slopes: list[float]) -> None:
+    logp = vector(-1.0, -2.0, -30.0, grad=True)
+    found = kl(estimator, logp, vector(-1.0, -1.5, -1.0), clamp=10.0)  # d = 0, 0.5, and 29 held at 10
+    torch.testing.assert_close(found.detach(), vector(*values))
+    torch.testing.assert_close(gradient(found, logp), vector(*slopes))
+
+
+def test_policy_gradient_is_minus_the_advantage() -> None:
+    logp = vector(-1.0, -2.0, grad=True)
+    assert gradient(policy_gradient(logp, vector(3.0, -4.0)), logp).tolist() == [-3.0, 4.0]
+
+
+def test_ppo_by_hand() -> None:
+    ratios = [1.1, 1.5, 0.5, 0.5, 1.5, 4.0]
+    advantages = [1.0, 2.0, 2.0, -1.0, -1.0, -2.0]
+    logp = logs(*ratios, grad=True)
+    loss, clipped = ppo(logp, vector(*[0.0] * 6), vector(*advantages), PpoLoss(kind="ppo", clip_low=0.2, clip_high=0.25))
+    # free, above the clip, below it (free: it is to rise), below it for a bad token, above it (free), and beyond the dual clip
+    torch.testing.assert_close(loss.detach(), vector(-1.1, -2.5, -1.0, 0.8, 1.5, 6.0))
+    assert clipped.tolist() == [False, True, False, True, False, True]
+    torch.testing.assert_close(gradient(loss, logp), vector(-1.1, 0.0, -1.0, 0.0, 1.5, 0.0))
+    single, _ = ppo(logp, vector(*[0.0] * 6), vector(*advantages), PpoLoss(kind="ppo", dual_clip=None))
+    assert single[5].item() == pytest.approx(8.0)
+
+
+@given(st.lists(st.tuples(st.floats(-5, 0), st.floats(-3, 3)), min_size=1, max_size=8))
+def test_at_ratio_one_every_loss_has_the_gradient_of_the_policy_gradient(tokens: list[tuple[float, float]]) -> None:
+    logp = vector(*(each for each, _ in tokens), grad=True)
+    advantage, old = vector(*(each for _, each in tokens)), logp.detach()
+    action = torch.arange(len(tokens)) // 3
+    expected = gradient(policy_gradient(logp, advantage), logp)
+    for loss, clipped in [
+        ppo(logp, old, advantage, PpoLoss(kind="ppo")),
+        gspo(logp, old, advantage, action, GspoLoss(kind="gspo")),
+        cispo(logp, old, advantage, CispoLoss(kind="cispo")),
+    ]:
+        torch.testing.assert_close(gradient(loss, logp), expected)
+        assert not clipped.any()
+
+
+def test_cispo_keeps_the_gradient_of_a_clipped_token() -> None:
+    logp = logs(1.5, 9.0, 0.1, grad=True)
+    loss, clipped = cispo(
+        logp, vector(0.0, 0.0, 0.0), vector(2.0, 1.0, 1.0), CispoLoss(kind="cispo", clip_low=0.5, clip_high=4.0)
+    )
+    torch.testing.assert_close(gradient(loss, logp), vector(-3.0, -5.0, -0.5))
+    assert clipped.tolist() == [False, True, True]
+
+
+def test_gspo_is_the_sequence_objective_of_the_paper() -> None:
+    logp = logs(1.2, 1.1, 0.7, 3.0, grad=True)
+    action, advantage, settings = torch.tensor([0, 0, 1, 1]), vector(2.0, 2.0, 1.0, 1.0), GspoLoss(kind="gspo", clip_high=0.2)
+    loss, clipped = gspo(logp, torch.zeros(4, dtype=torch.float64), advantage, action, settings)
+    ratio = torch.stack([torch.exp(logp[:2].mean()), torch.exp(logp[2:].mean())])  # 1.149 and 1.449
+    gain = torch.minimum(ratio * vector(2.0, 1.0), ratio.clamp(1 - settings.clip_low, 1.2) * vector(2.0, 1.0))
+    torch.testing.assert_close(loss.detach(), -gain.detach().repeat_interleave(2))
+    assert clipped.tolist() == [False, False, True, True]
+    torch.testing.assert_close(gradient(loss, logp) / 2, gradient(-gain, logp))  # a mean over an action's two tokens
+
+
+def test_action_mean_does_not_mind_the_order() -> None:
+    found = action_mean(vector(1.0, 10.0, 2.0, 3.0), torch.tensor([7, 2, 7, 7]))
+    assert found.tolist() == [2.0, 10.0, 2.0, 2.0]
+    assert action_mean(vector(), torch.zeros(0, dtype=torch.int64)).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "touched"),
+    [
+        ("truncate", [2.0, 0.25, 1.5, 1.0], [True, False, False, False]),
+        ("mask_tokens", [0.0, 0.0, 1.5, 1.0], [True, True, False, False]),
+        ("mask_actions", [1.0, 1.0, math.sqrt(1.5), math.sqrt(1.5)], [False] * 4),
+    ],
+)
+def test_tis_by_hand(kind: str, weights: list[float], touched: list[bool]) -> None:
+    trainer = logs(4.0, 0.25, 1.5, 1.0, grad=True)
+    settings = TisSettings.model_validate({"kind": kind, "cap": 2.0})
+    weight, flags = tis_weights(trainer, torch.zeros(4, dtype=torch.float64), torch.tensor([0, 0, 1, 1]), settings)
+    torch.testing.assert_close(weight, vector(*weights))
+    assert flags.tolist() == touched
+    assert not weight.requires_grad
+
+
+def test_tis_masks_a_whole_action() -> None:
+    settings = TisSettings(kind="mask_actions", cap=2.0)
+    weight, flags = tis_weights(logs(9.0, 1.0, 1.0), torch.zeros(3, dtype=torch.float64), torch.tensor([0, 0, 1]), settings)
+    assert weight.tolist() == [0.0, 0.0, 1.0]
+    assert flags.tolist() == [True, True, False]
+
+
+def test_value_loss_by_hand() -> None:
+    value = vector(2.0, 2.0, grad=True)
+    free = value_loss(value, vector(1.0, 1.0), vector(3.0, 0.0), None)
+    assert free.tolist() == [0.5, 2.0]
+    held = value_loss(value, vector(1.0, 1.0), vector(3.0, 0.0), clip=0.5)  # both values held at 1.5
+    assert held.tolist() == [1.125, 2.0]
+    assert gradient(held, value).tolist() == [0.0, 2.0]

@@ -1,0 +1,97 @@
+"""LoRA published as it is: a real SGLang server on the CPU serves adapters beside the weights that they began from."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+import update_lab
+
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Sampling
+from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import AdapterRoom, EngineSettings
+from nbrl.infra.errors import EngineError, PublishError
+from nbrl.tasks.learner.learner import Learner
+from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+
+LORA = LoraSettings(rank=2, publish="adapter")
+
+
+def configured(policy: Path, **lora: object) -> RunConfig:
+    config = load("tiny-cpu")
+    update = config.update.model_copy(update={"lora": LORA.model_copy(update=lora)})
+    return config.model_copy(update={"update": update, "policy": config.policy.model_copy(update={"path": str(policy)})})
+
+
+def two_updates(policy: Path, folder: Path) -> list[UpdateResult]:
+    settings, results, before = UpdateSettings(workers=1, lr=0.1, lora=LORA), list[UpdateResult](), None
+    learner = Learner(settings, str(policy), torch.device("cpu"))
+    for number in range(2):
+        trajectories = update_lab.make_trajectories(1)
+        order = update_lab.write_order(
+            folder,
+            trajectories,
+            str(folder / str(number)),
+            iteration=number,
+            checkpoint_in=before,
+            canary_token_ids=[5, *range(40)],
+        )
+        results.append(learner.execute(order))
+        before = results[-1].checkpoint
+    return results
+
+
+def test_room_is_kept_for_adapters_alone(policy: Path) -> None:
+    names = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    assert adapter_room(configured(policy).update.lora, policy) == AdapterRoom(2, names)
+    assert adapter_room(configured(policy, target_modules=("q_proj",)).update.lora, policy) == AdapterRoom(2, ("q_proj",))
+    assert adapter_room(configured(policy, publish="merged").update.lora, policy) is None
+    assert adapter_room(load("tiny-cpu").update.lora, policy) is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path: Path) -> None:
+    config, results = configured(policy), two_updates(policy, tmp_path)
+    canary = results[0].canary_token_ids
+    settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
+    engine = EngineServer.start(settings, policy, tmp_path / "logs", room=adapter_room(config.update.lora, policy))
+
+    async def sampled(client: EngineClient, adapter: str | None) -> tuple[list[int], list[float], str]:
+        async with engine_session(60) as session:
+            made = await SglangPolicy(session, engine.url, [], Sampling(), adapter=adapter).generate(Prompt([canary], []), 8, 0)
+        return made.token_ids, made.logprobs, made.weights_version
+
+    async def scenario() -> None:
+        async with engine.client() as client:
+            fleet = SglangFleet([engine], [client], policy, adapter_room(config.update.lora, policy))
+            await fleet.publish(None, "0")
+            first = await client.score(canary)
+            for number, result in enumerate(results):
+                await fleet.publish(Path(result.checkpoint), str(number + 1))
+                assert await client.score(canary) == pytest.approx(result.canary_logprobs, abs=1e-3)
+                assert max(abs(a - b) for a, b in zip(first, result.canary_logprobs, strict=True)) > 0.1
+                ids, logprobs, version = await sampled(client, client.adapter)
+                assert version == str(number + 1)
+                assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
+            busy = asyncio.create_task(client.generate(canary, max_new_tokens=400))
+            await asyncio.sleep(0.5)
+            with pytest.raises(PublishError, match="weights 3 did not reach the engine"):
+                await client.publish_adapter(tmp_path / "nowhere", "3")
+            assert await client.weights_version() == "2"
+            assert await client.score(canary) == pytest.approx(results[1].canary_logprobs, abs=1e-3)
+            await fleet.publish(None, "4")
+            assert await client.score(canary) == pytest.approx(first, abs=1e-4)
+            await asyncio.wait([busy])
+            assert busy.exception() is None or isinstance(busy.exception(), EngineError)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.stop()

@@ -1,0 +1,171 @@
+"""What the update's tests share: a tiny random policy, random trees and batches on disk, and ranks in processes of their own."""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from multiprocessing import set_forkserver_preload
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import strategies as st
+
+from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
+from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.learner.orders import UpdateOrder
+
+VOCAB = 300
+
+
+def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """A random Qwen3 of two layers with tied embeddings, and a file that stands for the tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    return folder
+
+
+def make_trajectory(draw: np.random.Generator, name: str, steps: int = 3, longest: int = 12) -> Trajectory:
+    """Shaped as the agent's: a trunk, and at each step a tail with a sampled action hanging off it."""
+
+    def ids() -> list[int]:
+        return [int(token) for token in draw.integers(0, VOCAB, draw.integers(1, longest + 1))]
+
+    nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=ids()), Node(parent=0, kind="task", step=-1, token_ids=ids())]
+    trunk = 1
+    for step in range(steps):
+        nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=ids()))
+        action = ids()
+        logprobs = [-float(value) for value in draw.random(len(action))]
+        nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=action, logprobs=logprobs))
+        nodes.append(Node(parent=trunk, kind="action", step=step, token_ids=action))
+        nodes.append(Node(parent=len(nodes) - 1, kind="observation", step=step, token_ids=ids()))
+        trunk = len(nodes) - 1
+    return Trajectory(
+        id=name, group="g", sample=0, question="?", ability="a", status=Status.ANSWERED, answer="", nodes=nodes, steps=[]
+    )
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def alternating(row: int) -> float:
+    """An advantage for each row, of either sign."""
+    return (-1.0) ** row * (1 + row % 3)
+
+
+def make_trajectories(seed: int, count: int = 6) -> list[Trajectory]:
+    draw = rng(seed)
+    return [make_trajectory(draw, f"t{index}", steps=int(draw.integers(1, 4))) for index in range(count)]
+
+
+def action_logprobs(lm: Any, trajectory: Trajectory) -> list[torch.Tensor]:
+    """Of every sampled action in turn, from one plain sequence each."""
+    found = []
+    for index, each in enumerate(trajectory.nodes):
+        if each.kind == "sampled":
+            logprobs = torch.log_softmax(lm(input_ids=torch.tensor([trajectory.path(index)])).logits[0], dim=-1)
+            count = len(each.token_ids)
+            found.append(logprobs[-count - 1 : -1].gather(1, torch.tensor(each.token_ids)[:, None])[:, 0])
+    return found
+
+
+def sample_as(policy: Path, trajectories: Sequence[Trajectory], noise: float) -> list[Trajectory]:
+    """Give the sampled tokens the log-probs of the policy, off by up to `noise`, as an engine would; exact in float32."""
+    from transformers import AutoModelForCausalLM
+
+    lm, draw = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64).eval(), rng(0)
+    for each in trajectories:
+        with torch.no_grad():
+            for sampled, logprobs in zip(each.sampled(), action_logprobs(lm, each), strict=True):
+                off = logprobs.numpy() + draw.uniform(-noise, noise, len(logprobs))
+                sampled.logprobs = off.astype(np.float32).astype(float).tolist()
+    return list(trajectories)
+
+
+def node(parent: int, ids: list[int], step: int = -1) -> Node:
+    """A sampled node when it has a step, else a trunk node."""
+    if step < 0:
+        return Node(parent=parent, kind="observation", step=step, token_ids=ids)
+    return Node(parent=parent, kind="sampled", step=step, token_ids=ids, logprobs=[-0.5] * len(ids))
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Node]:
+    """Any trees, with empty nodes, several roots and sampled nodes anywhere but first on a path."""
+    nodes = [node(ROOT, draw(st.lists(st.integers(0, 99), min_size=1, max_size=4)))]
+    for index in range(1, draw(st.integers(2, 12))):
+        parent = draw(st.integers(0, index - 1))
+        ids = draw(st.lists(st.integers(0, 99), max_size=4))
+        nodes.append(node(parent, ids, step=index if draw(st.booleans()) else -1))
+    return nodes
+
+
+def steps_of(nodes: list[Node]) -> dict[int, float]:
+    return {each.step: float(each.step) for each in nodes if each.kind == "sampled"}
+
+
+def write_order(
+    folder: Path,
+    trajectories: Sequence[Trajectory],
+    out: str,
+    advantage: Callable[[int], float] = alternating,
+    **fields: Any,
+) -> UpdateOrder:
+    """Write both tables and the order over them; `advantage` is by row number, and a reward in an order to estimate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = [(each.id, node.step) for each in trajectories for node in each.sampled()]
+    schema = REWARDS_SCHEMA if fields.get("estimate") else ADVANTAGES_SCHEMA
+    rows = [dict(zip(schema.names, (*pair, advantage(row)), strict=True)) for row, pair in enumerate(pairs)]
+    pq.write_table(to_table(trajectories), folder / "trajectories.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "advantages.parquet")
+    return UpdateOrder(
+        trajectories=str(folder / "trajectories.parquet"),
+        advantages=str(folder / "advantages.parquet"),
+        checkpoint_out=out,
+        **({"iteration": 0} | fields),
+    )
+
+
+def _rank(rank: int, world: int, store: str, work: Callable[..., Any], arguments: tuple[Any, ...], out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        result = work(*arguments)
+        if rank == 0:
+            torch.save(result, out)
+    finally:
+        dist.destroy_process_group()
+
+
+# Ranks are forked from one process that has imported what takes seconds, and that ends with this one.
+set_forkserver_preload(["transformers.models.qwen3.modeling_qwen3", "nbrl.tasks.learner.learner"])
+
+
+def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run `work` on that many gloo ranks, each a process; what rank 0 returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out")
+        given = (world, os.path.join(folder, "store"), work, arguments, out)
+        mp.start_processes(_rank, args=given, nprocs=world, start_method="forkserver")
+        return torch.load(out, weights_only=False)

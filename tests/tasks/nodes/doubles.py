@@ -1,0 +1,135 @@
+"""Doubles of what is alive while a run runs: another kind of engine, runners that play given ends, tracking that remembers."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
+from nbrl.tasks.services.services import Services
+
+SCOPE = Scope(run="r", run_id="x", config_digest="d", seed=3, iteration=4, updates=2)
+
+
+class DoubleFleet:
+    """An EngineFleet of no processes. `error` is what its log-probs are off by; `lies` is the version it answers with, if any."""
+
+    def __init__(self, version: str = "initial", error: float = 0.0, lies: str | None = None) -> None:
+        self.version, self.error, self.lies = version, error, lies
+        self.published: list[tuple[Path | None, str]] = []
+
+    @property
+    def addresses(self) -> list[EngineAddress]:
+        return [EngineAddress("double://1")]
+
+    async def publish(self, checkpoint: Path | None, version: str) -> None:
+        self.published.append((checkpoint, version))
+        self.version = version
+
+    async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
+        if self.version != version:
+            await self.publish(await bring(), version)
+
+    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
+        if (found := self.lies or self.version) != version:
+            raise BrokenInvariantError(f"double://1 serves {found!r} after publishing {version!r}")
+        return self.error
+
+    def check_health(self) -> None:
+        pass
+
+
+class DoubleRunners:
+    """Plays a trajectory for every row: `ends` are their statuses in turn, `version` the weights they were sampled from."""
+
+    def __init__(self, storage: Storage, version: str, ends: Sequence[Status] = (Status.ANSWERED,)) -> None:
+        self._storage, self._version, self._ends = storage, version, ends
+        self.asked: list[dict[str, Any]] = []
+
+    async def run(
+        self,
+        rows: list[dict[str, Any]],
+        engines: Sequence[EngineAddress],
+        folder: str,
+        sampling: object,
+        engine: object,
+        progress: Callable[[int], None],
+        healthy: Callable[[], None],
+    ) -> pa.Table:
+        healthy()
+        self.asked += rows
+        played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
+        for trajectory in played:
+            self._storage.write_table(f"{folder}/{trajectory.id}.parquet", to_table([trajectory]))
+        progress(len(played))
+        return to_table(played)
+
+    def _play(self, row: dict[str, Any], status: Status) -> Trajectory:
+        sampled = Node(parent=0, kind="sampled", step=0, token_ids=[1, 2], logprobs=[-0.5, -0.5], weights_version=self._version)
+        failed = status is Status.FAILED
+        return Trajectory(
+            id=row["id"],
+            group=row["group"],
+            sample=row["sample"],
+            question=row["question"],
+            ability=row["ability"],
+            status=status,
+            answer="42" if status is Status.ANSWERED else None,
+            failure="the wire was cut" if failed else "",
+            nodes=[] if failed else [Node(parent=-1, kind="system", step=-1, token_ids=[0]), sampled],
+            steps=[] if failed else [Step(think="a thought of some length", code="print(42)", cell_status="ok")],
+        )
+
+
+class DoubleTracking:
+    """Remembers what was logged, in order, as (what, name)."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[str, str]] = []
+
+    def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> None:
+        self.logged.append(("checkpoint", name))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self.logged.append(("metrics", str(step)))
+
+    def log_trace(self, name: str, **rest: object) -> None:
+        self.logged.append(("trace", name))
+
+
+def services(
+    folder: Path,
+    fleet: EngineFleet | None = None,
+    ends: Sequence[Status] = (Status.ANSWERED,),
+    version: str = "2",
+    overrides: Sequence[str] = (),
+) -> Services:
+    """Services over a local storage below `folder`, all doubles but that."""
+    storage = Storage(StorageSettings(root=str(folder / "storage")))
+    runners: Any = DoubleRunners(storage, version, ends)
+    tracking: Any = DoubleTracking()
+    config = load("tiny-cpu", ["rollout.prompts=4", "rollout.group_size=2", *overrides])
+    return Services(config, storage, folder / "scratch", fleet or DoubleFleet("2"), runners, None, tracking)
+
+
+def prompts(made: Services, count: int = 2) -> Artifact:
+    """An artifact of questions that all have the answer 42."""
+    names = [f"q{number}" for number in range(count)]
+    table = pa.table(
+        {
+            "id": names,
+            "group": names,
+            "question": [f"What is {name}?" for name in names],
+            "answers": [["42"]] * count,
+            "ability": ["qa"] * count,
+            "source": ["test"] * count,
+        }
+    )
+    path = f"{SCOPE.folder}/round-0/prompts.parquet"
+    return Artifact(path=path, digest=made.storage.write_table(path, table))

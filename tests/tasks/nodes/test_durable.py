@@ -1,0 +1,170 @@
+"""What a node's result is found by, what a run is continued by, and when an iteration counts."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nbrl.tasks.errors import ConfigError, NothingLearnedError
+from nbrl.tasks.nodes import record as record_node
+from nbrl.tasks.nodes.durable import result_key
+from nbrl.tasks.nodes.record import merge, record, time_metrics
+from nbrl.tasks.nodes.rollout import rollout
+from nbrl.tasks.runs.history import read_record, record_path
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import drop_if_empty, find_run, open_run
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.summary import Summary, finished
+from nbrl.tasks.services.services import Services
+from tests.tasks.nodes.doubles import SCOPE, prompts, services
+
+
+def key(name: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
+    context: Any = SimpleNamespace(task=SimpleNamespace(name=name))
+    return result_key(context, {"scope": scope, **inputs})
+
+
+def test_a_result_is_found_again_by_the_same_inputs_alone() -> None:
+    artifact = Artifact(path="a", digest="1")
+    base = key(given=artifact, round_=0)
+    assert key(given=Artifact(path="elsewhere", digest="1", metrics={"x": 1.0}), round_=0) == base
+    others = [
+        key("select", given=artifact, round_=0),
+        key(given=Artifact(path="a", digest="2"), round_=0),
+        key(given=artifact, round_=1),
+        key(given=[artifact, artifact], round_=0),
+        *(key(scope=SCOPE.model_copy(update=change), given=artifact, round_=0) for change in ({"run_id": "y"}, {"iteration": 5})),
+        key(scope=SCOPE.model_copy(update={"config_digest": "e"}), given=artifact, round_=0),
+    ]
+    assert len({base, *others}) == len(others) + 1
+
+
+def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
+    storage = services(tmp_path).storage
+    config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4"])
+    run = open_run(config, "a", storage)
+    assert open_run(config, "a", storage) == run == find_run(storage, "a")
+    assert storage.read_table("runs/a/data/train.parquet").num_rows == 8
+    drop_if_empty(run, storage)
+    assert storage.list("runs") == []
+    assert open_run(config, "a", storage).run_id != run.run_id  # a new run of the old name shares no result with it
+
+
+@pytest.mark.parametrize("change", ["update.lr=0.5", "seed=9", "rollout.prompts=2", "advantage.gamma=0.5"])
+def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Path, change: str) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    open_run(load("tiny-cpu", small), "a", storage)
+    with pytest.raises(ConfigError, match="exists with another configuration"):
+        open_run(load("tiny-cpu", [*small, change]), "a", storage)
+
+
+@pytest.mark.parametrize(
+    "change", ["iterations=99", "select.patience=9", "update.workers=1", "home=/elsewhere", "record.traces=0"]
+)
+def test_a_run_is_continued_with_a_setting_that_decides_none(tmp_path: Path, change: str) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    run = open_run(load("tiny-cpu", small), "a", storage)
+    assert open_run(load("tiny-cpu", [*small, change]), "a", storage) == run
+
+
+def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
+    storage = services(tmp_path).storage
+    storage.write_bytes("runs/a/run.json", b"")
+    with pytest.raises(ConfigError, match="describes no run"):
+        open_run(load("tiny-cpu"), "a", storage)
+
+
+def test_counts_of_rounds_add_up_and_means_are_averaged() -> None:
+    rounds = [
+        Artifact(path="", digest="", metrics={"rollout/trajectories": 4.0, "select/kept": 1.0, "reward/em": 0.2}),
+        Artifact(path="", digest="", metrics={"rollout/trajectories": 2.0, "select/kept": 2.0, "reward/em": 0.4}),
+    ]
+    assert merge(rounds) == pytest.approx({"rollout/trajectories": 6.0, "select/kept": 3.0, "reward/em": 0.3})
+
+
+def test_overhead_is_what_neither_engines_kernels_nor_the_update_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_node.time, "monotonic", lambda: 110.0)
+    metrics = {"rollout/busy_seconds": 4.0, "update/compute_seconds": 9.0}
+    found = time_metrics(
+        {"rollout": 5.0, "update": 3.0}, metrics, 100.0
+    )  # an update that was found took 3 s, whatever it took once
+    assert found["time/overhead"] == 3.0
+    skipped = time_metrics({"rollout": 5.0}, {"rollout/busy_seconds": 4.0}, 100.0)
+    assert skipped["time/overhead_share"] == pytest.approx(0.6)
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of the tables that Prefect was given."""
+    given: list[str] = []
+
+    async def shown(rows: object, key: str, description: str) -> None:
+        given.append(key)
+
+    monkeypatch.setattr(record_node, "acreate_table_artifact", shown)
+    return given
+
+
+def closed(made: Services, skipped: str = "", **metrics: float) -> Any:
+    played = asyncio.run(rollout.fn(made, SCOPE, prompts(made), 0))
+    more = Artifact(path="", digest="", metrics={"reward/em": 0.5} | metrics)
+    return asyncio.run(record.fn(made, SCOPE, [played, more], played, 9, {"rollout": 1.0, "update": 1.0}, 0.0, skipped))
+
+
+def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, tables: list[str]) -> None:
+    made = services(tmp_path)
+    done = closed(made, **{"update/steps": 1.0, "update/compute_seconds": 0.5})
+    assert (done.cursor, done.checkpoint, done.updates, done.skipped) == (9, "runs/r/checkpoints/000003", 3, "")
+    assert read_record(made.storage, SCOPE) == done
+    logged = made.tracking.logged  # type: ignore[attr-defined]
+    assert [what for what, _ in logged] == ["checkpoint", "trace", "trace", "metrics"]
+    assert tables == ["iteration-4"]
+
+
+def test_without_tracking_there_is_no_record(tmp_path: Path, tables: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = services(tmp_path)
+
+    def lost(*given: object) -> None:
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr(made.tracking, "log_metrics", lost)
+    with pytest.raises(ConnectionError):
+        closed(made, **{"update/steps": 1.0})
+    assert not made.storage.exists(record_path(SCOPE))
+
+
+def test_a_skipped_iteration_keeps_the_checkpoint_and_logs_none(tmp_path: Path, tables: list[str]) -> None:
+    made = services(tmp_path)
+    done = closed(made, skipped="all wrong")
+    assert (done.checkpoint, done.updates, done.metrics["select/no_signal"]) == ("runs/r/checkpoints/000002", 2, 1.0)
+    assert "checkpoint" not in [what for what, _ in made.tracking.logged]  # type: ignore[attr-defined]
+
+
+def test_an_update_without_an_optimiser_step_has_a_checkpoint_and_taught_nothing(tmp_path: Path, tables: list[str]) -> None:
+    done = closed(services(tmp_path), skipped="no gradient", **{"update/steps": 0.0, "update/compute_seconds": 0.5})
+    assert (done.updates, done.skipped) == (3, "no gradient")
+
+
+def summary(**fields: object) -> Summary:
+    plain: dict[str, Any] = {"run": "a", "before": {}, "after": {}, "iterations": 2, "trajectories": 0, "sampled_tokens": 0}
+    plain |= {"mismatch_max": 0.0, "overhead_share": 0.0, "seconds": {}, "curve": [], "curve_path": "", "example": ""}
+    return Summary.model_validate(plain | fields)
+
+
+def test_a_finished_run_is_told_by_its_summary(tmp_path: Path) -> None:
+    made = services(tmp_path)
+    config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4", "iterations=2", "select.patience=2"])
+    run = open_run(config, "a", made.storage)
+
+    def outcome(fields: dict[str, object], **settings: int) -> Summary | None:
+        made.storage.write_bytes("runs/a/summary.json", summary(**fields).model_dump_json().encode())
+        return finished(run, config.model_copy(update=settings), made.storage)
+
+    assert finished(run, config, made.storage) is None
+    assert outcome({}) is not None
+    assert outcome({}, iterations=5) is None
+    assert outcome({"stalled": "why", "skipped_in_row": 2, "iterations": 4}, iterations=9) is not None  # it ended early
+    with pytest.raises(NothingLearnedError, match="run 'a' learned nothing\nwhy"):
+        outcome({"stalled": "why", "skipped_in_row": 2})
