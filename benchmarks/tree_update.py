@@ -11,8 +11,6 @@ machine tells least, and on a GPU, which is taken where there is one, of wall se
 over the parameters of |tree - per step| / |per step|, norms of the whole parameter.
 """
 
-# ruff: noqa: N806 - suffixes of tensor names are shapes
-
 import argparse
 import json
 import os

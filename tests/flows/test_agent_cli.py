@@ -293,14 +293,40 @@ def test_help_needs_nothing_of_the_training_stack(tmp_path: Path) -> None:
     assert "--endpoint" in done.stdout
 
 
+OWN_TOOL = """
+from nbrl.agent.tools.functions import tool
+
+@tool
+def depth(place: str) -> float:
+    \"\"\"Gives the depth of a place in metres.\"\"\"
+    return 22.0
+"""
+
+
 @pytest.mark.long
-def test_an_installation_without_extras_is_enough(tmp_path: Path) -> None:
+def test_an_installation_without_extras_is_enough_beside_a_project_with_folders_of_the_same_names(tmp_path: Path) -> None:
     uv = shutil.which("uv") or REPOSITORY / ".venv-uv/bin/uv"
-    venv = tmp_path / "venv"
+    venv, project = tmp_path / "venv", tmp_path / "project"
     make = [[uv, "venv", "-q", "--python", sys.executable, venv], [uv, "pip", "install", "-q", "--python", venv, REPOSITORY]]
     for command in make:
         subprocess.run(list(map(str, command)), check=True, timeout=900)
-    with model_server(act("x = 20"), ANSWER, sglang=True) as server:
-        command = [str(venv / "bin/nbrl"), "agent", "q", "--endpoint", server.url, "--no-save", "-q"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    (project / "tasks").mkdir(parents=True)
+    for name in ("tasks/__init__.py", "agent.py", "flows.py", "infra.py", "sandbox.py"):
+        (project / name).write_text("raise RuntimeError('this module is the project's own')\n")
+    (project / "mine.py").write_text(OWN_TOOL)
+    (project / "tools.yaml").write_text('default: [depth]\nown: {depth: "mine:depth"}\n')
+    with model_server(act("x = 20"), act("submit_final_answer(x + depth('here'))"), sglang=True) as server:
+        command = [
+            str(venv / "bin/nbrl"),
+            "agent",
+            "q",
+            "--endpoint",
+            server.url,
+            "--no-save",
+            "-q",
+            "--tool-settings",
+            "tools.yaml",
+        ]
+        environment = os.environ | {"PYTHONPATH": "."}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=project, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (0, "42.0\n"), done.stderr

@@ -1,7 +1,5 @@
 """Attention of a packed tree on a CPU: segments and prefixes, merged by their log-sum-exp."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Attention of a packed tree on a GPU: FlexAttention with a block mask."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -10,8 +10,6 @@ A token is a query of one segment, and of one prefix for each time its root path
 comes first, so these are few.
 """
 
-# ruff: noqa: N803, N806, N815 - suffixes of tensor names are shapes
-
 from dataclasses import dataclass
 
 import numpy as np

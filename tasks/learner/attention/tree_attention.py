@@ -1,7 +1,5 @@
 """Attention over a packed tree, as a function that transformers' models call in place of their own."""
 
-# ruff: noqa: N803 - suffixes of tensor names are shapes
-
 from typing import Any, Protocol
 
 import torch

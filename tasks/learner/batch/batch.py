@@ -1,7 +1,5 @@
 """From an order's two tables to a forest, and from a packed tree to tensors."""
 
-# ruff: noqa: N815 - suffixes of tensor names are shapes
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The sampled tokens of a batch, numbered action after action, and what each weighs in the loss."""
 
-# ruff: noqa: N802, N806, N815 - suffixes of array names are shapes
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

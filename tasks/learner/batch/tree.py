@@ -4,8 +4,6 @@ Tokens stand in depth-first order. Token i may attend to token j iff j is on i's
 `j <= i < end[j]`, where `end[j]` is one past the last token that hangs below j.
 """
 
-# ruff: noqa: N815 - suffixes of tensor names are shapes
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite

@@ -1,7 +1,5 @@
 """Means over the tokens of an action."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

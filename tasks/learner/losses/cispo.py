@@ -1,7 +1,5 @@
 """CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5)."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

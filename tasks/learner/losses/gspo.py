@@ -1,7 +1,5 @@
 """GSPO (arXiv 2507.18071). The sequence is one sampled action, a step: that is what an advantage is given to."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Estimates of KL(policy || reference) from one token sampled from the policy (Schulman, "Approximating KL divergence", 2020)."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """REINFORCE (Williams 1992): strictly on-policy."""
 
-# ruff: noqa: N803 - suffixes of tensor names are shapes
-
 from torch import Tensor
 
 

@@ -2,8 +2,6 @@
 equation 8) and the dual clip (arXiv 1912.09729).
 """
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Importance weights between the engine that sampled and the trainer that learns, whose log-probs are never quite the same."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The critic's loss (arXiv 1707.06347, equation 9; clipped as in PPO's published code, arXiv 2005.12729, section 3)."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Values of packed trees under an unmodified Hugging Face model with a value head."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel

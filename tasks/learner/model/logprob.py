@@ -1,7 +1,5 @@
 """Log-probs of targets from hidden states, a slice of the vocabulary at a time."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from typing import Any
 
 import torch

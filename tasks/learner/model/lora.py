@@ -57,7 +57,7 @@ class Unadapted:
         try:
             for layer in self._layers:
                 layer.set_scale(NAME, 0.0)
-            found_N: Tensor = self.scorer(*inputs)  # noqa: N806 - a suffix of shape
+            found_N: Tensor = self.scorer(*inputs)
         finally:
             for layer in self._layers:
                 layer.set_scale(NAME, 1.0)

@@ -1,7 +1,5 @@
 """Log-probs of packed trees under an unmodified Hugging Face causal model."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

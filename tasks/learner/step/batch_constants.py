@@ -1,7 +1,5 @@
 """What is known of a batch before its first optimiser step, and stays fixed while it is trained on."""
 
-# ruff: noqa: N806, N815 - suffixes of tensor names are shapes
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Advantages that need the learner: from step rewards with a KL penalty, or with a critic's values."""
 
-# ruff: noqa: N803, N806, N815 - suffixes of array names are shapes
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

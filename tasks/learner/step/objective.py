@@ -1,7 +1,5 @@
 """The loss of a micro-batch, and what there is to report about it."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 import torch
 from torch import Tensor
 

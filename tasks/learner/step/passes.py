@@ -1,7 +1,5 @@
 """Forward and backward passes of one rank over its share of a batch."""
 
-# ruff: noqa: N806 - suffixes of tensor names are shapes
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The attention of a tree against one dense mask over it: outputs and gradients."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Log-probs from slices of the vocabulary: against full logits, in how much is held at one time, and sharded."""
 
-# ruff: noqa: N803, N806 - suffixes of tensor names are shapes
-
 from pathlib import Path
 from typing import Any
 

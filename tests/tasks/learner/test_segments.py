@@ -1,7 +1,5 @@
 """The rectangles of a tree's attention, against the definition of the mask."""
 
-# ruff: noqa: N803, N806 - suffixes of array names are shapes
-
 import numpy as np
 import pytest
 import update_lab

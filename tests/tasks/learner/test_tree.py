@@ -43,7 +43,7 @@ def wanted_paths(nodes: list[Node]) -> list[tuple[int, list[int]]]:
 def found_paths(forest: Forest) -> list[tuple[int, list[int]]]:
     """The same, as the packed tree has it."""
     tree, targets, found = forest.pack(), Targets.of(forest), []
-    step_N = targets.step_A[targets.action_N[tree.index_N]]  # noqa: N806 - a shape
+    step_N = targets.step_A[targets.action_N[tree.index_N]]
     for predictor, target, step in zip(tree.predictor_N, tree.target_N, step_N, strict=True):
         path = root_path(tree, predictor)
         assert tree.positions_T[path].tolist() == list(range(len(path)))
