@@ -91,6 +91,7 @@ def test_with_a_critic_the_table_holds_rewards_for_the_learner(tmp_path: Path) -
     assert "advantage/max_abs" not in done.metrics
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_an_advantage_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     rows = [
         {"trajectory": "a", "group": "g", "step_rewards": [float("inf")]},
