@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def _whole(value: T) -> T:
-    """As an argument of a task, taken as it is: Prefect walks through others, item by item, in search of futures."""
+    """Passes a large argument of a task through unchanged; otherwise Prefect searches it, item by item, for futures."""
     return cast(T, quote(value))
 
 

@@ -146,7 +146,7 @@ class SandboxKernel:
             self._cell.idle.set()
 
     def _on_break(self) -> None:
-        """Its connection ended, for a message that is not allowed or because it is gone: no kernel without a connection."""
+        """The kernel closed its connection or broke the protocol: it is killed."""
         self._process.send_signal(signal.SIGKILL)
 
     def _receive(self, message: Message) -> None:

@@ -29,7 +29,7 @@ from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.seeds import derive_seed
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-INITIAL = ""  # stands for the initial model where a checkpoint's identity would
+INITIAL = ""  # identity of the state that no checkpoint holds: the initial model
 
 
 @dataclass(frozen=True)

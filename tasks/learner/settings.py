@@ -1,4 +1,4 @@
-"""Settings of the update. What could not act is refused: an option that changes nothing is a mistake of its reader."""
+"""Settings of the update. Options that would have no effect are refused."""
 
 from typing import Annotated, Literal, Self
 

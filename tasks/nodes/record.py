@@ -15,7 +15,7 @@ from nbrl.tasks.services.services import Services
 
 
 def merge(artifacts: list[Artifact]) -> dict[str, float]:
-    """Metrics of all artifacts: counts of several rounds add up, means are weighted by nothing and averaged."""
+    """Metrics of all artifacts: counts are summed over rounds, means are averaged without weights."""
     gathered: dict[str, list[float]] = {}
     for artifact in artifacts:
         for key, value in artifact.metrics.items():

@@ -109,7 +109,7 @@ class HostPool:
 
 
 def _heard(work: asyncio.Task[pa.Table]) -> None:
-    """Where it was given up nobody asks for its error, which asyncio would print."""
+    """Retrieves the error of an abandoned task, so that asyncio does not print it as never retrieved."""
     if not work.cancelled():
         work.exception()
 

@@ -1,7 +1,7 @@
 """The attention of a packed tree as a few dense rectangles of contiguous tokens.
 
 In depth-first order a run of tokens each of which follows the one before it is a path, and all that hangs below a token is one
-range. So two kinds of rectangles make up the attention, and next to no score is made in vain:
+range. So two kinds of rectangles make up the attention, and almost no attention score is computed unnecessarily:
 
 - a segment: the attention of a run to itself, causal; a small subtree that branches is one segment with a mask
 - a prefix: what hangs off a run at one token attends to all of the run up to that token, without a mask

@@ -100,7 +100,7 @@ async def _resolve(reference: Any) -> Any:
 def _fit(
     run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool, seed: int
 ) -> None:
-    # It watches for machines about to be reclaimed, from a process of its own; this run ends on any failure all the same.
+    # Ray Train's preemption watcher costs a process, and any failure ends this run anyway.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
         # Imported here: torch takes seconds, and the driver can do without it while the workers import theirs.

@@ -1,4 +1,4 @@
-"""What is known of a batch before its first optimiser step, and stays fixed while it is trained on."""
+"""Per-token values computed once per batch before its first optimiser step: old and reference log-probs, advantages, values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
