@@ -228,7 +228,7 @@ def check_uri(uri: str) -> None:
 
         verify = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1")
         try:  # any answer will do: who may read it is found out later
-            requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify or False)
+            requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify)
         except (requests.RequestException, ValueError) as error:
             raise ServerError(
                 f"no MLflow server answers at tracking.uri {uri} ({type(error).__name__}): start one there, or leave "

@@ -134,9 +134,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_without_words_of_the_library(override: str, words: str) -> None:
     said = refusal("tiny-cpu", override)
     assert words in said
-    assert not {"discriminator", "instance of", "tag "} & {
-        word for word in ("discriminator", "instance of", "tag ") if word in said
-    }
+    assert not [word for word in ("discriminator", "instance of", "tag ") if word in said]
 
 
 def test_a_value_that_fails_with_its_section_is_not_dumped() -> None:
