@@ -1,10 +1,8 @@
 """`nbrl …`: thin commands over the flows. Heavy imports wait until a command needs them."""
 
-import asyncio
-import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -12,8 +10,9 @@ from nbrl.flows import completion
 from nbrl.flows.agent_command import agent
 from nbrl.flows.completion import ROOT
 from nbrl.flows.interrupt import Importing
+from nbrl.flows.run_flow import run_flow
 from nbrl.flows.stored_commands import export, show
-from nbrl.flows.terminal import cancel_on_term, err, guard, out, say
+from nbrl.flows.terminal import guard, out, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,7 +22,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Reinforcement learning of notebook agents.",
 )
-T = TypeVar("T")
 HOME = ".nbrl"
 Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
 Set = Annotated[
@@ -70,32 +68,6 @@ def _home_flag(config: Any) -> str:
     return "" if config.home == HOME else f" --home {config.home}"
 
 
-def _run(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
-    from nbrl.infra import prefect_server, tracking
-    from nbrl.infra.home import Home as LocalHome
-
-    home = LocalHome(folder)
-    server = prefect_server.ensure(home)
-    try:
-        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
-        for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
-            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return _ended_alike(work)
-    finally:
-        server.stop()
-
-
-def _ended_alike(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run `work`. While a flow runs Prefect makes an exception of its own of SIGTERM; it, too, ends as Ctrl-C does."""
-    from prefect.exceptions import TerminationSignal  # reads the environment
-
-    try:
-        return asyncio.run(cancel_on_term(work))
-    except TerminationSignal:
-        raise KeyboardInterrupt from None
-
-
 app.command()(agent)
 
 
@@ -109,67 +81,52 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
-    begun: list[str] = []
+    begun: list[Callable[[], bool]] = []
+    name = run
 
     def stopped() -> str:
-        return f"the same command with --run {begun[0]} continues where it was" if begun else ""
+        return f"the same command with --run {name} continues where it was" if begun and begun[0]() else ""
 
-    guard(lambda: _train(recipe, run, set_ or [], dry_run, begun.append), stopped)
+    def work() -> None:
+        nonlocal name
+        with Importing():
+            from nbrl.infra.storage import Storage
+            from nbrl.tasks.runs.preflight import prepared
+            from nbrl.tasks.runs.run import checked_name, find_run, new_name
+
+        config = prepared(recipe, set_ or [], "train")
+        if dry_run:
+            _plan(config)
+            return
+        name = checked_name(new_name(config.name) if run is None else run)
+        begun.append(lambda: find_run(Storage(config.storage), str(name)) is not None)
+
+        async def flow() -> Any:
+            from nbrl.flows.train import train as flow
+
+            return await flow(config, name)
+
+        summary = run_flow(config.home, flow)
+        from nbrl.flows.report import closing, report
+
+        out.print(report(summary))
+        out.print(closing(summary, _root_flag(config), _home_flag(config)), markup=False, highlight=False, soft_wrap=True)
+
+    guard(work, stopped)
 
 
-def _warn(config: Any) -> None:
-    """Say what looks wrong with the questions."""
+def _plan(config: Any) -> None:
+    """Check what a dry run takes the time for, and print what the run would do."""
     from nbrl.tasks.runs.data_review import review
+    from nbrl.tasks.runs.plan import plan
+    from nbrl.tasks.runs.preflight import rehearse
 
     for warning in review(config):
         say(f"warning: {warning}", "yellow")
-
-
-def _train(recipe: str, name: str | None, overrides: list[str], dry_run: bool, begin: Callable[[str], None]) -> None:
-    """`begin` is told the run's name once there is such a run."""
-    with Importing():
-        from nbrl.infra.home import Home as LocalHome
-        from nbrl.infra.storage import Storage
-        from nbrl.tasks.runs.plan import plan
-        from nbrl.tasks.runs.preflight import preflight, rehearse, writable
-        from nbrl.tasks.runs.recipes import load
-        from nbrl.tasks.runs.run import checked_name, drop_if_empty, find_run, new_name, open_run
-        from nbrl.tasks.runs.summary import finished
-
-    config = load(recipe, overrides)
-    name = checked_name(new_name(config.name) if name is None else name)
-    preflight(config, "train")
-    if dry_run:
-        _warn(config)
-        unchecked = rehearse(config)
-        out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
-        for note in unchecked:
-            say(f"not checked: {note}", "yellow")
-        return
-    storage = Storage(config.storage)
-    writable(storage)
-
-    async def work() -> Any:
-        from nbrl.flows.train import train as flow
-        from nbrl.flows.watch import Watch
-
-        with Watch(err) as watch:
-            return await flow(config, run, watch)
-
-    with LocalHome(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
-        if find_run(storage, name) is None:
-            _warn(config)
-        run = open_run(config, name, storage)
-        begin(name)
-        try:
-            summary = finished(run, config, storage) or _run(config.home, work)
-        except BaseException:
-            drop_if_empty(run, storage)
-            raise
-    from nbrl.flows.report import closing, report
-
-    out.print(report(summary))
-    out.print(closing(summary, _root_flag(config), _home_flag(config)), markup=False, highlight=False, soft_wrap=True)
+    unchecked = rehearse(config)
+    out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
+    for note in unchecked:
+        say(f"not checked: {note}", "yellow")
 
 
 @app.command()
@@ -189,46 +146,29 @@ def evaluate(
     def stopped() -> str:
         return f"evaluation {begun[0]} stays unfinished, evaluate again under another --name" if begun else ""
 
-    guard(lambda: _evaluate(recipe, run, checkpoint, name, set_ or [], begun.append), stopped)
+    def work() -> None:
+        with Importing():
+            from nbrl.tasks.errors import ConfigError
+            from nbrl.tasks.runs.preflight import prepared
+            from nbrl.tasks.runs.run import checked_name, new_name
 
+        if checkpoint is not None and run is None:
+            raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
+        config = prepared(recipe, set_ or [], "evaluate")
+        source = None if run is None else checked_name(run)
+        evaluation = checked_name(new_name(source or config.name) if name is None else name)
 
-def _evaluate(
-    recipe: str, run: str | None, checkpoint: int | None, name: str | None, overrides: list[str], begin: Callable[[str], None]
-) -> None:
-    """`begin` is told the evaluation's name before it is taken."""
-    with Importing():
-        from nbrl.infra.storage import Storage
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.model_folder.source import fetch
-        from nbrl.tasks.runs.checkpoints import checkpoint_folder
-        from nbrl.tasks.runs.preflight import preflight
-        from nbrl.tasks.runs.recipes import load
-        from nbrl.tasks.runs.run import checked_name, new_name
+        async def flow() -> Any:
+            from nbrl.flows.evaluate import evaluate as flow
 
-    if checkpoint is not None and run is None:
-        raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
-    config = load(recipe, overrides)
-    source = None if run is None else checked_name(run)
-    name = checked_name(new_name(source or config.name) if name is None else name)
-    preflight(config, "evaluate")
-    _warn(config)
-    if source is None:
-        model = fetch(config.policy)
-    else:
-        model = checkpoint_folder(Storage(config.storage), Path(config.home), source, checkpoint)
+            return await flow(config, source, checkpoint, evaluation)
 
-    async def work() -> Any:
-        from nbrl.flows.evaluate import evaluate as flow
-        from nbrl.flows.watch import Watch
+        begun.append(evaluation)
+        for metric, value in sorted(run_flow(config.home, flow).items()):
+            out.print(f"{metric:20} {value:.6g}", highlight=False)
+        out.print(f"nbrl show {evaluation}{_root_flag(config)}", highlight=False, soft_wrap=True)
 
-        with Watch(err) as watch:
-            return await flow(config, model, name, watch)
-
-    begin(name)
-    result = _run(config.home, work)
-    for key, value in sorted(result.metrics.items()):
-        out.print(f"{key:20} {value:.6g}", highlight=False)
-    out.print(f"nbrl show {name}{_root_flag(config)}", highlight=False, soft_wrap=True)
+    guard(work, stopped)
 
 
 app.command()(export)
@@ -299,6 +239,6 @@ def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
 
         return await run(settings, folder)
 
-    metrics = _run(_home(home), work)
+    metrics = run_flow(_home(home), work)
     for key, value in sorted(metrics.items()):
         out.print(f"{key:20} {value:.4g}", highlight=False)

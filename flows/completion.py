@@ -5,6 +5,8 @@ from pathlib import Path
 
 import typer
 
+from nbrl.tasks.layout import EvaluationLayout, RunLayout
+
 ROOT = ".nbrl/storage"
 RECIPES = Path(__file__).resolve().parent.parent / "infra" / "recipes"
 
@@ -15,11 +17,11 @@ def recipes(typed: str) -> list[str]:
 
 def runs(context: typer.Context, typed: str) -> list[str]:
     """Runs of a local storage root; those of S3 are not listed."""
-    return _folders(context, "runs/*/run.json", typed)
+    return _folders(context, RunLayout("*").identity, typed)
 
 
 def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
-    return sorted({*runs(context, typed), *_folders(context, "evaluations/*/data", typed)})
+    return sorted({*runs(context, typed), *_folders(context, EvaluationLayout("*").data.folder, typed)})
 
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:

@@ -1,36 +1,59 @@
 """Batch evaluation of a policy or of a run's checkpoint on the recipe's held-out questions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
 
-from nbrl.flows.watch import Watch
+from nbrl.flows.progress import ProgressDisplay
+from nbrl.flows.terminal import err
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import EvaluationLayout
+from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.nodes.evaluate import evaluate_into
+from nbrl.tasks.runs.checkpoints import checkpoint_folder
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.data_review import review
+from nbrl.tasks.runs.preflight import prepared
+from nbrl.tasks.runs.run import checked_name, new_name
 from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.start import evaluation_services
 
 VERSION = "evaluation"
 
 
-@flow(name="evaluate", validate_parameters=False, flow_run_name="{name}")
-async def evaluate(config: RunConfig, model: Path, name: str, watch: Watch) -> Artifact:
-    """Trajectories, rewards and metrics below `evaluations/<name>`; nothing is learned."""
-    folder = f"evaluations/{name}"
-    if Storage(config.storage).list(folder):
-        raise ConfigError(f"an evaluation named {name!r} exists in {config.storage.root}; choose another --name")
-    sources.write(config.data, Storage(config.storage), f"{folder}/data")
-    async with evaluation_services(config, model, VERSION, f"{folder}/data/corpus.parquet", watch) as services:
-        watch.begin(f"evaluating {model}")
-        questions, seed = f"{folder}/data/held_out.parquet", derive_seed(config.seed, "evaluate")
-        result = await watch.node(
-            "evaluate", evaluate_into(services, folder, questions, seed, VERSION), services.evaluation_size, services.follow
-        )
-    rows = [{"metric": key, "value": value} for key, value in sorted(result.metrics.items())]
-    await acreate_table_artifact(rows, key="evaluation", description=name)
-    return result
+@flow(name="evaluate", flow_run_name="{name}")
+async def evaluate(
+    recipe: str | RunConfig,
+    run: str | None = None,
+    checkpoint: int | None = None,
+    name: str | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, float]:
+    """Trajectories and rewards below `evaluations/<name>`; the metrics are returned. Nothing is learned.
+
+    `recipe` and `overrides` are those of `train`. Evaluated is the recipe's policy or, of the run named `run`, the checkpoint
+    after `checkpoint` updates, the newest when not given. Raises ConfigError where one of them cannot be had.
+    """
+    config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "evaluate")
+    layout = EvaluationLayout(checked_name(new_name(run or config.name) if name is None else name))
+    storage = Storage(config.storage)
+    model = Path(fetch(config.policy)) if run is None else checkpoint_folder(storage, Path(config.home), run, checkpoint)
+    if storage.list(layout.folder):
+        raise ConfigError(f"an evaluation named {layout.name!r} exists in {config.storage.root}; choose another --name")
+    with ProgressDisplay(err) as progress:
+        for warning in review(config):
+            progress.say(f"nbrl: warning: {warning}")
+        sources.write(config.data, storage, layout.data)
+        async with evaluation_services(config, model, VERSION, layout.data.corpus, progress) as services:
+            progress.begin(f"evaluating {model}")
+            questions, seed = layout.data.split("held_out"), derive_seed(config.seed, "evaluate")
+            work = evaluate_into(services, layout.round, questions, seed, VERSION)
+            result, _ = await timed(progress, "evaluate", work)
+    rows = [{"metric": metric, "value": value} for metric, value in sorted(result.values.items())]
+    await acreate_table_artifact(rows, key="evaluation", description=layout.name)
+    return result.values

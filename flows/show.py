@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,23 +15,23 @@ from nbrl.flows.terminal import plain
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import EVALUATIONS, RUNS, TRAJECTORIES, EvaluationLayout, RoundLayout, RunLayout, name_of, place_of
 
 MOST = {"answer": 20}  # the width at which a column is cut
 
 
 def files(storage: Storage, run: str) -> list[str]:
     """Every compacted trajectories file of a run or of an evaluation."""
-    found = [
-        key for key in storage.list(f"runs/{run}") + storage.list(f"evaluations/{run}") if key.endswith("/trajectories.parquet")
-    ]
-    if not found:
-        known = sorted({key.split("/")[1] for place in ("runs", "evaluations") for key in storage.list(place)})
+    keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
+    tables = [key for key in keys if key.endswith(f"/{TRAJECTORIES}")]
+    if not tables:
+        known = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
         if run in known:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
         near = difflib.get_close_matches(run, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}; RUN/TRAJECTORY names one."
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
-    return found
+    return tables
 
 
 def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
@@ -49,7 +48,7 @@ def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Traject
 
 def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | None:
     try:
-        rewards = storage.read_table(key.replace("trajectories.parquet", "rewards.parquet"))
+        rewards = storage.read_table(RoundLayout.holding(key).rewards)
     except StorageError:
         return None
     rows: list[dict[str, Any]] = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
@@ -60,8 +59,7 @@ def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
     """The newest trajectories of a run, one a row of `width` characters, or of more where its id needs them."""
     rows: list[tuple[str, str, str, str, str]] = []
     for key in reversed(files(storage, run)):
-        place = key.split("/")[2:-1]
-        where = f"{place[0][:4]} {int(place[1])}" if place else ""
+        where = place_of(key)
         for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
             rows.append((row["id"], where, row["status"], _line(str(row["answer"])), _line(row["question"])))
         if len(rows) >= limit:
@@ -75,27 +73,33 @@ def _line(text: str) -> str:
 
 def overview(storage: Storage) -> RenderableType:
     """Every run and every evaluation by name, one a row: how many iterations it finished, and whether all of it is done."""
-    rows = [(name, "run", *_progress(storage, name, files)) for name, files in _by_name(storage, "runs") if "run.json" in files]
-    for name, files in _by_name(storage, "evaluations"):
-        rows.append((name, "evaluation", "", "finished" if "rewards.parquet" in files else "unfinished"))
+    rows = [
+        (name, "run", *_progress(storage, name, files))
+        for name, files in _by_name(storage, RUNS)
+        if RunLayout(name).identity in files
+    ]
+    for name, files in _by_name(storage, EVALUATIONS):
+        rows.append((name, "evaluation", "", "finished" if EvaluationLayout(name).round.rewards in files else "unfinished"))
     if not rows:
         return plain(f"there are no runs in {storage.settings.root} yet; `nbrl train RECIPE` makes one")
     return _table(("name", "kind", "iterations", "state"), rows)
 
 
 def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
-    """The folders directly below `place`, each with the keys of its files from there."""
-    found: dict[str, set[str]] = {}
+    """The runs or evaluations below `place`, each with the keys of its files."""
+    by_name: dict[str, set[str]] = {}
     for key in storage.list(place):
-        name, _, below = key.removeprefix(f"{place}/").partition("/")
-        found.setdefault(name, set()).add(below)
-    return sorted(found.items())
+        by_name.setdefault(name_of(key), set()).add(key)
+    return sorted(by_name.items())
 
 
 def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
     """Finished iterations of a run and its state. One that is continued after its end has a summary of fewer iterations."""
-    done = sum(1 for name in files if re.fullmatch(r"iterations/\d+/record\.json", name))
-    summary = json.loads(storage.read_bytes(f"runs/{run}/summary.json")) if "summary.json" in files else {"iterations": -1}
+    layout = RunLayout(run)
+    done = 0
+    while layout.iteration(done).record in files:
+        done += 1
+    summary = json.loads(storage.read_bytes(layout.summary)) if layout.summary in files else {"iterations": -1}
     if summary["iterations"] != done:
         return str(done), "unfinished"
     if summary.get("stalled"):

@@ -63,6 +63,7 @@ def environment(home: Home, url: str) -> dict[str, str]:
         "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",  # what fails is told once, by the command; its state keeps the reason
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a short flow ends before all its events are sent
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # never a second server behind our back
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import DataLayout
 
 SCHEMA = pa.schema(
     [
@@ -122,9 +123,9 @@ def questions(path: Path) -> pa.Table:
     return table
 
 
-def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> None:
-    """Write train, held_out and corpus below `folder` unless they are there."""
-    if storage.exists(f"{folder}/corpus.parquet"):
+def write(settings: GeneratedData | FileData, storage: Storage, layout: DataLayout) -> None:
+    """Write train, held_out and corpus unless they are there."""
+    if storage.exists(layout.corpus):
         return
     if isinstance(settings, FileData):
         tables = {split: questions(path) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
@@ -141,5 +142,5 @@ def write(settings: GeneratedData | FileData, storage: Storage, folder: str) -> 
         passages = sorted({passage for world in worlds.values() for passage in world.corpus})
         corpus = pa.table({"passage": passages}, schema=CORPUS_SCHEMA)
     for split, table in tables.items():
-        storage.write_table(f"{folder}/{split}.parquet", table)
-    storage.write_table(f"{folder}/corpus.parquet", corpus)
+        storage.write_table(layout.split(split), table)
+    storage.write_table(layout.corpus, corpus)

@@ -101,7 +101,7 @@ class Learner:
         with phases.phase("load"):
             loaded = self._bring(order.checkpoint_in)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
-        known, estimated = loaded.passes.know(batch, order.estimate)
+        known, estimated = loaded.passes.know(batch, order.estimator)
         trained, skipped = train(self._settings, loaded.passes, loaded.trainees, phases, batch, known, order.seed)
         canary = order.canary_token_ids or batch.canary_token_ids
         logprobs = self._write(loaded, out, canary)

@@ -12,7 +12,7 @@ class UpdateOrder(BaseModel):
 
     `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
-    `estimate`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
+    `estimator`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
     trajectory in which nothing was sampled may have one row, of its name alone, and then counts in its group.
     `seed` decides how trajectories are shuffled into minibatches.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
@@ -25,7 +25,7 @@ class UpdateOrder(BaseModel):
     seed: int = Field(0, ge=0)
     trajectories: str
     advantages: str
-    estimate: AdvantageSettings | None = None
+    estimator: AdvantageSettings | None = None
     checkpoint_in: str | None = None
     checkpoint_out: str
     canary_token_ids: list[int] | None = Field(None, min_length=2)

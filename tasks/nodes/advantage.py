@@ -10,7 +10,8 @@ from nbrl.tasks.advantage.estimate import estimate
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.metrics import Metric, of
+from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
@@ -45,8 +46,8 @@ def reward_table(rewards: list[dict]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA)
 
 
-@node
-async def advantage(services: Services, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
+@durable
+def advantage(services: Services, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
     """Advantages of every step of every kept group, over all rounds together.
 
     Where the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards
@@ -56,11 +57,12 @@ async def advantage(services: Services, scope: Scope, rewards: list[Artifact], s
     kept = {row["group"] for s in selections for row in read(s.path).to_pylist() if row["kept"]}
     rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept]
     table = reward_table(rows) if services.config.learner_estimates else advantage_table(rows, services.config.advantage)
-    path = f"{scope.folder}/advantages.parquet"
+    path = scope.layout.advantages
     digest = services.storage.write_table(path, table)
-    metrics = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}
+    counts = {"advantage/trajectories": float(len(rows)), "advantage/steps": float(pc.count(table["step"]).as_py())}
+    metrics = of(counts, "sum")
     if "advantage" in table.column_names:
-        metrics["advantage/max_abs"] = float(pc.max(pc.abs(table["advantage"])).as_py() or 0.0)
+        metrics["advantage/max_abs"] = Metric(float(pc.max(pc.abs(table["advantage"])).as_py() or 0.0), "max")
     return Artifact(path=path, digest=digest, metrics=metrics)
 
 

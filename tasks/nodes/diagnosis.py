@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import TRAJECTORIES, RoundLayout
 from nbrl.tasks.nodes.reward import FACETS, with_answers
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.selection.judge import dropped, no_signal
@@ -20,10 +21,8 @@ OVERLAP = 0.25  # of F1, from which on answers are near their references
 
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     """Lines on the given iterations, none of which taught anything; the last one is `remedy`."""
-    rewards = pa.concat_tables([storage.read_table(path) for record in records for path in _paths(record, "rewards")])
-    trajectories = pa.concat_tables(
-        [_with_references(storage, path) for record in records for path in _paths(record, "trajectories")]
-    )
+    rewards = pa.concat_tables([storage.read_table(layout.rewards) for record in records for layout in _rounds(record)])
+    trajectories = pa.concat_tables([_with_references(storage, layout) for record in records for layout in _rounds(record)])
     groups = dropped([record.metrics for record in records])
     means = {name: sum(rewards[name].to_pylist()) / len(rewards) for name in FACETS}
     statuses = Counter(rewards["status"].to_pylist())
@@ -75,14 +74,14 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
     )
 
 
-def _paths(record: Record, name: str) -> list[str]:
-    return [artifact.path for artifact in record.artifacts if artifact.path.endswith(f"/{name}.parquet")]
+def _rounds(record: Record) -> list[RoundLayout]:
+    """Every round of an iteration."""
+    return [RoundLayout.holding(artifact.path) for artifact in record.artifacts if artifact.path.endswith(f"/{TRAJECTORIES}")]
 
 
-def _with_references(storage: Storage, path: str) -> pa.Table:
+def _with_references(storage: Storage, layout: RoundLayout) -> pa.Table:
     """Trajectories as they are scored, with their questions and failures."""
-    table = storage.read_table(path)
-    prompts = storage.read_table(path.replace("trajectories.parquet", "prompts.parquet"))
+    table, prompts = storage.read_table(layout.trajectories), storage.read_table(layout.prompts)
     joined = with_answers(table, prompts)
     taken = pc.list_value_length(joined["steps"])
     joined = joined.drop_columns(["steps"]).append_column("taken", taken)

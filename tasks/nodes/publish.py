@@ -1,15 +1,17 @@
 """publish: the new weights go live in every engine, and it is proved."""
 
+import asyncio
 import json
 import time
 
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.nodes.durable import act
+from nbrl.tasks.metrics import Metric
+from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
 
-@act
+@effect
 async def publish(services: Services, scope: Scope, update: Artifact) -> Artifact:
     """Hot-swap the engines to the checkpoint that `update` made, then read version and canary back.
 
@@ -19,7 +21,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     version = str(scope.updates + 1)
     await services.engines.publish(await services.local_folder(update.path), version)
     swapped = time.monotonic()
-    result = json.loads(services.storage.read_bytes(f"{scope.folder}/update/result.json"))
+    result = json.loads(await asyncio.to_thread(services.storage.read_bytes, scope.layout.update_result))
     worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
     tolerance = services.config.publish.tolerance
     if not worst <= tolerance:
@@ -28,8 +30,8 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
             f"publish.tolerance {tolerance:g}; the weights did not arrive whole"
         )
     metrics = {
-        "publish/canary_error": worst,
-        "publish/swap_seconds": swapped - started,
-        "publish/proof_seconds": time.monotonic() - swapped,
+        "publish/canary_error": Metric(worst, "max"),
+        "publish/swap_seconds": Metric(swapped - started, "sum"),
+        "publish/proof_seconds": Metric(time.monotonic() - swapped, "sum"),
     }
     return Artifact(path=update.path, digest=update.digest, metrics=metrics)

@@ -1,5 +1,6 @@
 """rollout: every prompt of a round to its group of trajectories."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -8,15 +9,18 @@ import pyarrow.compute as pc
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Status
+from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
-from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.metrics import Metric, of
+from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
 
 def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, Any]]:
-    """One row a trajectory: what the agent may know of its prompt. The references stay behind."""
+    """One row per trajectory: what the agent may know of its prompt. The references stay behind."""
     return [
         {
             "id": f"{prompt['group']}-{sample}",
@@ -31,7 +35,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
     ]
 
 
-def rollout_metrics(table: pa.Table) -> dict[str, float]:
+def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
     """Counts of statuses, tokens and seconds. `busy_seconds` spans the first episode's start to the last one's end."""
     rows = table.select(["status", "started_at", "seconds", "nodes", "steps"]).to_pylist()
     sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
@@ -39,7 +43,7 @@ def rollout_metrics(table: pa.Table) -> dict[str, float]:
     ran = [row for row in rows if row["started_at"]]
     metrics = {f"rollout/status/{status}": 0.0 for status in Status}
     metrics |= {f"rollout/status/{status}": float(count) for status, count in Counter(row["status"] for row in rows).items()}
-    return metrics | {
+    metrics |= {
         "rollout/trajectories": float(len(rows)),
         "rollout/steps": float(len(steps)),
         "rollout/sampled_tokens": float(sum(len(node["token_ids"]) for node in sampled)),
@@ -48,45 +52,54 @@ def rollout_metrics(table: pa.Table) -> dict[str, float]:
         "rollout/busy_seconds": max((row["started_at"] + row["seconds"] for row in ran), default=0.0)
         - min((row["started_at"] for row in ran), default=0.0),
     }
+    return of(metrics, "sum")
 
 
-async def roll_out(services: Services, rows: list[dict[str, Any]], folder: str, sampling: Sampling, version: str) -> Artifact:
-    """Run all rows, write `<folder>/trajectories.parquet`, drop the single objects. Shared by training and evaluation.
+async def roll_out(
+    services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, sampling: Sampling, version: str
+) -> Artifact:
+    """Run all rows, write them as one table, drop the single objects. Shared by training and evaluation, one of which is `name`.
 
     Raises RolloutError when every trajectory failed, BrokenInvariantError when one was sampled from other weights than `version`.
     """
-    table = await services.hosts.run(
+    table = await services.runners.run(
         rows,
         services.engines.addresses,
-        f"{folder}/trajectories",
+        layout.unfinished,
         sampling,
         services.config.engine,
-        services.progress,
+        lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,
     )
+    return await asyncio.to_thread(_keep, services.storage, layout, table, version)
+
+
+def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str) -> Artifact:
     if all(status == Status.FAILED for status in table["status"].to_pylist()):
         raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
     check_weights(table, version)
-    path = f"{folder}/trajectories.parquet"
-    digest = services.storage.write_table(path, table)
-    for single in services.storage.list(f"{folder}/trajectories"):
-        services.storage.delete(single)
-    return Artifact(path=path, digest=digest, metrics=rollout_metrics(table))
+    digest = storage.write_table(layout.trajectories, table)
+    for single in storage.list(layout.unfinished):
+        storage.delete(single)
+    return Artifact(path=layout.trajectories, digest=digest, metrics=rollout_metrics(table))
 
 
 def check_weights(table: pa.Table, version: str) -> None:
     """Every sampled action must come from the weights it is taken for."""
     nodes = pc.list_flatten(table["nodes"])
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
-    found = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
-    if found - {version}:
-        raise BrokenInvariantError(f"actions were sampled from weights {sorted(found)} where only {version!r} are published")
+    sampled_from = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
+    if sampled_from - {version}:
+        raise BrokenInvariantError(
+            f"actions were sampled from weights {sorted(sampled_from)} where only {version!r} are published"
+        )
 
 
-@node
+@durable
 async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
     """The groups of one round's prompts."""
     settings = services.config.rollout
     version = await services.serve(scope)
-    rows = task_rows(services.storage.read_table(prompts.path), settings.group_size, scope.draw("rollout"))
-    return await roll_out(services, rows, f"{scope.folder}/round-{round_}", services.config.sampling, version)
+    table = await asyncio.to_thread(services.storage.read_table, prompts.path)
+    rows = task_rows(table, settings.group_size, scope.draw("rollout"))
+    return await roll_out(services, "rollout", rows, scope.layout.round(round_), services.config.sampling, version)

@@ -3,7 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.metrics import Metric
+from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
@@ -26,14 +27,14 @@ def with_groups(prompts: pa.Table, epochs: list[int]) -> pa.Table:
     return prompts.append_column("group", pa.array(names, pa.string()))
 
 
-@node
-async def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
+@durable
+def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
     """The prompts at `cursor` in the run's walk over the training questions."""
-    questions = services.storage.read_table(f"runs/{scope.run}/data/train.parquet")
+    questions = services.storage.read_table(scope.run_layout.data.split("train"))
     count = services.config.rollout.prompts
     rows = visit_order(scope.seed, len(questions), cursor, count)
     prompts = questions.take(pa.array(rows))
     epochs = [(cursor + step) // len(questions) for step in range(count)]
-    path = f"{scope.folder}/round-{round_}/prompts.parquet"
+    path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, with_groups(prompts, epochs))
-    return Artifact(path=path, digest=digest, metrics={"prompts": count})
+    return Artifact(path=path, digest=digest, metrics={"sample/prompts": Metric(count, "sum")})

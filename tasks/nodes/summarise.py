@@ -1,10 +1,10 @@
 """What a finished run shows: before and after, seconds by node, the learning curve."""
 
-import asyncio
 import io
 from collections import defaultdict
 from collections.abc import Sequence
 
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.diagnosis import diagnose
 from nbrl.tasks.runs.history import Record, skipped_in_row
 from nbrl.tasks.runs.run import Run
@@ -35,11 +35,11 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
 
 def _example(services: Services, evaluation: Artifact) -> str:
     """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
-    rows = services.storage.read_table(f"{evaluation.path}/rewards.parquet").to_pylist()
+    rows = services.storage.read_table(RoundLayout(evaluation.path).rewards).to_pylist()
     return str(max(rows, key=lambda row: (row["em"], len(row["step_rewards"]) > 1))["trajectory"])
 
 
-async def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
+def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
     """Write `summary.json` and `learning-curve.png` below the run's folder and log the picture."""
     seconds: dict[str, float] = defaultdict(float)
     for record in records:
@@ -47,14 +47,14 @@ async def summarise(services: Services, run: Run, before: Artifact, after: Artif
             if key.startswith("time/") and key != "time/overhead_share":
                 seconds[key.removeprefix("time/")] += value
     curve = [record.metrics["reward/em"] for record in records]
-    curve_path = f"{run.folder}/learning-curve.png"
-    picture = await asyncio.to_thread(draw_curve, before.metrics["em"], curve, after.metrics["em"])
-    services.storage.write_bytes(curve_path, picture)
+    scores_before, scores_after = before.values, after.values
+    picture = draw_curve(scores_before["em"], curve, scores_after["em"])
+    services.storage.write_bytes(run.layout.curve, picture)
     skipped = skipped_in_row(records)
     summary = Summary(
         run=run.name,
-        before=before.metrics,
-        after=after.metrics,
+        before=scores_before,
+        after=scores_after,
         iterations=len(records),
         skipped_in_row=skipped,
         stalled=_stalled(services, records),
@@ -64,14 +64,14 @@ async def summarise(services: Services, run: Run, before: Artifact, after: Artif
         overhead_share=seconds["overhead"] / seconds["iteration"] if records else 0.0,
         seconds=dict(seconds),
         curve=curve,
-        curve_path=services.storage.uri(curve_path),
+        curve_path=services.storage.uri(run.layout.curve),
         example=f"{run.name}/{_example(services, after)}",
     )
-    services.storage.write_bytes(f"{run.folder}/summary.json", summary.model_dump_json(indent=1).encode())
+    services.storage.write_bytes(run.layout.summary, summary.model_dump_json(indent=1).encode())
     (services.scratch / "learning-curve.png").write_bytes(picture)
     services.tracking.log_file(services.scratch / "learning-curve.png")
-    scores = sorted(key for key in after.metrics if key in ("em", "f1") or key.startswith("em/"))
-    columns = {name: [evaluation.metrics[key] for key in scores] for name, evaluation in (("before", before), ("after", after))}
+    scores = sorted(key for key in scores_after if key in ("em", "f1") or key.startswith("em/"))
+    columns = {"before": [scores_before[key] for key in scores], "after": [scores_after[key] for key in scores]}
     services.tracking.log_table("held-out", {"score": scores, **columns})
     return summary
 

@@ -1,5 +1,6 @@
 """update: the optimiser steps on the selected trajectories."""
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nbrl.tasks.learner.orders import UpdateOrder
-from nbrl.tasks.nodes.durable import node
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.metrics import of
+from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.runs.checkpoints import HF
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
@@ -19,41 +22,51 @@ from nbrl.tasks.services.services import Services
 COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step")
 
 
-@node
+@durable
 async def update(services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
     """The checkpoint after the optimiser steps on every trajectory of the advantage table."""
-    advantage_rows = services.storage.read_table(advantages.path)
-    wanted = advantage_rows["trajectory"].unique()
-    rounds = [services.storage.read_table(artifact.path) for artifact in trajectories]
-    batch = pa.concat_tables([table.filter(pc.is_in(table["id"], wanted)) for table in rounds])
-    work = services.scratch / f"update-{scope.iteration:06d}"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    pq.write_table(batch, work / "trajectories.parquet")
-    pq.write_table(advantage_rows, work / "advantages.parquet")
-    checkpoint = scope.checkpoint(scope.updates + 1)
-    out = services.storage.local_path(checkpoint) or work / "checkpoint"
+    folder = services.scratch / f"update-{scope.iteration:06d}"
     before = await services.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
-    result = await services.learner.update(
-        UpdateOrder(
-            iteration=scope.iteration,
-            seed=derive_seed(scope.seed, scope.iteration, "update"),
-            trajectories=str(work / "trajectories.parquet"),
-            advantages=str(work / "advantages.parquet"),
-            estimate=services.config.advantage if services.config.learner_estimates else None,
-            checkpoint_in=str(before) if before else None,
-            checkpoint_out=str(out),
-        )
+    order = await asyncio.to_thread(_order, services, scope, advantages, trajectories, before, folder)
+    result = await services.learner.update(order)
+    if result.skipped:
+        services.progress.say(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
+    artifact = await asyncio.to_thread(_keep, services, scope, result)
+    shutil.rmtree(folder, ignore_errors=True)
+    return artifact
+
+
+def _order(
+    services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], before: Path | None, folder: Path
+) -> UpdateOrder:
+    """The order to the learner, and in `folder` the tables that it names."""
+    advantage_rows = services.storage.read_table(advantages.path)
+    selected = advantage_rows["trajectory"].unique()
+    rounds = [services.storage.read_table(artifact.path) for artifact in trajectories]
+    batch = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pq.write_table(batch, folder / "trajectories.parquet")
+    pq.write_table(advantage_rows, folder / "advantages.parquet")
+    return UpdateOrder(
+        iteration=scope.iteration,
+        seed=derive_seed(scope.seed, scope.iteration, "update"),
+        trajectories=str(folder / "trajectories.parquet"),
+        advantages=str(folder / "advantages.parquet"),
+        estimator=services.config.advantage if services.config.learner_estimates else None,
+        checkpoint_in=str(before) if before else None,
+        checkpoint_out=str(services.storage.local_path(scope.checkpoint(scope.updates + 1)) or folder / "checkpoint"),
     )
+
+
+def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
+    """The finished checkpoint and what publish must prove, on the storage."""
+    checkpoint, out = scope.checkpoint(scope.updates + 1), Path(result.checkpoint)
     if services.storage.local_path(checkpoint) is None:
         services.storage.upload_folder(out, checkpoint)
     summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
-    services.storage.write_bytes(f"{scope.folder}/update/result.json", json.dumps(summary).encode())
-    digest = weights_digest(out / "hf")
-    shutil.rmtree(work, ignore_errors=True)
-    if result.skipped:
-        services.warn(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
-    return Artifact(path=checkpoint, digest=digest, metrics=update_metrics(result.metrics))
+    services.storage.write_bytes(scope.layout.update_result, json.dumps(summary).encode())
+    return Artifact(path=checkpoint, digest=weights_digest(out / HF), metrics=of(update_metrics(result.metrics), "last"))
 
 
 def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The pool of sandbox hosts, and Ray Data over it."""
+"""The pool of runners, and Ray Data over it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout.runner import Batch, HostPlan, SandboxHost
+from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan
 
 POLL_S = 0.25
 RESTARTS = 3
@@ -22,48 +22,48 @@ STOP_S = 10.0
 ANSWER_S = 2.0
 
 
-def run_on_host(
+def run_on_runner(
     rows: pa.Table,
-    hosts: list[Any],
+    runners: list[Any],
     engines: Sequence[tuple[str, str | None]],
     folder: str,
     sampling: Sampling,
     engine: EngineSettings,
 ) -> pa.Table:
-    """What Ray Data maps: the rows of one host in, their trajectories out."""
-    number = rows["host"][0].as_py()
+    """What Ray Data maps: the rows of one runner in, their trajectories out."""
+    number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
-    batch = Batch(rows.drop_columns(["host"]).to_pylist(), url, adapter, folder, sampling, engine)
-    return ray.get(hosts[number].run.remote(batch))
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, folder, sampling, engine)
+    return ray.get(runners[number].run.remote(batch))
 
 
-class HostPool:
-    """Sandbox hosts that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again."""
+class RunnerPool:
+    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again."""
 
-    def __init__(self, plan: HostPlan) -> None:
-        actor: Any = ray.remote(SandboxHost)
+    def __init__(self, plan: RunnerPlan) -> None:
+        actor: Any = ray.remote(Runner)
         remote = actor.options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=RESTARTS)
-        self._hosts = [remote.remote(plan) for _ in range(plan.rollout.hosts)]
+        self._runners = [remote.remote(plan) for _ in range(plan.rollout.runners)]
         self._maps: list[asyncio.Task[pa.Table]] = []  # those that have not ended, awaited or given up
 
     async def start(self) -> None:
-        """Raises AgentError or SandboxError when a host cannot start, in its words."""
+        """Raises AgentError or SandboxError when a runner cannot start, in its words."""
         try:
-            await asyncio.gather(*(host.start.remote() for host in self._hosts))
+            await asyncio.gather(*(runner.start.remote() for runner in self._runners))
         except RayTaskError as error:
             if isinstance(error.cause, AgentError | SandboxError):
-                raise error.cause from error  # Ray's own text is the host's traceback
+                raise error.cause from error  # Ray's own text is the runner's traceback
             raise
 
     async def stop(self) -> None:
-        """A host that does not stop in time is killed; its zygote ends with it.
+        """A runner that does not stop in time is killed; its zygote ends with it.
 
         What was given up fails then, and is waited for: Ray ends the whole process where it goes under a map.
         """
-        stops = [asyncio.ensure_future(_await(host.stop.remote())) for host in self._hosts]
+        stops = [asyncio.ensure_future(_await(runner.stop.remote())) for runner in self._runners]
         await asyncio.wait(stops, timeout=STOP_S)
-        for host in self._hosts:
-            ray.kill(host)
+        for runner in self._runners:
+            ray.kill(runner)
         if self._maps:
             await asyncio.wait(self._maps, timeout=STOP_S)
 
@@ -81,12 +81,12 @@ class HostPool:
 
         `progress` hears how many are finished; `healthy` is asked often and raises to give up.
         """
-        count = len(self._hosts)
-        shares = [pa.Table.from_pylist([{**row, "host": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
+        count = len(self._runners)
+        shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
         finished = before
-        arguments = (self._hosts, engines, folder, sampling, engine)
-        work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_host, arguments))
+        arguments = (self._runners, engines, folder, sampling, engine)
+        work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_heard)
         self._maps = [*(each for each in self._maps if not each.done()), work]
         while not work.done():
@@ -97,13 +97,13 @@ class HostPool:
         try:
             return work.result()
         except ray.exceptions.RayError as error:
-            raise RolloutError(f"the sandbox hosts failed beyond their retry budget: {error}") from error
+            raise RolloutError(f"the runners failed beyond their retry budget: {error}") from error
 
     async def _finished(self) -> list[int]:
-        """Nothing while a host is busy or being restarted: a count is not worth waiting for."""
+        """Nothing while a runner is busy or being restarted: a count is not worth waiting for."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                return list(await asyncio.gather(*(_await(host.finished.remote()) for host in self._hosts)))
+                return list(await asyncio.gather(*(_await(runner.finished.remote()) for runner in self._runners)))
         except (ray.exceptions.RayActorError, TimeoutError):
             return [0]
 

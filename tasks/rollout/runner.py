@@ -1,4 +1,4 @@
-"""A sandbox host: the Ray actor that runs many episodes at once, each in a kernel of its own.
+"""A runner: the Ray actor that runs many episodes at once, each in a kernel of its own.
 
 Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
 infrastructure fault costs an attempt, never the batch.
@@ -32,8 +32,8 @@ from nbrl.tasks.rollout.settings import RolloutSettings
 
 
 @dataclass(frozen=True)
-class HostPlan:
-    """What a host needs to start; plain data, so that a restarted actor starts the same."""
+class RunnerPlan:
+    """What a runner needs to start; plain data, so that a restarted actor starts the same."""
 
     model_path: str
     corpus_path: str
@@ -44,7 +44,7 @@ class HostPlan:
 
 
 @dataclass(frozen=True)
-class Batch:
+class RolloutBatch:
     """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
 
     `adapter` is the name of the engine's LoRA adapter to sample with.
@@ -65,10 +65,10 @@ class _Live:
     library: Library
 
 
-class SandboxHost:
+class Runner:
     """Async Ray actor. Starts its pool on first use; `stop` ends every kernel."""
 
-    def __init__(self, plan: HostPlan) -> None:
+    def __init__(self, plan: RunnerPlan) -> None:
         self._plan = plan
         self._live: _Live | None = None
         self._lock = asyncio.Lock()
@@ -102,14 +102,14 @@ class SandboxHost:
                     await live.library.close()
 
     async def finished(self) -> int:
-        """Trajectories finished since the host was made; what a progress display polls."""
+        """Trajectories finished since the runner was made; what a progress display polls."""
         return self._finished
 
-    async def run(self, batch: Batch) -> pa.Table:
+    async def run(self, batch: RolloutBatch) -> pa.Table:
         """All trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
         await self.start()
         there = set(self._plan.storage.list(batch.folder))
-        gate = asyncio.Semaphore(self._plan.rollout.episodes_per_host)
+        gate = asyncio.Semaphore(self._plan.rollout.episodes_per_runner)
         async with engine_session(batch.engine.request_timeout_s) as session:
 
             async def one(row: dict[str, Any]) -> Trajectory:
@@ -134,7 +134,7 @@ class SandboxHost:
         trajectory = from_table(self._plan.storage.read_table(path))[0]
         return None if trajectory.status is Status.FAILED else trajectory
 
-    async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
+    async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
@@ -144,10 +144,10 @@ class SandboxHost:
                 break
         return trajectory
 
-    async def _episode(self, task: Task, session: aiohttp.ClientSession, batch: Batch) -> Trajectory:
+    async def _episode(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         live, settings = self._live, self._plan.agent
         if live is None:
-            raise RuntimeError("the host was stopped while it ran a batch")
+            raise RuntimeError("the runner was stopped while it ran a batch")
         seeded = batch.engine.seeded_sampling
         policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
         try:

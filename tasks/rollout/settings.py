@@ -6,13 +6,13 @@ from nbrl.agent.tools.settings import ToolSettings
 
 
 class RolloutSettings(BaseModel):
-    """`prompts` × `group_size` trajectories a round, over `hosts` sandbox actors with `episodes_per_host` episodes at once."""
+    """`prompts` × `group_size` trajectories a round, over `runners` Ray actors with `episodes_per_runner` episodes at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompts: int = Field(64, ge=1, description="questions a round")
     group_size: int = Field(4, ge=1, description="trajectories a question, which are compared with each other")
-    hosts: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes")
-    episodes_per_host: int = Field(8, ge=1, le=4096, description="episodes at once on each of them; every one holds a kernel")
+    runners: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes")
+    episodes_per_runner: int = Field(8, ge=1, le=4096, description="episodes at once on each of them; every one holds a kernel")
     attempts: int = Field(3, ge=1, le=20, description="tries of a trajectory, each in a fresh kernel, before it counts as failed")
     tools: ToolSettings = ToolSettings()

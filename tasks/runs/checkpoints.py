@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RUNS, name_of
 from nbrl.tasks.runs.history import made_updates
 from nbrl.tasks.runs.run import find_run
 
@@ -15,7 +16,7 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     """Key of a run's checkpoint after `updates` updates, the newest finished one by default."""
     run = find_run(storage, name)
     if run is None:
-        known = sorted({key.split("/")[1] for key in storage.list("runs")})
+        known = sorted({name_of(key) for key in storage.list(RUNS)})
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"`nbrl train RECIPE --run {name}` makes one"
         raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
@@ -25,7 +26,7 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     wanted = newest if updates is None else updates
     if not 1 <= wanted <= newest:
         raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {wanted}")
-    return run.scope(0).checkpoint(wanted)
+    return run.layout.checkpoint(wanted)
 
 
 def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:

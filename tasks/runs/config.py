@@ -121,9 +121,9 @@ def check(config: RunConfig, purpose: Purpose = "train") -> None:
         raise ConfigError(
             f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
         )
-    if config.rollout.episodes_per_host > config.sandbox.max_live:
+    if config.rollout.episodes_per_runner > config.sandbox.max_live:
         raise ConfigError(
-            f"rollout.episodes_per_host is {config.rollout.episodes_per_host} but sandbox.max_live only "
+            f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
     _check_tools(config)

@@ -1,11 +1,11 @@
 """What finished iterations left: one record each, written last, whose presence means that the iteration happened."""
 
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import updates_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
 
@@ -28,22 +28,18 @@ class Record(BaseModel):
     @property
     def updates(self) -> int:
         """Updates that the run has made after this iteration."""
-        return int(PurePosixPath(self.checkpoint).name) if self.checkpoint else 0
-
-
-def record_path(scope: Scope) -> str:
-    return f"{scope.folder}/record.json"
+        return updates_of(self.checkpoint) if self.checkpoint else 0
 
 
 def read_record(storage: Storage, scope: Scope) -> Record | None:
-    path = record_path(scope)
+    path = scope.layout.record
     return Record.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:
     """The record of the last iteration that happened, counted from the first without a gap."""
     count = 0
-    while storage.exists(record_path(run.scope(count))):
+    while storage.exists(run.layout.iteration(count).record):
         count += 1
     return read_record(storage, run.scope(count - 1)) if count else None
 

@@ -23,7 +23,7 @@ def plan(config: RunConfig) -> str:
         f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {config.digest()[:12]}",
         f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
         f"{config.agent.max_steps} steps, up to {config.select.max_rounds} rounds",
-        f"# rollout: {config.engine.count} engine(s), {rollout.hosts} sandbox host(s) × {rollout.episodes_per_host} episodes, "
+        f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes, "
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
         f"{update.steps_per_batch} step(s) a batch, lr {update.lr:g}, {kl}",

@@ -1,6 +1,7 @@
 """Everything that can be known to fail before work starts, as one error."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from nbrl.infra import ray_cluster, tracking
@@ -15,9 +16,17 @@ from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import check_hub
 from nbrl.tasks.runs.config import Purpose, RunConfig, check
+from nbrl.tasks.runs.recipes import load
 
 SHOWN_CHARS = 300  # of what a library says
 WORKER_MB = 500  # of a learner's worker with torch, Ray and transformers in memory, and no model yet
+
+
+def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose) -> RunConfig:
+    """The configuration of a recipe and its overrides, once it has passed preflight. Raises ConfigError or SandboxError."""
+    config = load(recipe, overrides)
+    preflight(config, purpose)
+    return config
 
 
 def preflight(config: RunConfig, purpose: Purpose) -> None:

@@ -2,14 +2,18 @@
 
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RunLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Scope
 
@@ -28,8 +32,8 @@ class Run(BaseModel):
     recipe: str
 
     @property
-    def folder(self) -> str:
-        return f"runs/{self.name}"
+    def layout(self) -> RunLayout:
+        return RunLayout(self.name)
 
     def scope(self, iteration: int, updates: int = 0) -> Scope:
         return Scope(
@@ -57,7 +61,7 @@ def checked_name(name: str) -> str:
 
 def find_run(storage: Storage, name: str) -> Run | None:
     """Raises ConfigError when there is something of that name that is no run."""
-    path = f"runs/{name}/run.json"
+    path = RunLayout(name).identity
     if not storage.exists(path):
         return None
     try:
@@ -68,8 +72,23 @@ def find_run(storage: Storage, name: str) -> Run | None:
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
     """Remove a run that ended before it did anything, so that its name is free and nothing of it is left."""
-    if not storage.list(f"{run.folder}/iterations") and not storage.list(f"{run.folder}/evaluations"):
-        storage.delete(run.folder)
+    if not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
+        storage.delete(run.layout.folder)
+
+
+@contextmanager
+def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
+    """The run of this name, as of `open_run`, for this process alone. Where an error leaves it empty, it is removed.
+
+    Raises InfraError when another process has it.
+    """
+    with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
+        run = open_run(config, name, storage)
+        try:
+            yield run
+        except BaseException:
+            drop_if_empty(run, storage)
+            raise
 
 
 def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
@@ -78,12 +97,12 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
     if found is not None:
         if found.config_digest != config.digest():
             raise ConfigError(
-                f"run {name!r} exists with another configuration ({storage.uri(f'runs/{name}/config.yaml')}); "
+                f"run {name!r} exists with another configuration ({storage.uri(found.layout.config)}); "
                 "choose another --run name, or the same settings to continue it"
             )
         return found
     run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
-    sources.write(config.data, storage, f"{run.folder}/data")
-    storage.write_bytes(f"{run.folder}/config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
-    storage.write_bytes(f"{run.folder}/run.json", run.model_dump_json(indent=1).encode())
+    sources.write(config.data, storage, run.layout.data)
+    storage.write_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
+    storage.write_bytes(run.layout.identity, run.model_dump_json(indent=1).encode())
     return run

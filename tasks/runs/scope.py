@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nbrl.tasks.layout import IterationLayout, RunLayout
+from nbrl.tasks.metrics import Metric, Metrics
 from nbrl.tasks.seeds import derive_seed
 
 
@@ -12,7 +14,16 @@ class Artifact(BaseModel):
 
     path: str
     digest: str
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The metrics' values alone."""
+        return {name: metric.value for name, metric in self.metrics.items()}
+
+    def timed(self, node: str, seconds: float) -> "Artifact":
+        """The same artifact with the seconds that its node took."""
+        return self.model_copy(update={"metrics": {**self.metrics, f"time/{node}": Metric(seconds, "sum")}})
 
 
 class Scope(BaseModel):
@@ -30,12 +41,16 @@ class Scope(BaseModel):
     updates: int
 
     @property
-    def folder(self) -> str:
-        return f"runs/{self.run}/iterations/{self.iteration:06d}"
+    def run_layout(self) -> RunLayout:
+        return RunLayout(self.run)
+
+    @property
+    def layout(self) -> IterationLayout:
+        return self.run_layout.iteration(self.iteration)
 
     def checkpoint(self, updates: int) -> str:
         """Folder of the checkpoint that `updates` updates made."""
-        return f"runs/{self.run}/checkpoints/{updates:06d}"
+        return self.run_layout.checkpoint(updates)
 
     def draw(self, name: str) -> int:
         return derive_seed(self.seed, self.iteration, name)

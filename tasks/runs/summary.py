@@ -45,7 +45,7 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
             f"run {run.name!r} has done {newest.iteration + 1} iterations and iterations is {config.iterations}; set it to as "
             "many or more"
         )
-    path = f"{run.folder}/summary.json"
+    path = run.layout.summary
     if not storage.exists(path):
         return None
     summary = Summary.model_validate_json(storage.read_bytes(path))

@@ -1,60 +1,58 @@
 """What is alive while a run runs. Everything here is started by start.py and ended by it."""
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.environments.sources import GeneratedData
 from nbrl.tasks.learner.driver.handle import LearnerHandle
-from nbrl.tasks.rollout.pool import HostPool
+from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.services.fleet import EngineFleet
+from nbrl.tasks.services.progress import Progress
+
+
+@dataclass(frozen=True)
+class Training:
+    """What only a run that trains has."""
+
+    learner: LearnerHandle
+    tracking: Tracking
 
 
 class Services:
-    """Handles, no state of the run. `learner` is there while training, and only then."""
+    """Handles, no state of the run. `scratch` is a local folder that goes with the services.
+
+    No dataclass: Prefect walks through those, field by field, wherever one is an argument of a flow or a task.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         storage: Storage,
         scratch: Path,
+        progress: Progress,
         engines: EngineFleet,
-        hosts: HostPool,
-        learner: LearnerHandle | None,
-        tracking: Tracking | None,
+        runners: RunnerPool,
+        training: Training | None = None,
     ) -> None:
-        self.config, self.storage, self.scratch = config, storage, scratch
-        self.engines, self.hosts = engines, hosts
-        self._learner, self._tracking = learner, tracking
-        self.warn: Callable[[str], None] = lambda text: None
-        self.progress: Callable[[int], None] = lambda finished: None
+        self.config, self.storage, self.scratch, self.progress = config, storage, scratch, progress
+        self.engines, self.runners, self._training = engines, runners, training
 
     @property
     def learner(self) -> LearnerHandle:
-        if self._learner is None:
-            raise RuntimeError("this run has no learner: it only evaluates")
-        return self._learner
+        return self._trains().learner
 
     @property
     def tracking(self) -> Tracking:
-        if self._tracking is None:
-            raise RuntimeError("this run has no tracking: it only evaluates")
-        return self._tracking
+        return self._trains().tracking
 
-    def follow(self, progress: Callable[[int], None]) -> None:
-        """Tell `progress` how many trajectories of the work at hand are finished."""
-        self.progress = progress
-
-    @property
-    def evaluation_size(self) -> int:
-        """Trajectories of one evaluation, when every held-out question is there."""
-        settings, data = self.config.evaluate, self.config.data
-        questions = [n for n in (settings.questions, data.held_out if isinstance(data, GeneratedData) else None) if n]
-        return min(questions, default=0) * settings.samples
+    def _trains(self) -> Training:
+        if self._training is None:
+            raise RuntimeError("an evaluation has neither learner nor tracking")
+        return self._training
 
     async def serve(self, scope: Scope) -> str:
         """The version that `scope.updates` updates made, served by every engine: published again where another one is."""

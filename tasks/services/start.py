@@ -6,7 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
@@ -15,33 +15,26 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
-from nbrl.tasks.rollout.pool import HostPool
-from nbrl.tasks.rollout.runner import HostPlan
+from nbrl.tasks.rollout.pool import RunnerPool
+from nbrl.tasks.rollout.runner import RunnerPlan
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_updates
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.progress import Progress, timed
+from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 
 T = TypeVar("T")
 LEARNER_STOP_S = 5.0
 
 
-class Progress(Protocol):
-    """Shows that `work` named `name` is under way."""
-
-    async def node(self, name: str, work: Awaitable[T]) -> T: ...
-
-    def begin(self, title: str) -> None: ...
-
-
-async def _hosts(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> HostPool:
-    plan = HostPlan(str(model), corpus, storage, config.agent, config.sandbox, config.rollout)
-    hosts = HostPool(plan)
-    stack.push_async_callback(hosts.stop)
-    await hosts.start()
-    return hosts
+async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> RunnerPool:
+    plan = RunnerPlan(str(model), corpus, storage, config.agent, config.sandbox, config.rollout)
+    runners = RunnerPool(plan)
+    stack.push_async_callback(runners.stop)
+    await runners.start()
+    return runners
 
 
 async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path) -> LearnerHandle:
@@ -71,50 +64,53 @@ def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) ->
 
 @asynccontextmanager
 async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
-    """Engine, Ray with hosts and learner, and tracking; the engine serves the run's newest weights."""
+    """Engine, Ray with runners and learner, and tracking; the engine serves the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
         initial, updates = fetch(config.policy), made_updates(storage, run)
         checkpoint = await _newest(storage, run, updates, scratch) if updates else None
         progress.begin(f"{run.name}: starting")
-        corpus = f"{run.folder}/data/corpus.parquet"
 
-        async def on_ray() -> tuple[HostPool, LearnerHandle]:
-            await progress.node("Ray", _ray(stack, config, home))
-            hosts = progress.node("sandbox hosts", _hosts(stack, config, initial, corpus, storage))
-            learner = progress.node("learner", _learner(stack, config, run, initial, scratch))
-            return await both(hosts, learner)
+        async def start(name: str, work: Awaitable[T]) -> T:
+            return (await timed(progress, name, work))[0]
+
+        async def on_ray() -> tuple[RunnerPool, LearnerHandle]:
+            await start("Ray", _ray(stack, config, home))
+            runners = start("runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
+            return await both(runners, start("learner", _learner(stack, config, run, initial, scratch)))
 
         room = adapter_room(config.update.lora, initial)
-        engines, ((hosts, learner), tracking) = await both(
-            progress.node("engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)),
-            both(on_ray(), progress.node("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
+        engines, ((runners, learner), tracking) = await both(
+            start("engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)),
+            both(on_ray(), start("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
         )
         stack.callback(fall_silent)
-        yield Services(config, storage, scratch, engines, hosts, learner, tracking)
+        yield Services(config, storage, scratch, progress, engines, runners, Training(learner, tracking))
 
 
 @asynccontextmanager
 async def evaluation_services(
     config: RunConfig, model: Path, version: str, corpus: str, progress: Progress
 ) -> AsyncIterator[Services]:
-    """Engine and sandbox hosts only."""
+    """Engine and runners only."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, "evaluate")
         progress.begin("starting")
 
-        async def on_ray() -> HostPool:
-            await progress.node("Ray", _ray(stack, config, home))
-            return await progress.node("sandbox hosts", _hosts(stack, config, model, corpus, storage))
+        async def start(name: str, work: Awaitable[T]) -> T:
+            return (await timed(progress, name, work))[0]
 
-        engines, hosts = await both(
-            progress.node("engine", SglangFleet.start(stack, config.engine, model, home.logs, version)),
-            on_ray(),
+        async def on_ray() -> RunnerPool:
+            await start("Ray", _ray(stack, config, home))
+            return await start("runners", _runners(stack, config, model, corpus, storage))
+
+        engines, runners = await both(
+            start("engine", SglangFleet.start(stack, config.engine, model, home.logs, version)), on_ray()
         )
         stack.callback(fall_silent)
-        yield Services(config, storage, scratch, engines, hosts, None, None)
+        yield Services(config, storage, scratch, progress, engines, runners)
 
 
 async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:

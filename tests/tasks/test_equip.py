@@ -85,7 +85,7 @@ for path in ('/etc/passwd.txt', '../x.txt', 'link.txt', 'none.txt', 't.exe'):
 
 def config(tools: dict[str, Any], **more: Any) -> RunConfig:
     agent = {"context_tokens": 1000, "action_tokens": 48}
-    rollout = {"episodes_per_host": 8, "tools": tools}
+    rollout = {"episodes_per_runner": 8, "tools": tools}
     run = {"iterations": 1, "policy": {"path": "infra/policies/tiny"}, "agent": agent, "rollout": rollout, **more}
     return RunConfig.model_validate(run)
 

@@ -70,7 +70,7 @@ def test_sampling_that_the_update_cannot_follow_is_refused() -> None:
 
 
 def test_more_episodes_than_kernels_are_refused() -> None:
-    refuse(["rollout.episodes_per_host=50", "sandbox.max_live=10"], "sandbox.max_live")
+    refuse(["rollout.episodes_per_runner=50", "sandbox.max_live=10"], "sandbox.max_live")
 
 
 def test_a_missing_policy_is_refused(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from nbrl.tasks.learner.settings import UpdateSettings
 
 def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
     """Raises UpdateError when the order does not fit the settings or the model, or holds nothing to train on."""
-    if order.estimate is None and (settings.critic or settings.kl_in_reward):
+    if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
-    if order.estimate and order.estimate.with_critic != (settings.critic is not None):
-        raise UpdateError(f"advantage.estimator {order.estimate.estimator} and update.critic do not fit together")
-    schema = REWARDS_SCHEMA if order.estimate else ADVANTAGES_SCHEMA
+    if order.estimator and order.estimator.with_critic != (settings.critic is not None):
+        raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
+    schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
     batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS, schema)
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:

@@ -1,56 +1,41 @@
-"""Figures gathered over micro-batches, ranks and optimiser steps."""
+"""Figures gathered over micro-batches and ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-MAX = "max/"
-MISMATCH_MAX = "mismatch/logprob_max_abs"
+
+class Reported(NamedTuple):
+    """What a micro-batch tells of its tokens: sums about the update, sums and maxima about how far engine and trainer differ."""
+
+    update: dict[str, Tensor]
+    mismatch: dict[str, Tensor]
+    largest: dict[str, Tensor]
 
 
-class Tally:
-    """Sums, and maxima of the names that begin with `max/`. Every rank must add the same names."""
+class MetricSums:
+    """Sums or maxima of scalars by name. Every rank must add the same names."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._held: dict[str, Tensor] = {}
+    def __init__(self, device: torch.device, reduce: Literal["sum", "max"] = "sum") -> None:
+        self._device, self._reduce = device, reduce
+        self._by_name: dict[str, Tensor] = {}
 
-    def add(self, figures: Mapping[str, Tensor]) -> None:
-        for name, value in figures.items():
-            value = value.detach().double()
-            held = self._held.get(name)
-            if held is not None:
-                value = torch.maximum(held, value) if name.startswith(MAX) else held + value
-            self._held[name] = value
+    def add(self, scalars: Mapping[str, Tensor]) -> None:
+        for name, scalar in scalars.items():
+            value = scalar.detach().double()
+            if name in self._by_name:
+                earlier = self._by_name[name]
+                value = earlier + value if self._reduce == "sum" else torch.maximum(earlier, value)
+            self._by_name[name] = value
 
     def gather(self) -> dict[str, float]:
-        """Collective. The figures of all ranks together, maxima without their prefix."""
-        gathered: dict[str, float] = {}
-        for most in (False, True):
-            names = sorted(name for name in self._held if name.startswith(MAX) == most)
-            if names:
-                values = torch.stack([self._held[name] for name in names]).to(self._device)
-                dist.all_reduce(values, op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM)
-                gathered |= zip((name.removeprefix(MAX) for name in names), values.tolist(), strict=True)
-        return gathered
-
-
-def over_steps(steps: Sequence[Mapping[str, float]], mismatch_drifts: bool) -> dict[str, float]:
-    """The figures of a batch from those of its optimiser steps: counts added up, the last learning rate, the largest maximum, and
-    means of the rest. Where `mismatch_drifts`, later steps measure their own drift as mismatch, and the first one alone counts.
-    """
-    merged = {}
-    for name in steps[0]:
-        of = steps[:1] if mismatch_drifts and name.startswith("mismatch/") else steps
-        values = [step[name] for step in of]
-        if name.endswith("/lr"):
-            merged[name] = values[-1]
-        elif name == MISMATCH_MAX:
-            merged[name] = max(values)
-        elif name.endswith(("/skipped", "/forwarded_tokens", "/micro_batches")):
-            merged[name] = sum(values)
-        else:
-            merged[name] = sum(values) / len(values)
-    return merged
+        """Collective. The sums or maxima over all ranks."""
+        names = sorted(self._by_name)
+        if not names:
+            return {}
+        values = torch.stack([self._by_name[name] for name in names]).to(self._device)
+        dist.all_reduce(values, op=dist.ReduceOp.SUM if self._reduce == "sum" else dist.ReduceOp.MAX)
+        return dict(zip(names, values.tolist(), strict=True))

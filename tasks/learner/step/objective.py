@@ -13,13 +13,13 @@ from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
 from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import Known
-from nbrl.tasks.learner.step.metrics import MAX, MISMATCH_MAX
+from nbrl.tasks.learner.step.metrics import Reported
 
 
 def policy_loss(
     settings: UpdateSettings, micro: MicroBatch, known: Known, logp_N: Tensor, reference_N: Tensor | None, weight_N: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum of the tokens' losses, and sums and maxima (`max/...`) over the tokens to report.
+) -> tuple[Tensor, Reported]:
+    """The weighted sum of the tokens' losses, and sums and a maximum over the tokens to report.
 
     `weight_N` is by token of the whole batch. With one step a batch the old log-probs are the current ones, taken as constants.
     """
@@ -30,7 +30,8 @@ def policy_loss(
     engine_N = micro.engine_logprob_N.to(dtype)
     old_N = engine_N if settings.engine_is_old else trainer_N
     action_N = known.action_N[mine_N]
-    sums: dict[str, Tensor] = {}
+    update: dict[str, Tensor] = {}
+    mismatch: dict[str, Tensor] = {}
     clipped_N: Tensor | None = None
     match settings.loss:
         case PpoLoss():
@@ -42,11 +43,11 @@ def policy_loss(
         case _:
             pg_N = policy_gradient(logp_N, advantage_N)
     if clipped_N is not None:
-        sums |= {"update/ratio": torch.exp(logp_N - old_N), "update/clipped_share": clipped_N}
+        update |= {"update/ratio": torch.exp(logp_N - old_N), "update/clipped_share": clipped_N}
     if settings.tis is not None:
         tis_N, touched_N = tis_weights(trainer_N, engine_N, action_N, settings.tis)
         pg_N = tis_N * pg_N
-        sums |= {"mismatch/tis_weight": tis_N, "mismatch/tis_share": touched_N}
+        mismatch |= {"mismatch/tis_weight": tis_N, "mismatch/tis_share": touched_N}
     kl_N = torch.zeros_like(pg_N)
     if reference_N is not None:
         kl_N = kl(settings.kl_estimator, logp_N, reference_N, settings.kl_clamp)
@@ -54,10 +55,14 @@ def policy_loss(
     loss = (mine_weight_N * (pg_N + settings.kl_coefficient * kl_N)).sum()
     with torch.no_grad():
         mismatch_N = (trainer_N.double() - micro.engine_logprob_N).abs()
-        sums |= {"update/pg_loss": mine_weight_N * pg_N, "update/kl": mine_weight_N * kl_N, "update/entropy": -logp_N}
-        sums |= {"mismatch/logprob_mean_abs": mismatch_N}
-        reported = {name: each_N.double().sum() for name, each_N in sums.items()}
-        reported[MAX + MISMATCH_MAX] = mismatch_N.max() if len(mismatch_N) else mismatch_N.sum()
+        update |= {"update/pg_loss": mine_weight_N * pg_N, "update/kl": mine_weight_N * kl_N, "update/entropy": -logp_N}
+        mismatch |= {"mismatch/logprob_mean_abs": mismatch_N}
+        largest = mismatch_N.max() if len(mismatch_N) else mismatch_N.sum()
+        reported = Reported(
+            {name: value_N.double().sum() for name, value_N in update.items()},
+            {name: value_N.double().sum() for name, value_N in mismatch.items()},
+            {"mismatch/logprob_max_abs": largest},
+        )
     return loss, reported
 
 

@@ -20,8 +20,9 @@ from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Phases
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import Known, know
-from nbrl.tasks.learner.step.metrics import MISMATCH_MAX, Tally
+from nbrl.tasks.learner.step.metrics import MetricSums
 from nbrl.tasks.learner.step.objective import critic_loss, policy_loss
+from nbrl.tasks.metrics import Metric, of
 
 
 class Passes:
@@ -60,8 +61,8 @@ class Passes:
             dist.all_reduce(found_N)
         return know(settings, batch, Targets.of(batch.forest), estimate, found, self._device)
 
-    def gradient(self, batch: Batch, known: Known, targets: Targets, examples: Sequence[int]) -> dict[str, float]:
-        """Leave the gradient of the examples' loss in the parameters, and give the figures to report.
+    def gradient(self, batch: Batch, known: Known, targets: Targets, examples: Sequence[int]) -> dict[str, Metric]:
+        """Leave the gradient of the examples' loss in the parameters, and return the metrics of the step.
 
         Gradients are summed over ranks, so each rank's sum over `count`, that of all ranks, is its part of the global mean.
         """
@@ -70,7 +71,8 @@ class Passes:
         weight_N = torch.from_numpy(weights).to(self._device)
         count = int((weights > 0).sum())
         valued = count if known.valued_N is None else int((known.valued_N & (weight_N > 0)).sum())
-        tally, micro_batches = Tally(self._device), 0
+        update, mismatch, largest = (MetricSums(self._device, reduce) for reduce in ("sum", "sum", "max"))
+        micro_batches = 0
         dealt = self._deal(batch, examples)
         for micro in self._micro_batches(batch, dealt):
             micro_batches += 1
@@ -78,22 +80,29 @@ class Passes:
                 reference_N = self._reference_logp(micro, known)
             with phase("forward"):
                 logp_N = _forward(self._policy, micro)
-                loss, figures = policy_loss(settings, micro, known, logp_N, reference_N, weight_N)
+                loss, reported = policy_loss(settings, micro, known, logp_N, reference_N, weight_N)
             with phase("backward"):
                 (loss / count).backward()
             if self._critic is not None and settings.critic is not None:
                 with phase("critic"):
                     value_loss = critic_loss(settings.critic.value_clip, micro, known, _forward(self._critic, micro), weight_N)
                     (value_loss / valued).backward()
-                figures["critic/loss"] = value_loss * (count / valued)
-            tally.add(figures)
-            tally.add({"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
-        gathered = tally.gather()
-        forwarded = gathered.pop("tokens")
-        result = {name: value if name == MISMATCH_MAX else value / count for name, value in gathered.items()}
-        result["update/loss"] = result["update/pg_loss"] + settings.kl_coefficient * result["update/kl"]
-        result |= {"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}
-        return result | {"update/imbalance": dealt.imbalance}
+                update.add({"critic/loss": value_loss * (count / valued)})
+            update.add(reported.update | {"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
+            mismatch.add(reported.mismatch)
+            largest.add(reported.largest)
+        sums = update.gather()
+        forwarded = sums.pop("tokens")
+        means = {name: value / count for name, value in sums.items()}
+        means["update/loss"] = means["update/pg_loss"] + settings.kl_coefficient * means["update/kl"]
+        # With old log-probs of the engine a later step measures the drift of the policy as mismatch: the first step counts alone.
+        first = settings.engine_is_old
+        return (
+            of(means | {"update/imbalance": dealt.imbalance}, "mean")
+            | of({name: value / count for name, value in mismatch.gather().items()}, "first" if first else "mean")
+            | of(largest.gather(), "first" if first else "max")
+            | of({"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}, "sum")
+        )
 
     def logprobs(self, ids: list[int]) -> list[float]:
         """Of each of `ids` but the first, under the policy."""

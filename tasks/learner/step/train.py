@@ -9,9 +9,9 @@ from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.process.timing import Phases
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import Known
-from nbrl.tasks.learner.step.metrics import over_steps
 from nbrl.tasks.learner.step.optimizer import Trainee
 from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.metrics import Metric, reduce
 
 
 def train(
@@ -31,15 +31,16 @@ def train(
         figures = passes.gradient(batch, known, targets, examples)
         for name, trainee in trainees.items():
             with phases.phase("step"):
-                room = "update" if name == checkpoint_folder.STATE else name
-                stepped = trainee.step(figures[f"{room}/loss"])
-            skipped = float(bool(stepped.skipped))
-            figures |= {f"{room}/grad_norm": stepped.grad_norm, f"{room}/lr": stepped.lr, f"{room}/skipped": skipped}
+                prefix = "update" if name == checkpoint_folder.STATE else name
+                stepped = trainee.step(figures[f"{prefix}/loss"].value)
+            figures[f"{prefix}/grad_norm"] = Metric(stepped.grad_norm)
+            figures[f"{prefix}/lr"] = Metric(stepped.lr, "last")
+            figures[f"{prefix}/skipped"] = Metric(float(bool(stepped.skipped)), "sum")
             if stepped.skipped:
                 where = f"step {number + 1} of {len(shares)}: " if len(shares) > 1 else ""
-                reasons.append(f"{where}{'' if room == 'update' else 'critic: '}{stepped.skipped}")
+                reasons.append(f"{where}{'' if prefix == 'update' else 'critic: '}{stepped.skipped}")
         steps.append(figures)
-    metrics = over_steps(steps, mismatch_drifts=settings.engine_is_old)
+    metrics = reduce(steps)
     metrics |= {
         "update/trajectories": float(batch.examples),
         "update/sampled_tokens": float(batch.forest.targets),

@@ -30,7 +30,7 @@ def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
 def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(1, 2)
     early = trajectories[1].model_copy(update={"id": "early", "nodes": trajectories[1].nodes[:2]})
-    order = update_lab.write_order(tmp_path, [*trajectories, early], "out", estimate=AdvantageSettings(estimator="rloo"))
+    order = update_lab.write_order(tmp_path, [*trajectories, early], "out", estimator=AdvantageSettings(estimator="rloo"))
     rows = [*pq.read_table(order.advantages).to_pylist(), {"trajectory": "early", "step": None, "reward": None}]
     pq.write_table(pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA), order.advantages)
     batch = read_batch(order.trajectories, order.advantages, 20, REWARDS_SCHEMA)

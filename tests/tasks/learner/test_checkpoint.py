@@ -49,7 +49,7 @@ def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str 
             str(folder / f"out{number}"),
             iteration=number,
             checkpoint_in=before,
-            estimate=GAE,
+            estimator=GAE,
         )
         result = learner.execute(order)
         before = result.checkpoint

@@ -51,7 +51,7 @@ def run_of(
             str(folder / f"{out}{number}"),
             iteration=number,
             checkpoint_in=before,
-            estimate=estimate,
+            estimator=estimate,
         )
         results.append(learner.execute(order))
         before = results[-1].checkpoint
@@ -117,7 +117,7 @@ def test_a_critics_learning_rate_warms_up_by_itself(policy64: Path, tmp_path: Pa
 def test_a_critic_whose_loss_is_not_finite_takes_no_step_while_the_policy_does(policy: Path, tmp_path: Path) -> None:
     learner = make(policy, **CRITIC | {"dtype": "float32"})
     huge = update_lab.write_order(
-        tmp_path, update_lab.make_trajectories(20), str(tmp_path / "out"), lambda row: 1e30 * (row % 2), estimate=GAE
+        tmp_path, update_lab.make_trajectories(20), str(tmp_path / "out"), lambda row: 1e30 * (row % 2), estimator=GAE
     )
     result = learner.execute(huge)
     assert result.skipped == "critic: the loss is inf"

@@ -158,7 +158,7 @@ def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
     settings = {"critic": CriticSettings(lr=1e-2), "kl_coefficient": 0}
     estimate = AdvantageSettings(estimator="gae")
     learner = make(policy, **settings)
-    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out", estimate=estimate)
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out", estimator=estimate)
     result = learner.execute(order)
     assert result.metrics["critic/grad_norm"] > 0
     for name in ("state", "critic"):
@@ -166,7 +166,7 @@ def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
         kept = [key for key in saved if key.startswith("model.")]
         assert kept
         assert all(".lora_" in key or key.startswith("model.head.") for key in kept)
-    again = update_lab.write_order(tmp_path, update_lab.make_trajectories(2), f"{tmp_path}/b", estimate=estimate, iteration=1)
+    again = update_lab.write_order(tmp_path, update_lab.make_trajectories(2), f"{tmp_path}/b", estimator=estimate, iteration=1)
     on, restarted = (
         each.execute(again.model_copy(update={"checkpoint_in": result.checkpoint, "checkpoint_out": f"{tmp_path}/{name}"}))
         for name, each in (("on", learner), ("restarted", make(policy, **settings)))
@@ -181,7 +181,7 @@ def test_passes_in_16_bits_keep_the_base_so_and_the_adapters_in_32(policy: Path,
     kept = {(".lora_" in name, each.dtype) for name, each in learner._loaded.policy.named_parameters()}
     assert kept == {(True, torch.float32), (False, torch.bfloat16)}
     order = update_lab.write_order(
-        tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out", estimate=AdvantageSettings(estimator="gae")
+        tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out", estimator=AdvantageSettings(estimator="gae")
     )
     assert not learner.execute(order).skipped
     assert {each.dtype for each in adapters(f"{tmp_path}/out").values()} == {torch.float32}

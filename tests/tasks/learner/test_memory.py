@@ -31,7 +31,7 @@ def learn(policy: Path, folder: Path, estimate: AdvantageSettings | None = None,
             str(folder / str(number)),
             iteration=number,
             checkpoint_in=before,
-            estimate=estimate,
+            estimator=estimate,
         )
         results.append(learner.execute(order))
     return results

@@ -60,7 +60,7 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
                 str(folder / f"{name} {number}"),
                 iteration=number,
                 checkpoint_in=before,
-                estimate=estimate,
+                estimator=estimate,
             )
             result = learner.execute(order)
             before = result.checkpoint

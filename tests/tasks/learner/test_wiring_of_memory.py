@@ -44,7 +44,9 @@ def test_every_layer_of_a_pass_computes_in_the_dtype_of_the_settings(policy: Pat
 
     watching = nn.modules.module.register_module_forward_hook(watch)
     try:
-        learner.execute(update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimate=GAE))
+        learner.execute(
+            update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimator=GAE)
+        )
     finally:
         watching.remove()
     assert forward == backward == {dtype}
@@ -90,7 +92,7 @@ def test_the_canary_and_the_export_do_not_wait_for_the_state(
 
     monkeypatch.setattr(dcp.FileSystemWriter, "write_data", held)
     monkeypatch.setattr(hugging_face, "write", write_and_tell)
-    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimate=GAE)
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimator=GAE)
     result = make(policy).execute(order)
     assert met == [True, True]  # the policy's state and the critic's
     assert {path.name for path in Path(result.checkpoint).iterdir()} == {"critic", "hf", "result.json", "state"}

@@ -12,7 +12,7 @@ from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
-from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.services import Services, Training
 
 SCOPE = Scope(run="r", run_id="x", config_digest="d", seed=3, iteration=4, updates=2)
 
@@ -103,6 +103,28 @@ class DoubleTracking:
         self.logged.append(("trace", name))
 
 
+class DoubleProgress:
+    """Remembers what it hears, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def begin(self, title: str) -> None:
+        self.heard.append(("begin", title))
+
+    def started(self, name: str) -> None:
+        self.heard.append(("started", name))
+
+    def advanced(self, name: str, done: int, total: int) -> None:
+        self.heard.append(("advanced", name, done, total))
+
+    def ended(self, name: str, seconds: float) -> None:
+        self.heard.append(("ended", name))
+
+    def say(self, text: str) -> None:
+        self.heard.append(("say", text))
+
+
 def services(
     folder: Path,
     fleet: EngineFleet | None = None,
@@ -115,7 +137,9 @@ def services(
     runners: Any = DoubleRunners(storage, version, ends)
     tracking: Any = DoubleTracking()
     config = load("tiny-cpu", ["rollout.prompts=4", "rollout.group_size=2", *overrides])
-    return Services(config, storage, folder / "scratch", fleet or DoubleFleet("2"), runners, None, tracking)
+    learner: Any = None
+    training = Training(learner, tracking)
+    return Services(config, storage, folder / "scratch", DoubleProgress(), fleet or DoubleFleet("2"), runners, training)
 
 
 def prompts(made: Services, count: int = 2) -> Artifact:
@@ -131,5 +155,5 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "source": ["test"] * count,
         }
     )
-    path = f"{SCOPE.folder}/round-0/prompts.parquet"
+    path = SCOPE.layout.round(0).prompts
     return Artifact(path=path, digest=made.storage.write_table(path, table))

@@ -9,7 +9,6 @@ import pytest
 
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes import reward as reward_node
-from nbrl.tasks.nodes import select as select_node
 from nbrl.tasks.nodes.advantage import advantage, advantage_table
 from nbrl.tasks.nodes.reward import with_answers
 from nbrl.tasks.nodes.select import select
@@ -21,12 +20,11 @@ from tests.tasks.nodes.doubles import SCOPE, services
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions that Ray Data maps are called here."""
+    """The function that Ray Data maps is called here."""
 
     def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
         return pa.concat_tables([function(table, *arguments) for table in tables])
 
-    monkeypatch.setattr(select_node, "map_tables", mapped)
     monkeypatch.setattr(reward_node, "map_tables", mapped)
 
 
@@ -39,12 +37,12 @@ def rewards(made: Services, groups: dict[str, list[float]], round_: int = 0, fai
         for group, ems in groups.items()
         for n, em in enumerate(ems)
     ]
-    path = f"{SCOPE.folder}/round-{round_}/rewards.parquet"
+    path = SCOPE.layout.round(round_).rewards
     return Artifact(path=path, digest=made.storage.write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA)))
 
 
 def selected(made: Services, scored: Artifact, wanted: int, round_: int = 0) -> tuple[Artifact, dict[str, str]]:
-    done = asyncio.run(select.fn(made, SCOPE, scored, wanted, round_))
+    done = asyncio.run(select.alone(made, SCOPE, scored, wanted, round_))
     rows = made.storage.read_table(done.path).to_pylist()
     return done, {row["group"]: "kept" if row["kept"] else row["reason"] for row in rows}
 
@@ -53,15 +51,15 @@ def test_the_first_groups_with_signal_fill_the_batch_and_the_rest_is_surplus(tmp
     made = services(tmp_path)
     done, found = selected(made, rewards(made, {"a": [0, 0], "b": [0, 1], "c": [1, 1], "d": [1, 0], "e": [0, 1]}), wanted=2)
     assert found == {"a": "all_wrong", "b": "kept", "c": "all_right", "d": "kept", "e": "surplus"}
-    assert done.metrics["select/kept"] == 2.0
-    assert done.metrics["select/dropped/surplus"] == 1.0
+    assert done.values["select/kept"] == 2.0
+    assert done.values["select/dropped/surplus"] == 1.0
 
 
 def test_a_group_with_a_failed_trajectory_is_set_aside_whole_and_counted(tmp_path: Path) -> None:
     made = services(tmp_path)
     done, found = selected(made, rewards(made, {"a": [0, 1], "b": [0, 1]}, failed="a"), wanted=4)
     assert found == {"a": "failed", "b": "kept"}
-    assert done.metrics["select/dropped/failed"] == 1.0
+    assert done.values["select/dropped/failed"] == 1.0
 
 
 def test_chance_is_the_same_for_the_same_group_in_every_attempt(tmp_path: Path) -> None:
@@ -76,19 +74,19 @@ def test_advantages_are_of_the_kept_groups_of_all_rounds(tmp_path: Path) -> None
     made = services(tmp_path)
     rounds = [rewards(made, {"a": [0, 1], "b": [0, 0]}), rewards(made, {"c": [1, 0]}, round_=1)]
     chosen = [selected(made, scored, wanted=4, round_=n)[0] for n, scored in enumerate(rounds)]
-    done = asyncio.run(advantage.fn(made, SCOPE, rounds, chosen))
+    done = asyncio.run(advantage.alone(made, SCOPE, rounds, chosen))
     table = made.storage.read_table(done.path).to_pylist()
     assert [row["trajectory"] for row in table] == ["a-0", "a-1", "c-0", "c-1"]
-    assert done.metrics["advantage/trajectories"] == 4.0
-    assert done.metrics["advantage/max_abs"] == pytest.approx(0.866, abs=1e-3)
+    assert done.values["advantage/trajectories"] == 4.0
+    assert done.values["advantage/max_abs"] == pytest.approx(0.866, abs=1e-3)
 
 
 def test_with_a_critic_the_table_holds_rewards_for_the_learner(tmp_path: Path) -> None:
     made = services(tmp_path, overrides=["advantage.estimator=gae", "update.critic.lr=1e-4"])
     scored = rewards(made, {"a": [0, 1]})
-    done = asyncio.run(advantage.fn(made, SCOPE, [scored], [selected(made, scored, wanted=1)[0]]))
+    done = asyncio.run(advantage.alone(made, SCOPE, [scored], [selected(made, scored, wanted=1)[0]]))
     assert made.storage.read_table(done.path).column_names == ["trajectory", "step", "reward"]
-    assert "advantage/max_abs" not in done.metrics
+    assert "advantage/max_abs" not in done.values
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")

@@ -1,6 +1,8 @@
 """What a node's result is found by, what a run is continued by, and when an iteration counts."""
 
 import asyncio
+import math
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,17 +10,19 @@ from typing import Any
 import pytest
 
 from nbrl.tasks.errors import ConfigError, NothingLearnedError
+from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import record as record_node
-from nbrl.tasks.nodes.durable import result_key
-from nbrl.tasks.nodes.record import merge, record, time_metrics
+from nbrl.tasks.nodes.durable import durable, result_key
+from nbrl.tasks.nodes.record import overhead, record
 from nbrl.tasks.nodes.rollout import rollout
-from nbrl.tasks.runs.history import read_record, record_path
+from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import drop_if_empty, find_run, open_run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.runs.summary import Summary, finished
+from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Services
-from tests.tasks.nodes.doubles import SCOPE, prompts, services
+from tests.tasks.nodes.doubles import SCOPE, DoubleProgress, prompts, services
 
 
 def key(name: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
@@ -29,7 +33,7 @@ def key(name: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
 def test_a_result_is_found_again_by_the_same_inputs_alone() -> None:
     artifact = Artifact(path="a", digest="1")
     base = key(given=artifact, round_=0)
-    assert key(given=Artifact(path="elsewhere", digest="1", metrics={"x": 1.0}), round_=0) == base
+    assert key(given=Artifact(path="elsewhere", digest="1").timed("sample", 1.0), round_=0) == base
     others = [
         key("select", given=artifact, round_=0),
         key(given=Artifact(path="a", digest="2"), round_=0),
@@ -76,23 +80,44 @@ def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
         open_run(load("tiny-cpu"), "a", storage)
 
 
-def test_counts_of_rounds_add_up_and_means_are_averaged() -> None:
-    rounds = [
-        Artifact(path="", digest="", metrics={"rollout/trajectories": 4.0, "select/kept": 1.0, "reward/em": 0.2}),
-        Artifact(path="", digest="", metrics={"rollout/trajectories": 2.0, "select/kept": 2.0, "reward/em": 0.4}),
-    ]
-    assert merge(rounds) == pytest.approx({"rollout/trajectories": 6.0, "select/kept": 3.0, "reward/em": 0.3})
+def test_an_artifact_in_json_is_the_same_with_the_reduction_of_its_metrics() -> None:
+    artifact = Artifact(path="p", digest="d", metrics={"a": Metric(1.0, "sum"), "b": Metric(math.inf, "max")})
+    assert Artifact.model_validate_json(artifact.model_dump_json()) == artifact
+    bare = Artifact.model_validate({"path": "p", "digest": "d", "metrics": {"a": 1.0}})
+    assert bare.metrics == {"a": Metric(1.0, "mean")}
 
 
-def test_overhead_is_what_neither_engines_kernels_nor_the_update_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_node.time, "monotonic", lambda: 110.0)
-    metrics = {"rollout/busy_seconds": 4.0, "update/compute_seconds": 9.0}
-    found = time_metrics(
-        {"rollout": 5.0, "update": 3.0}, metrics, 100.0
-    )  # an update that was found took 3 s, whatever it took once
-    assert found["time/overhead"] == 3.0
-    skipped = time_metrics({"rollout": 5.0}, {"rollout/busy_seconds": 4.0}, 100.0)
-    assert skipped["time/overhead_share"] == pytest.approx(0.6)
+def test_overhead_is_what_neither_engines_kernels_nor_the_update_took() -> None:
+    metrics = {"rollout/busy_seconds": 4.0, "time/rollout": 5.0}
+    # An update that was found took 3 s, whatever it took once.
+    assert overhead(metrics | {"update/compute_seconds": 9.0, "time/update": 3.0}, 10.0)["time/overhead"] == 3.0
+    assert overhead(metrics, 10.0)["time/overhead_share"] == pytest.approx(0.6)
+
+
+def test_a_node_that_awaits_nothing_runs_in_a_thread(tmp_path: Path) -> None:
+    @durable
+    def nothing(services: Services, scope: Scope) -> Artifact:
+        services.progress.say(threading.current_thread().name)
+        return Artifact(path="p", digest="d")
+
+    made = services(tmp_path)
+    assert asyncio.run(nothing.alone(made, SCOPE)) == Artifact(path="p", digest="d")
+    assert made.progress.heard != [("say", threading.main_thread().name)]  # type: ignore[attr-defined]
+
+
+def test_work_is_timed_and_its_end_is_heard_of_whether_it_went_well_or_not() -> None:
+    progress = DoubleProgress()
+
+    async def work(error: Exception | None) -> int:
+        if error:
+            raise error
+        return 7
+
+    result, seconds = asyncio.run(timed(progress, "rollout", work(None)))
+    assert (result, seconds >= 0) == (7, True)
+    with pytest.raises(KeyError):
+        asyncio.run(timed(progress, "update", work(KeyError("x"))))
+    assert progress.heard == [("started", "rollout"), ("ended", "rollout"), ("started", "update"), ("ended", "update")]
 
 
 @pytest.fixture
@@ -108,9 +133,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def closed(made: Services, skipped: str = "", **metrics: float) -> Any:
-    played = asyncio.run(rollout.fn(made, SCOPE, prompts(made), 0))
-    more = Artifact(path="", digest="", metrics={"reward/em": 0.5} | metrics)
-    return asyncio.run(record.fn(made, SCOPE, [played, more], played, 9, {"rollout": 1.0, "update": 1.0}, 0.0, skipped))
+    played = asyncio.run(rollout.alone(made, SCOPE, prompts(made), 0))
+    more = Artifact(path="", digest="", metrics=of({"reward/em": 0.5} | metrics, "mean")).timed("update", 1.0)
+    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], played, 9, 0.0, skipped))
 
 
 def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, tables: list[str]) -> None:
@@ -132,7 +157,7 @@ def test_without_tracking_there_is_no_record(tmp_path: Path, tables: list[str], 
     monkeypatch.setattr(made.tracking, "log_metrics", lost)
     with pytest.raises(ConnectionError):
         closed(made, **{"update/steps": 1.0})
-    assert not made.storage.exists(record_path(SCOPE))
+    assert not made.storage.exists(SCOPE.layout.record)
 
 
 def test_a_skipped_iteration_keeps_the_checkpoint_and_logs_none(tmp_path: Path, tables: list[str]) -> None:

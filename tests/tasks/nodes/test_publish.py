@@ -22,16 +22,16 @@ UPDATE = Artifact(path="runs/r/checkpoints/000003", digest="w")
 def published(folder: Path, fleet: EngineFleet) -> Artifact:
     made = services(folder, fleet)
     made.storage.write_bytes(
-        f"{SCOPE.folder}/update/result.json", json.dumps({"canary_token_ids": [1, 2], "canary_logprobs": [-0.5]}).encode()
+        SCOPE.layout.update_result, json.dumps({"canary_token_ids": [1, 2], "canary_logprobs": [-0.5]}).encode()
     )
-    return asyncio.run(publish.fn(made, SCOPE, UPDATE))
+    return asyncio.run(publish.alone(made, SCOPE, UPDATE))
 
 
 def test_the_checkpoint_of_the_update_goes_live_under_the_next_version(tmp_path: Path) -> None:
     fleet = DoubleFleet("2", error=5e-4)
     done = published(tmp_path, fleet)
     assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000003", "3")]
-    assert (done.path, done.digest, done.metrics["publish/canary_error"]) == (UPDATE.path, "w", 5e-4)
+    assert (done.path, done.digest, done.values["publish/canary_error"]) == (UPDATE.path, "w", 5e-4)
 
 
 @pytest.mark.parametrize("error", [0.2, math.inf, math.nan])

@@ -15,15 +15,15 @@ from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, prompts, services
 
 
 def rolled_out(made: Services) -> Artifact:
-    return asyncio.run(rollout.fn(made, SCOPE, prompts(made), 0))
+    return asyncio.run(rollout.alone(made, SCOPE, prompts(made), 0))
 
 
 def test_every_prompt_is_played_group_size_times_and_the_references_stay_behind(tmp_path: Path) -> None:
     made = services(tmp_path)
     done = rolled_out(made)
-    assert done.metrics["rollout/trajectories"] == 4.0
-    assert done.metrics["rollout/status/answered"] == 4.0
-    asked = made.hosts.asked  # type: ignore[attr-defined]
+    assert done.values["rollout/trajectories"] == 4.0
+    assert done.values["rollout/status/answered"] == 4.0
+    asked = made.runners.asked  # type: ignore[attr-defined]
     assert [row["id"] for row in asked] == ["q0-0", "q0-1", "q1-0", "q1-1"]
     assert len({row["seed"] for row in asked}) == 4
     assert not any("42" in str(row) for row in asked)
@@ -32,27 +32,27 @@ def test_every_prompt_is_played_group_size_times_and_the_references_stay_behind(
 def test_single_trajectories_go_once_the_round_is_one_table(tmp_path: Path) -> None:
     made = services(tmp_path)
     done = rolled_out(made)
-    keys = made.storage.list(SCOPE.folder)
-    assert keys == [f"{SCOPE.folder}/round-0/prompts.parquet", done.path]
+    keys = made.storage.list(SCOPE.layout.folder)
+    assert keys == [SCOPE.layout.round(0).prompts, done.path]
 
 
 def test_one_failed_trajectory_is_data(tmp_path: Path) -> None:
     done = rolled_out(services(tmp_path, ends=[Status.ANSWERED, Status.FAILED]))
-    assert done.metrics["rollout/status/failed"] == 2.0
+    assert done.values["rollout/status/failed"] == 2.0
 
 
 def test_a_round_in_which_everything_failed_is_no_data(tmp_path: Path) -> None:
     made = services(tmp_path, ends=[Status.FAILED])
     with pytest.raises(RolloutError, match="every trajectory failed; the first says: the wire was cut"):
         rolled_out(made)
-    assert not made.storage.exists(f"{SCOPE.folder}/round-0/trajectories.parquet")
+    assert not made.storage.exists(SCOPE.layout.round(0).trajectories)
 
 
 def test_actions_of_other_weights_stop_the_run(tmp_path: Path) -> None:
     made = services(tmp_path, version="1")
     with pytest.raises(BrokenInvariantError, match=r"sampled from weights \['1'\] where only '2' are published"):
         rolled_out(made)
-    assert not made.storage.exists(f"{SCOPE.folder}/round-0/trajectories.parquet")
+    assert not made.storage.exists(SCOPE.layout.round(0).trajectories)
 
 
 def test_engines_are_brought_to_the_iterations_weights_first(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_before_the_first_update_there_is_no_checkpoint_to_bring(tmp_path: Path)
     fleet = DoubleFleet("initial")
     first = SCOPE.model_copy(update={"updates": 0})
     made = services(tmp_path, fleet, version="0")
-    asyncio.run(rollout.fn(made, first, prompts(made), 0))
+    asyncio.run(rollout.alone(made, first, prompts(made), 0))
     assert fleet.published == [(None, "0")]
 
 

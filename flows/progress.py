@@ -1,0 +1,72 @@
+"""Shows the progress of a run: one live line per node on a terminal, and lasting lines everywhere."""
+
+import time
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass
+class Line:
+    """One node or service. `seconds` is None while it is under way; what passed until now is then counted here, to be seen."""
+
+    name: str
+    shown_since: float = field(default_factory=time.monotonic)
+    seconds: float | None = None
+    done: int = 0
+    total: int = 0
+
+    def render(self) -> tuple[Text, str, str]:
+        mark = Text("•", "yellow") if self.seconds is None else Text("✓", "green")
+        count = f"{self.done}/{self.total}" if self.total else ""
+        seconds = time.monotonic() - self.shown_since if self.seconds is None else self.seconds
+        return mark, f"{self.name} {count}".strip(), f"{seconds:6.1f} s"
+
+
+class ProgressDisplay:
+    """A nbrl.tasks.services.progress.Progress that writes to a console; a context in which the live lines are shown."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._title = ""
+        self._lines: list[Line] = []
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=5, transient=True)
+
+    def __enter__(self) -> "ProgressDisplay":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live.is_started:
+            self._live.stop()
+
+    def begin(self, title: str) -> None:
+        self._title, self._lines = title, []
+
+    def started(self, name: str) -> None:
+        self._lines.append(Line(name))
+
+    def advanced(self, name: str, done: int, total: int) -> None:
+        line = self._line(name)
+        line.done, line.total = done, total
+
+    def ended(self, name: str, seconds: float) -> None:
+        self._line(name).seconds = seconds
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def _line(self, name: str) -> Line:
+        """The newest line of this name."""
+        return next(line for line in reversed(self._lines) if line.name == name)
+
+    def _render(self) -> Table:
+        table = Table.grid(padding=(0, 1))
+        table.add_row("", Text(self._title, "bold"), "")
+        for line in self._lines:
+            table.add_row(*line.render())
+        return table
