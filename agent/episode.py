@@ -4,17 +4,18 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from nbrl.agent.context import Ask, Context
+from nbrl.agent.context.context import Ask, Context
+from nbrl.agent.context.notepad import State, read_state
+from nbrl.agent.context.view import Request, read_requests
 from nbrl.agent.errors import AgentError
-from nbrl.agent.kernel import CellResult, Kernel
-from nbrl.agent.notepad import State, read_state
+from nbrl.agent.grammar import Malformed
+from nbrl.agent.kernel import Kernel
+from nbrl.agent.observation import observe
 from nbrl.agent.policy import Generation, Policy
-from nbrl.agent.protocol import Malformed
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import Renderer
+from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.trajectory import Output, Status, Step, Trajectory
-from nbrl.agent.view import Request, read_requests
+from nbrl.agent.trajectory import Status, Step, Trajectory
 from nbrl.agent.watcher import Watcher
 
 
@@ -28,20 +29,6 @@ class Task:
     question: str
     ability: str
     seed: int
-
-
-def observe(cell: CellResult) -> str:
-    """What the policy reads of a cell."""
-    text = "".join(_seen(output) for output in cell.outputs).rstrip("\n")
-    text = text.encode("utf-8", "replace").decode()
-    notice = {"timeout": "The cell took too long and was stopped.", "dead": "The kernel died."}.get(cell.status, "")
-    return "\n".join(part for part in (text, notice) if part)
-
-
-def _seen(output: Output) -> str:
-    """An output's text, ended by a line end. An image is its size; policies that can see get it besides."""
-    text = output.text if output.text.endswith("\n") else output.text + "\n"
-    return f"{text}[image {output.size[0]}x{output.size[1]}]\n" if output.image else text
 
 
 class Episode:

@@ -16,9 +16,9 @@ class CellResult:
 
 
 class Kernel(Protocol):
-    """A clean notebook kernel in which the prelude of nbrl.agent.prelude has run. Never raises for what a cell does.
+    """A clean notebook kernel in which the prelude of nbrl.agent.kernels.prelude has run. Never raises for what a cell does.
 
-    `told` is what `nbrl.agent.context.Context.told` gives: the cell can ask for it, and the state is reported after it was heard.
+    `told` is what `Context.told` of nbrl.agent.context gives: the cell can ask for it, and the state is reported after that.
     """
 
     async def execute(self, code: str, timeout: float, told: str = "") -> CellResult: ...

@@ -31,8 +31,8 @@ class Prompt:
 
     The runs are those of the tree, so a prompt that waits holds no ids of its own; `token_ids` makes a new list of them.
 
-    Without a tokenizer (a hosted chat model) the ids are unknown: each is `nbrl.agent.tokens.UNKNOWN` and only their number, an
-    estimate, means something.
+    Without a tokenizer (a hosted chat model) the ids are unknown: each is `UNKNOWN` of nbrl.agent.tokens and only their number,
+    an estimate, means something.
     """
 
     runs: Sequence[Sequence[int]]

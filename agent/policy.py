@@ -23,7 +23,7 @@ class Sampling(BaseModel):
 class Generation:
     """A sampled action: ids exactly as the engine returned them, one log-prob per id.
 
-    `text` is set by policies that know no ids; each id is then `nbrl.agent.tokens.UNKNOWN`.
+    `text` is set by policies that know no ids; each id is then `UNKNOWN` of nbrl.agent.tokens.
     """
 
     token_ids: list[int]

@@ -4,8 +4,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nbrl.agent.protocol import CodeStyle, Grammar, Thinking
-from nbrl.agent.template import Argument
+from nbrl.agent.grammar import CodeStyle, Grammar, Thinking
+
+Argument = str | bool | int
+"""A value that a chat template takes."""
 
 SYSTEM_PROMPT = (
     "You solve a task by writing Python cells for a notebook. Each turn, {form}. Its output comes back inside <output></output>; "

@@ -19,12 +19,12 @@ from smolagents.models import ChatMessage, MessageRole, Model
 from stock_kernel import stock_kernel
 
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.scripted import ScriptedPolicy
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.trajectory import Status
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings

@@ -28,7 +28,7 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Output, Trajectory
 

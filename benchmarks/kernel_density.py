@@ -17,8 +17,8 @@ from pathlib import Path
 
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.protections import pid_of
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls.protections import pid_of
 
 CELL = "import numpy\nx = numpy.arange(10_000.0)\nprint(float(x @ x))"
 ANSWER = "333283335000.0\n"

@@ -15,7 +15,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-from nbrl.sandbox.root import WORKSPACE, find_bubblewrap, python_root
+from nbrl.sandbox.walls.filesystem import WORKSPACE, find_bubblewrap, python_root
 
 
 class PrefixedProvisioner(LocalProvisioner):  # type: ignore[misc]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer, Renderer
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory

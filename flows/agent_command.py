@@ -227,7 +227,7 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
     from nbrl.agent.trajectory import Status
 
     if as_json:
-        from nbrl.agent import recording
+        from nbrl.agent.notebook import recording
 
         typer.echo(recording.as_json(trajectory))
     elif trajectory.answer is not None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 
-from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer, Renderer
-from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.flows.checked import checked
 from nbrl.tasks.errors import ConfigError
 

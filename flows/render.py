@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
 
-from nbrl.agent.notepad import NotepadState
+from nbrl.agent.context.notepad import NotepadState
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.flows.terminal import plain
 

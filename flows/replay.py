@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from nbrl.agent import recording
 from nbrl.agent.errors import RecordingError
+from nbrl.agent.notebook import recording
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.show import find
 from nbrl.infra.storage import Storage, StorageSettings

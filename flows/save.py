@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nbrl.agent.notebook import notebook, written
+from nbrl.agent.notebook.write import notebook, written
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import ConfigError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from nbrl.agent.tools import exa, firecrawl, serper
 from nbrl.agent.tools.settings import ToolSettings, WebSearch
+from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.flows.checked import checked, checked_file
 from nbrl.flows.endpoint import Endpoint, chat_url
 from nbrl.tasks.errors import ConfigError

@@ -17,7 +17,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
 from nbrl.infra.memory import available_mb
-from nbrl.infra.processes import port_in_use
+from nbrl.infra.process.child import port_in_use
 from nbrl.infra.storage import Storage, StorageSettings
 
 LIMIT_S = 8.0

@@ -10,8 +10,8 @@ import httpx
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.processes import Child, free_port
-from nbrl.infra.shared import Shared
+from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.shared import Shared
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 1.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.infra.errors import ServerError
-from nbrl.infra.processes import Child, free_port
+from nbrl.infra.process.child import Child, free_port
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-ray-"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.processes import Child, free_port
+from nbrl.infra.process.child import Child, free_port
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -4,13 +4,13 @@ import asyncio
 import subprocess
 from collections.abc import Mapping
 
-from nbrl.sandbox import bubblewrap
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.pool import one_kernel
-from nbrl.sandbox.protections import MEANINGS
-from nbrl.sandbox.root import find_bubblewrap
 from nbrl.sandbox.settings import Protection, SandboxSettings
-from nbrl.sandbox.zygote import Zygote
+from nbrl.sandbox.start import fresh
+from nbrl.sandbox.start.zygote import Zygote
+from nbrl.sandbox.walls.filesystem import find_bubblewrap
+from nbrl.sandbox.walls.protections import MEANINGS
 
 Check = tuple[str, bool, str]
 
@@ -51,7 +51,7 @@ async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
     """What a real kernel lacks where everything that can be given up is."""
     lenient = settings.model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
     if settings.provisioner == "bubblewrap":
-        process = await bubblewrap.start_kernel(lenient)
+        process = await fresh.start_kernel(lenient)
         await process.end()
         return process.lacking
     zygote = await Zygote.start(lenient)

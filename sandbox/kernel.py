@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nbrl.sandbox.broker import Broker
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.link import Link
-from nbrl.sandbox.output import Execution, Output, Outputs, Status
-from nbrl.sandbox.process import KernelProcess
+from nbrl.sandbox.host_calls import Broker
+from nbrl.sandbox.jupyter.connection import Link
+from nbrl.sandbox.jupyter.messages import Message
+from nbrl.sandbox.jupyter.outputs import Execution, Output, Outputs, Status
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.sandbox.wire import Message
+from nbrl.sandbox.start.kernel_process import KernelProcess
 from nbrl.sandbox.workspace import Workspace
 
 __all__ = ["Execution", "Output", "SandboxKernel"]

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from nbrl.sandbox import bubblewrap, descriptors
-from nbrl.sandbox.broker import Broker, CallHandler
 from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.host_calls import Broker, CallHandler
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.process import OWN_CHANNELS, KernelProcess
-from nbrl.sandbox.root import compile_once
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.sandbox.zygote import Zygote
+from nbrl.sandbox.start import descriptors, fresh
+from nbrl.sandbox.start.kernel_process import OWN_CHANNELS, KernelProcess
+from nbrl.sandbox.start.zygote import Zygote
+from nbrl.sandbox.walls.filesystem import compile_once
 
 __all__ = ["CallHandler", "KernelPool"]
 
@@ -140,7 +140,7 @@ class KernelPool:
 
     async def _birth(self) -> KernelProcess:
         if self._settings.provisioner == "bubblewrap":
-            return await bubblewrap.start_kernel(self._settings)
+            return await fresh.start_kernel(self._settings)
         zygote = await self._living_zygote()
         try:
             return await zygote.fork(OWN_CHANNELS)

@@ -9,10 +9,10 @@ from typing import Any
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerBase
 
-from nbrl.sandbox import bubblewrap
-from nbrl.sandbox.process import KernelProcess
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.sandbox.zygote import Zygote
+from nbrl.sandbox.start import fresh
+from nbrl.sandbox.start.kernel_process import KernelProcess
+from nbrl.sandbox.start.zygote import Zygote
 
 # What our own client and pool do with a kernel does not concern one that another client talks to.
 _ACTING = {
@@ -49,7 +49,7 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         return self.connection_info
 
     async def _start(self) -> KernelProcess:
-        return await bubblewrap.start_kernel(self.settings)
+        return await fresh.start_kernel(self.settings)
 
     async def poll(self) -> int | None:
         # A kernel that is not our child leaves no exit status; 1 says that it is gone.

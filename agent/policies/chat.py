@@ -11,14 +11,14 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError
-from nbrl.agent.estimate import EstimatingRenderer
+from nbrl.agent.grammar import Thinking
+from nbrl.agent.http.body import EncodingError, TooLargeError, body
+from nbrl.agent.http.retry import RETRIED, Retry, retry_after
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.chat_messages import chat_messages
-from nbrl.agent.policies.retry import RETRIED, Retry, retry_after
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.agent.protocol import Thinking
-from nbrl.agent.tokens import THINK, THOUGHT, UNKNOWN
-from nbrl.agent.tools.transfer import EncodingError, TooLargeError, body
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import THINK, THOUGHT, UNKNOWN
 
 EXCERPT = 300
 ANSWER_BYTES = 16 << 20

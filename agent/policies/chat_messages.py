@@ -5,9 +5,9 @@ import re
 from itertools import groupby
 from typing import Any
 
+from nbrl.agent.grammar import Thinking
 from nbrl.agent.messages import Message
-from nbrl.agent.protocol import Thinking
-from nbrl.agent.tokens import THINK, THOUGHT
+from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 # What models of the known families take for the marks of a turn, where a server renders text and then tokenises all of it.
 _MARK = re.compile(r"<(?=[|｜][^\s<>]{1,60}[|｜]>|/?s>|(?:start|end)_of_turn>)|\[(?=/?INST\])")

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable
 
 from nbrl.agent.errors import PolicyError
+from nbrl.agent.grammar import Malformed
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
-from nbrl.agent.protocol import Malformed
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import Renderer
+from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.trajectory import Step
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
-from nbrl.agent.tokens import Renderer
+from nbrl.agent.tokens.tokenizer import Renderer
 
 
 class ScriptedPolicy:

@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.tools import exa, files, firecrawl, serper
+from nbrl.agent.http.chat_model import ChatModel
+from nbrl.agent.http.json_service import Service
 from nbrl.agent.tools.base import Tool
-from nbrl.agent.tools.documents import UNCONFINED, Documents
-from nbrl.agent.tools.exa import Exa
-from nbrl.agent.tools.files import ReadFile
-from nbrl.agent.tools.firecrawl import Firecrawl
+from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.files import files
+from nbrl.agent.tools.files.documents import UNCONFINED, Documents
+from nbrl.agent.tools.files.files import ReadFile
 from nbrl.agent.tools.functions import FunctionTool
-from nbrl.agent.tools.mcp_session import McpSession
-from nbrl.agent.tools.mcp_tools import mcp_tools
-from nbrl.agent.tools.model import ChatModel
+from nbrl.agent.tools.mcp.session import McpSession
+from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.names import check_tool_name
-from nbrl.agent.tools.pages import DirectReader, JinaReader, read_page
-from nbrl.agent.tools.search import SearchTool
-from nbrl.agent.tools.serper import Serper
-from nbrl.agent.tools.service import Service
 from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
-from nbrl.agent.tools.web import web_search
+from nbrl.agent.tools.web import exa, firecrawl, serper
+from nbrl.agent.tools.web.exa import Exa
+from nbrl.agent.tools.web.firecrawl import Firecrawl
+from nbrl.agent.tools.web.pages import DirectReader, JinaReader, read_page
+from nbrl.agent.tools.web.search import web_search
+from nbrl.agent.tools.web.serper import Serper
 
 _ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl], str]] = {
     "serper": (Serper, serper.URL),

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from nbrl.agent.errors import ToolError
 
-_INSIDE = Path(__file__).parents[1] / "inside.py"
+_IN_KERNEL = Path(__file__).parents[1] / "kernels" / "in_kernel.py"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _KERNEL = {"host_call", "get_ipython", "display", "exit", "quit", "In", "Out"}
 
 
 @lru_cache(maxsize=1)
 def reserved() -> frozenset[str]:
-    """Names a tool must not take: Python's own, the notebook's and those of nbrl.agent.inside."""
+    """Names a tool must not take: Python's own, the notebook's and those of nbrl.agent.kernels.in_kernel."""
     taken = set(dir(builtins)) | _KERNEL
-    for node in ast.parse(_INSIDE.read_text(encoding="utf-8")).body:
+    for node in ast.parse(_IN_KERNEL.read_text(encoding="utf-8")).body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 taken.add(name)

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Policy, Sampling
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer, Renderer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory

@@ -3,7 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.infra.engine.command import command
+from nbrl.infra.engine.settings import EngineSettings
 
 LIMIT_S = 120.0
 PREFIX = "sglang: error: "  # argparse before its word

@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.settings import AdapterRoom, EngineSettings, command, environment, vocabulary_size
+from nbrl.infra.engine.command import AdapterRoom, command, environment, vocabulary_size
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
-from nbrl.infra.processes import Child, free_port, port_in_use
+from nbrl.infra.process.child import Child, free_port, port_in_use
 
 POLL_S = 0.1
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests

@@ -21,7 +21,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer architectures agree on
 
-# Of what /proc tells of the machine, what belongs to its owner; `root.py` hides the same from cold kernels.
+# Of what /proc tells of the machine, what belongs to its owner; walls/filesystem.py hides the same from fresh kernels.
 HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
 # Terminals are counted for the whole machine: one kernel may not take them all.
 _TERMINALS = 32

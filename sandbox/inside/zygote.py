@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.sandbox.inside import confine, limits
+from nbrl.sandbox.inside.adopted_kernel import announce, install_host_call
 from nbrl.sandbox.inside.channel import Channel
-from nbrl.sandbox.inside.kernel import announce, install_host_call
-from nbrl.sandbox.inside.prepared import PreparedKernel
+from nbrl.sandbox.inside.forked_kernel import PreparedKernel
 from nbrl.sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6

@@ -4,17 +4,17 @@ import asyncio
 from functools import partial
 
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.prelude import functions, state_expression
+from nbrl.agent.kernels.prelude import functions, state_expression
 from nbrl.agent.tools.base import Toolbox
-from nbrl.agent.tools.documents import CONVERT
+from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.replay import Replay
 from nbrl.agent.trajectory import Output, Trajectory
-from nbrl.sandbox.broker import CallHandler
 from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.host_calls import CallHandler
+from nbrl.sandbox.jupyter.outputs import Output as SandboxOutput
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.output import Output as SandboxOutput
-from nbrl.sandbox.program import confined_program
+from nbrl.sandbox.start.program import confined_program
 
 STATE_TIMEOUT_S = 5.0
 """For the state of a cell that failed or was stopped, asked for by itself."""

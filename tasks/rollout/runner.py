@@ -11,14 +11,14 @@ from typing import Any
 import aiohttp
 import pyarrow as pa
 
-from nbrl.agent.context import check_room
+from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.library import Library
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table

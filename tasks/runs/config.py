@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.agent.context import check_room
+from nbrl.agent.context.context import check_room
 from nbrl.agent.errors import ContextError, ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.library import own_tool
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unicodedata import category
 
-from nbrl.agent.notepad import ANSWER_CHARS
+from nbrl.agent.context.notepad import ANSWER_CHARS
 from nbrl.tasks.environments.sources import FileData, questions
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.qa import normalise

@@ -10,7 +10,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.memory import available_mb
-from nbrl.infra.processes import port_in_use
+from nbrl.infra.process.child import port_in_use
 from nbrl.infra.storage import Storage
 from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError

@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.server import EngineServer, launch, wait
-from nbrl.infra.engine.settings import AdapterRoom, EngineSettings
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.settings import LoraSettings

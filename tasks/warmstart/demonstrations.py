@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
-from nbrl.agent.tokens import ChatTokenizer
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.warmstart.demonstrators import record

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.inline import InlineKernel
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.scripted import ScriptedPolicy
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import Ability, Problem

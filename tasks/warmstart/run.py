@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
 from nbrl.tasks.warmstart.model import make_model
 from nbrl.tasks.warmstart.save import save

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nbrl.agent.context import render_tail
-from nbrl.agent.notepad import NotepadState, State
-from nbrl.agent.tokens import END, START
+from nbrl.agent.context.context import render_tail
+from nbrl.agent.context.notepad import NotepadState, State
+from nbrl.agent.tokens.tokenizer import END, START
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.warmstart.demonstrators import script
 from nbrl.tasks.warmstart.settings import WarmstartSettings

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.inline import InlineKernel
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policy import Generation
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Trajectory

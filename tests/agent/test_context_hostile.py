@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from nbrl.agent.context.notepad import MAX_CHARS, MAX_ITEMS, REPORT_CHARS, State, read_state
+from nbrl.agent.context.view import MAX_REQUESTS, read_requests
 from nbrl.agent.episode import Episode
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.notepad import MAX_CHARS, MAX_ITEMS, REPORT_CHARS, State, read_state
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory, to_table
-from nbrl.agent.view import MAX_REQUESTS, read_requests
 from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, play, settings
 
 SCALARS = st.one_of(

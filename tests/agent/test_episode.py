@@ -3,19 +3,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from nbrl.agent.context import cut_middle
+from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError
-from nbrl.agent.inline import InlineKernel
 from nbrl.agent.kernel import CellResult
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Prompt
-from nbrl.agent.notepad import State, read_state
+from nbrl.agent.observation import cut_middle
 from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Generation, Policy
-from nbrl.agent.prelude import prelude
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from tests.tokenizer import byte_tokenizer
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from nbrl.agent.notebook import TEXT_CHARS, literal, notebook, written
+from nbrl.agent.notebook.write import TEXT_CHARS, literal, notebook, written
 from nbrl.agent.trajectory import Output, Status, Step, ToolCall, Trajectory
 
 HOSTILE = (

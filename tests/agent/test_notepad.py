@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from nbrl.agent.inline import InlineKernel
+from nbrl.agent.context.notepad import Item, NotepadState, State, read_state
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.notepad import Item, NotepadState, State, read_state
-from nbrl.agent.prelude import prelude
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 
 
 def run(*cells: str) -> tuple[list[CellResult], str]:

@@ -12,18 +12,18 @@ from pydantic import ValidationError
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError
-from nbrl.agent.estimate import EstimatingRenderer
-from nbrl.agent.inline import InlineKernel
+from nbrl.agent.grammar import Thinking
+from nbrl.agent.http.retry import Retry, retry_after
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.chat_messages import chat_messages
-from nbrl.agent.policies.retry import Retry, retry_after
 from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.agent.prelude import prelude
-from nbrl.agent.protocol import Thinking
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import UNKNOWN
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory
 from tests.agent.chat_server import Hold, Reply, Server, serving

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nbrl.agent.protocol import Action, CodeStyle, Grammar, Malformed, Thinking
+from nbrl.agent.grammar import Action, CodeStyle, Grammar, Malformed, Thinking
 from nbrl.agent.settings import AgentSettings
 
 TAGS = Grammar()

@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.agent.episode import Episode, Task, observe
+from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError, RecordingError
-from nbrl.agent.estimate import EstimatingRenderer
-from nbrl.agent.inline import InlineKernel
+from nbrl.agent.grammar import Action, Grammar
 from nbrl.agent.kernel import CellResult
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message, Prompt
-from nbrl.agent.notebook import notebook, written
+from nbrl.agent.notebook.recording import as_json, changed, read
+from nbrl.agent.notebook.write import notebook, written
+from nbrl.agent.observation import observe
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policies.scripted import ScriptedPolicy
-from nbrl.agent.prelude import prelude
-from nbrl.agent.protocol import Action, Grammar
-from nbrl.agent.recording import as_json, changed, read
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import UNKNOWN, ChatTokenizer
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory
 

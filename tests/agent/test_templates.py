@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from tests.agent.families import FAMILIES, QWEN, Family, write_folder
 
 Turns = list[tuple[Role, str]]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from nbrl.agent.estimate import EstimatingRenderer
-from nbrl.agent.tokens import UNKNOWN, ChatTokenizer
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
 from tests.tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

@@ -11,11 +11,11 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from nbrl.agent.tools.documents import DocumentError, Documents, kind_of
-from nbrl.agent.tools.files import IMAGE_BYTES, ReadFile, file_text, inspect_file, visual_qa
+from nbrl.agent.http.chat_model import ChatModel
+from nbrl.agent.http.json_service import ServiceError
+from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
+from nbrl.agent.tools.files.files import IMAGE_BYTES, ReadFile, file_text, inspect_file, visual_qa
 from nbrl.agent.tools.functions import FunctionTool
-from nbrl.agent.tools.model import ChatModel
-from nbrl.agent.tools.service import ServiceError
 from tests.agent.tool_server import Said, Server, serving
 
 DOCX = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

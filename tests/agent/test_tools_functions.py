@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.inline import InlineKernel
-from nbrl.agent.prelude import functions, prelude
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import functions, prelude
 from nbrl.agent.tools.base import RECORDED_CHARS, SHORT_CHARS, Parameter, Tool, Toolbox, describe
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.tools.functions import FunctionTool, tool
-from nbrl.agent.tools.search import SearchTool
 
 
 @tool

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.inline import InlineKernel
-from nbrl.agent.prelude import prelude
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Toolbox, describe
 from nbrl.agent.tools.library import Library
-from nbrl.agent.tools.mcp_schema import checker
-from nbrl.agent.tools.mcp_transport import ANSWER_BYTES
+from nbrl.agent.tools.mcp.schema import checker
+from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
 from nbrl.agent.tools.settings import McpSettings, ToolSettings
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.agent.tools.documents import DocumentError, Documents
-from nbrl.agent.tools.network import PublicNetwork, is_public
-from nbrl.agent.tools.pages import REDIRECTS, DirectReader, JinaReader, PageError, Read, read_page
-from nbrl.agent.tools.service import ServiceError
+from nbrl.agent.http.json_service import ServiceError
+from nbrl.agent.tools.files.documents import DocumentError, Documents
+from nbrl.agent.tools.web.pages import REDIRECTS, DirectReader, JinaReader, PageError, Read, read_page
+from nbrl.agent.tools.web.public_network import PublicNetwork, is_public
 from tests.agent.tool_server import Said, serving
 
 PAGE = """<html><head><title>All about tea</title><script>steal()</script></head><body><nav><a href="/">Home</a></nav>

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.inline import InlineKernel
-from nbrl.agent.prelude import prelude
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import GIVEN_UP, Toolbox
 from nbrl.agent.tools.functions import tool
 from nbrl.agent.tools.replay import Replay, ReplayError

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from nbrl.agent.inline import InlineKernel
-from nbrl.agent.prelude import prelude
-from nbrl.agent.tools import exa, firecrawl, serper
+from nbrl.agent.http.json_service import ANSWER_BYTES, Service, ServiceError
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Toolbox
-from nbrl.agent.tools.exa import Exa
-from nbrl.agent.tools.firecrawl import Firecrawl
-from nbrl.agent.tools.serper import Serper
-from nbrl.agent.tools.service import ANSWER_BYTES, Service, ServiceError
-from nbrl.agent.tools.web import Hit, web_search
+from nbrl.agent.tools.web import exa, firecrawl, serper
+from nbrl.agent.tools.web.exa import Exa
+from nbrl.agent.tools.web.firecrawl import Firecrawl
+from nbrl.agent.tools.web.search import Hit, web_search
+from nbrl.agent.tools.web.serper import Serper
 from tests.agent.tool_server import Said, Server, serving
 
 KEY = "sk-very-secret-key-0123456789"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.agent.tokens import ChatTokenizer
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.world.names import all_names, split_of
 from nbrl.tasks.environments.world.world import ABILITIES, Problem, World

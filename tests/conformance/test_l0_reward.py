@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.agent.protocol import Grammar, Malformed
+from nbrl.agent.grammar import Grammar, Malformed
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.qa import qa_reward
 from nbrl.tasks.reward.score import score

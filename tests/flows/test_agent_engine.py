@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import nbrl.infra.engine.server
-from nbrl.agent.tokens import UNKNOWN
+from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 from tests.flows.test_agent_cli import run
 

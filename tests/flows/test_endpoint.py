@@ -10,7 +10,7 @@ import nbrl.flows.endpoint
 from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens import Renderer
+from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.flows.endpoint import Endpoint, ask, connect, served
 from nbrl.tasks.errors import ConfigError
 from tests.agent.tool_server import Said, serving

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nbrl.sandbox.output import Execution
+from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from tests.hostile.canaries import Canaries, Process, descendants, host_state, unwell

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nbrl.sandbox.broker import CallHandler
+from nbrl.sandbox.host_calls import CallHandler
 
 MIB = 1024 * 1024
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.sandbox.cgroups import hierarchies
+from nbrl.sandbox.walls.cgroups import hierarchies
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.cells import MIB
 

@@ -76,7 +76,7 @@ inside = "/opt/nbrl/nbrl/sandbox/inside"
 for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/opt", inside, "/proc", *filter(None, sys.path)):
     attempt(folder, write, folder + "/nbrl-was-here")
 import IPython
-for path in (IPython.__file__, "/opt/nbrl/nbrl/sandbox/inside/kernel.py", "/etc/passwd", os.path.realpath(sys.executable)):
+for path in (IPython.__file__, inside + "/adopted_kernel.py", "/etc/passwd", os.path.realpath(sys.executable)):
     attempt(path, write, path, os.O_WRONLY)
     attempt(path, os.unlink, path)
     attempt(path, os.chmod, path, 0o777)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nbrl.agent.notepad import State, read_state
+from nbrl.agent.context.notepad import State, read_state
 from nbrl.tasks.reward.score import score
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.notebooks import SandboxedKernel

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbrl.sandbox.output import plain
+from nbrl.sandbox.jupyter.outputs import plain
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(120)

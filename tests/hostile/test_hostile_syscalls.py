@@ -217,7 +217,7 @@ attempt("vhangup", system, 153)
 def test_shared_files_cannot_be_blocked(arena: Arena, victim: Kernel) -> None:
     code = """
 import fcntl
-file = open("/opt/nbrl/nbrl/sandbox/inside/kernel.py")
+file = open("/opt/nbrl/nbrl/sandbox/inside/adopted_kernel.py")
 for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK):
     attempt("lease", fcntl.fcntl, file, 1024, kind)
 attempt("record", fcntl.lockf, file, fcntl.LOCK_EX | fcntl.LOCK_NB)

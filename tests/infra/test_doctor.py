@@ -8,7 +8,7 @@ import pytest
 from nbrl.infra.doctor import Check, checks
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
-from nbrl.infra.processes import free_port
+from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import StorageSettings
 
 

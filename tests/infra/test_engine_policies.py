@@ -12,9 +12,10 @@ from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.agent.tokens import UNKNOWN, ChatTokenizer
+from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
+from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nbrl.infra.engine.settings import EngineSettings, command, environment, vocabulary_size
+from nbrl.infra.engine.command import command, environment, vocabulary_size
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 
 

@@ -16,7 +16,7 @@ import pytest
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
-from nbrl.infra.processes import free_port
+from nbrl.infra.process.child import free_port
 
 from .test_processes import until
 

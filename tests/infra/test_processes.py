@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.processes import PORTS, Child, free_port, port_in_use
+from nbrl.infra.process.child import PORTS, Child, free_port, port_in_use
 
 TREE = """
 import os, signal, subprocess, sys, time
@@ -23,7 +23,7 @@ time.sleep(1000)
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from nbrl.infra.processes import Child
+from nbrl.infra.process.child import Child
 child = Child.start([sys.executable, "-c", sys.argv[1]], env=dict(os.environ), log=Path(sys.argv[2]), name="tree", grace_s=0.2)
 print(child.pid, flush=True)
 time.sleep(1000)

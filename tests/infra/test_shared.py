@@ -12,8 +12,8 @@ import pytest
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.processes import Child, free_port
-from nbrl.infra.shared import Shared
+from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.shared import Shared
 
 from .test_processes import until
 

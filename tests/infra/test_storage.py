@@ -13,7 +13,7 @@ import pytest
 
 from nbrl.infra.blobs import TEMPORARY
 from nbrl.infra.errors import StorageError
-from nbrl.infra.processes import Child, free_port, port_in_use
+from nbrl.infra.process.child import Child, free_port, port_in_use
 from nbrl.infra.storage import Storage, StorageSettings, sha256
 
 from .test_processes import until

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from nbrl.sandbox.launcher import _stage
+from nbrl.sandbox.walls.launcher import _stage
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nbrl.sandbox import cgroups
+from nbrl.sandbox.walls import cgroups
 from tests.hostile.canaries import descendants
 
 # A line for each stage: imported, the pool entered, then again and again a kernel handed out, a cell running, a cell done.

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
+from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.output import Execution
 from nbrl.sandbox.pool import CallHandler, KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from sandbox_lab import Lab
 
-from nbrl.sandbox.broker import Broker, Call
+from nbrl.sandbox.host_calls import Broker, Call
 from nbrl.sandbox.inside.channel import frame
+from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.output import Execution
 from nbrl.sandbox.settings import SandboxSettings
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from machines import run_in
 from sandbox_lab import Lab
 
-from nbrl.sandbox import cgroups
 from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.output import Execution
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.protections import pid_of
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import cgroups
+from nbrl.sandbox.walls.protections import pid_of
 
 REQUIRED = (*SandboxSettings().require, "cgroups")
 
@@ -125,7 +125,7 @@ def test_kernels_share_the_processors_as_equals() -> None:
 @needs_groups
 def test_where_the_processors_cannot_be_shared_out_all_else_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = cgroups.plan
-    monkeypatch.setattr("nbrl.sandbox.cgroups.plan", lambda name: plan(name)._replace(cpu=Path("/proc/none", name)))
+    monkeypatch.setattr("nbrl.sandbox.walls.cgroups.plan", lambda name: plan(name)._replace(cpu=Path("/proc/none", name)))
     assert lab.value("print(6 * 7)", require=REQUIRED) == "42\n"
 
 
@@ -198,7 +198,7 @@ LIMITS = {
 
 
 def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbrl.sandbox.cgroups.plan", lambda name: cgroups.Plan(2, ()))
+    monkeypatch.setattr("nbrl.sandbox.walls.cgroups.plan", lambda name: cgroups.Plan(2, ()))
 
     async def body(kernel: SandboxKernel) -> tuple[Execution, list[str]]:
         return await kernel.execute("2 + 2"), list(kernel._process.lacking)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sandbox_lab import Lab
 
-from nbrl.sandbox.image import read_png
-from nbrl.sandbox.output import Outputs
+from nbrl.sandbox.jupyter.outputs import Outputs
+from nbrl.sandbox.jupyter.png import read_png
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:

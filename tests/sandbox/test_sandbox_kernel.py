@@ -4,8 +4,8 @@ from typing import Any
 
 from sandbox_lab import Lab
 
+from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.output import Execution
 
 
 def test_state_stays_between_cells_and_outputs_keep_their_order(lab: Lab) -> None:

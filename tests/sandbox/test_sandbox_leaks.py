@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from sandbox_lab import Lab
 
-from nbrl.sandbox import cgroups
-from nbrl.sandbox.launcher import group_names
 from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.walls import cgroups
+from nbrl.sandbox.walls.launcher import group_names
 
 _SCRIPT = Path(__file__).parent / "kill_nine.py"
 

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.sandbox.output import Outputs, plain, shorten
-from nbrl.sandbox.wire import Wire
+from nbrl.sandbox.jupyter.messages import Wire
+from nbrl.sandbox.jupyter.outputs import Outputs, plain, shorten
 
 KINDS = st.sampled_from(["stream", "result", "error", "display"])
 TEXTS = st.text(max_size=3000) | st.integers(0, 20000).map(lambda n: "é" * n)

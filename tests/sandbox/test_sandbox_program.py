@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.sandbox.program import confined_program
+from nbrl.sandbox.start.program import confined_program
 
 _LOOK = """
 import os, socket, sys, time

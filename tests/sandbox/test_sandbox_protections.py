@@ -13,10 +13,11 @@ from machines import run_in
 from pydantic import ValidationError
 from sandbox_lab import Lab
 
-from nbrl.sandbox import doctor, protections
+from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import protections
 
 WITHOUT_SECCOMP = tuple(SandboxSettings.INDISPENSABLE)
 MASK = 'print([line.split()[1] for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:"))])'
@@ -62,7 +63,7 @@ def test_where_there_is_a_filter_it_is_used_though_not_required(lab: Lab) -> Non
 
 def test_a_newborn_that_is_found_unprotected_is_killed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if the filter got lost on its way.
-    monkeypatch.setattr("nbrl.sandbox.confined._filter", lambda settings: b"")
+    monkeypatch.setattr("nbrl.sandbox.start.bubblewrap._filter", lambda settings: b"")
     killed: list[int] = []
     send = signal.pidfd_send_signal
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda pidfd, number: (killed.append(number), send(pidfd, number)))

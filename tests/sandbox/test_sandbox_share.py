@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.sandbox import untrusted
-from nbrl.sandbox.broker import Broker
+from nbrl.sandbox.host_calls import Broker
 from nbrl.sandbox.inside.channel import LENGTH
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.share import Share

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.prelude import prelude
-from nbrl.agent.tools.documents import Documents
+from nbrl.agent.kernels.prelude import prelude
+from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import ToolCall
 from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.program import confined_program
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.environments.sources import SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser

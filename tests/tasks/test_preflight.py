@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.infra.memory import available_mb
-from nbrl.infra.processes import free_port
+from nbrl.infra.process.child import free_port
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import PolicySettings, fetch
 from nbrl.tasks.runs import preflight as module

@@ -8,8 +8,8 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nbrl.agent.tokens import ChatTokenizer
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.tasks.environments.world.names import all_names
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefect.testing.utilities import prefect_test_harness
 
-from nbrl.agent.tokens import ChatTokenizer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.flows.warmstart import run
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 

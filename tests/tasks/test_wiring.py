@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.notepad import State, read_state
-from nbrl.agent.prelude import prelude
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.search import SearchTool
+from nbrl.agent.tools.corpus import SearchTool
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers

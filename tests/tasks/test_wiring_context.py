@@ -6,7 +6,7 @@ import json
 import pytest
 
 from nbrl.agent.episode import Episode
-from nbrl.agent.prelude import prelude
+from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table

@@ -11,8 +11,9 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import AdapterRoom, EngineSettings
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError, PublishError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult

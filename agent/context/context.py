@@ -1,0 +1,259 @@
+"""The context: what the policy sees at each step, within its token limit, as a growing tree of message nodes."""
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from nbrl.agent.context.notepad import NotepadState, State
+from nbrl.agent.context.tree import Tree
+from nbrl.agent.context.view import Editor, Part, Request, Shown, place
+from nbrl.agent.errors import ContextError
+from nbrl.agent.messages import Message, Prompt, Role
+from nbrl.agent.observation import cut_middle
+from nbrl.agent.policy import Generation
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.tokenizer import Renderer
+from nbrl.agent.trajectory import ROOT, Node, NodeKind, Step
+
+FIRST_CHARS = 80
+BUDGET_TOKENS = 64
+"""More than the tokens by which the tails of two views with the same notepad can differ: their budgets' numbers."""
+
+
+def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int | None = None) -> str:
+    """Notepad and budget, the last thing before an action. Tokens are rounded down to hundreds: a hint, not a meter."""
+    notes = state.notepad.render()
+    if note_chars is not None:
+        notes = cut_middle(notes, note_chars)
+    notepad = f"<notepad>\n{notes}\n</notepad>\n" if notes else ""
+    return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}</budget>"
+
+
+def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> int:
+    """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
+    tail = tokenizer.message("user", render_tail(State(), settings.max_steps, 0))
+    prompt = len(tokenizer.message("system", system)) + len(tokenizer.message("user", "")) + len(tail)
+    return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
+
+
+def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None:
+    """Raises ContextError when there is no room for any question beside `tools`, as agent.tools.base.describe gives them."""
+    least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools))
+    if least > settings.context_tokens:
+        raise ContextError(
+            f"agent.context_tokens is {settings.context_tokens}, but the system prompt with its tools, an empty question and "
+            f"agent.action_tokens ({settings.action_tokens}) already take {least}; raise it, or lower agent.action_tokens"
+        )
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the policy is asked for next, and the most tokens it may say."""
+
+    kind: Literal["cell", "summary"]
+    prompt: Prompt
+    room: int
+
+
+@dataclass(frozen=True)
+class _Tail:
+    text: str
+    ids: list[int]
+
+
+@lru_cache(maxsize=256)
+def _opening(tokenizer: Renderer, role: Role, text: str) -> "array[int]":
+    """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
+    return array("i", tokenizer.message(role, text))
+
+
+class Context:
+    """The message tree of one episode and the view of it that the policy has.
+
+    `view` holds the cells and summaries that stand between the task and the tail. `ask` trims it when the prompt would not fit,
+    brings the tree to it and hangs this step's tail off it; `sampled` hangs the action off the tail; `observe` adds the cell to
+    the view. Nodes are never changed: after a trim the path branches off behind the last message that both views share.
+    Invariant: every prompt and the room after it are within `context_tokens`.
+    """
+
+    def __init__(self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str) -> None:
+        self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
+        self._opening = [Message("system", system), Message("user", task)]
+        first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
+        top = self._tree.add(ROOT, "system", 0, first)
+        self._task = self._tail = self._tree.add(top, "task", 0, second)
+        self._head, self._start = [first, second], len(first) + len(second)
+        # The path below the task: what is shown and the node it ends in.
+        self._path: list[tuple[Shown, int]] = []
+        self._view: list[Shown] = []
+        self._cells: list[Shown] = []
+        self._leaving: list[Shown] = []
+        self._summarised = False
+        # A notepad whose tail did not fit, and how many tokens a tail with it has at least: many views may be tried with it.
+        self._long: tuple[NotepadState | None, int] = (None, 0)
+        self._untold: list[tuple[int, str, str, str]] = []
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self._tree.nodes()
+
+    def ask(self, step: int, steps_left: int, state: State) -> Ask | None:
+        """The next prompt: for a cell, or for a summary when soft trimming needs one. None when the token limit is reached."""
+        tail = self._fit(self._view, steps_left, state)
+        if tail is None:
+            if self._settings.trim == "none":
+                return None
+            if self._settings.trim == "soft" and not self._summarised:
+                asked = self._ask_summary(step, steps_left, state)
+                if asked is not None:
+                    return asked
+            tail = self._trim(steps_left, state)
+        return None if tail is None else Ask("cell", self._hang(step, self._view, tail), self._settings.action_tokens)
+
+    def _fit(
+        self, view: Sequence[Shown], steps_left: int, state: State, *, summary: bool = False, note_chars: int | None = None
+    ) -> _Tail | None:
+        """The tail that stands after `view`, or None when there is no room for it and what is to be sampled."""
+        settings = self._settings
+        left = settings.context_tokens - self._start - sum(shown.size for shown in view)
+        room = settings.summary_tokens if summary else settings.action_tokens
+        whole = note_chars is None
+        if left <= room or (whole and self._long[0] is state.notepad and self._long[1] + room > left):
+            return None
+        text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
+        ids = self._tokenizer.message("user", text) + self._tokenizer.generation_prompt()
+        if len(ids) + room <= left:
+            return _Tail(text, ids)
+        if whole and not summary:
+            self._long = (state.notepad, len(ids) - BUDGET_TOKENS)
+        return None
+
+    def _hang(self, step: int, view: Sequence[Shown], tail: _Tail) -> Prompt:
+        """Bring the tree to `view`, hang the tail off it and give the whole path."""
+        same = next((i for i, (old, new) in enumerate(zip(self._path, view, strict=False)) if old[0] is not new), None)
+        del self._path[min(len(self._path), len(view)) if same is None else same :]
+        node = self._path[-1][1] if self._path else self._task
+        for shown in view[len(self._path) :]:
+            for part in shown.parts:
+                node = self._tree.add(node, part.kind, shown.step, part.ids)
+            self._path.append((shown, node))
+        ids = array("i", tail.ids)
+        self._tail = self._tree.add(node, "tail", step, ids)
+        parts = [part for shown in view for part in shown.parts]
+        messages = [*self._opening, *(part.message for part in parts), Message("user", tail.text)]
+        return Prompt([*self._head, *(part.ids for part in parts), ids], messages)
+
+    def _trim(self, steps_left: int, state: State) -> _Tail | None:
+        """Take out of view what does not fit; a notepad too long for an empty view is shown cut in its middle."""
+        for view in list(self._smaller()):
+            tail = self._fit(view, steps_left, state)
+            if tail is not None:
+                self._view = view
+                return tail
+        note_chars = len(state.notepad.render()) // 2
+        while note_chars:
+            tail = self._fit([], steps_left, state, note_chars=note_chars)
+            if tail is not None:
+                self._view = []
+                return tail
+            note_chars //= 2
+        return None
+
+    def _smaller(self) -> Iterator[list[Shown]]:
+        """Views in the order in which they are tried: what is kept and fewer and fewer last steps, then less and less of the
+        former, oldest first."""
+        kept = [shown for shown in self._view if shown.pinned or (shown.summary and self._settings.trim == "soft")]
+        recent = [shown for shown in self._recent() if shown not in kept]
+        for skipped in range(len(recent) + 1):
+            chosen = kept + recent[skipped:]
+            yield [shown for shown in self._view if shown in chosen]
+        for skipped in range(1, len(kept) + 1):
+            yield kept[skipped:]
+
+    def _recent(self) -> list[Shown]:
+        return self._view[max(0, len(self._view) - self._settings.keep_steps) :]
+
+    def _ask_summary(self, step: int, steps_left: int, state: State) -> Ask | None:
+        """Ask for a summary of what leaves, in view of as much as fits: the last steps give way first, then the oldest.
+
+        None when no cell would leave or nothing fits.
+        """
+        recent = self._recent()
+        leaving = [shown for shown in self._view if not shown.pinned and shown not in recent]
+        view = list(self._view)
+        while any(shown in leaving and not shown.summary for shown in view):
+            tail = self._fit(view, steps_left, state, summary=True)
+            if tail is not None:
+                self._leaving = leaving
+                return Ask("summary", self._hang(step, view, tail), self._settings.summary_tokens)
+            view.pop(0 if view[-1] in leaving else -1)
+        return None
+
+    def summarised(self, step: int, text: str) -> str:
+        """Put the policy's summary in the place of what leaves; the text as it stands, empty when there was none.
+
+        It is asked for once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
+        """
+        self._summarised = True
+        seen = [shown for shown, _ in self._path if shown in self._leaving]
+        cells = sorted({cell for shown in seen for cell in shown.cells})
+        summary = self._summary(tuple(cells), self._within(text.strip(), self._settings.summary_tokens), step)
+        if summary is None:
+            return ""
+        self._view = [shown for shown in self._view if shown not in self._leaving]
+        place(self._view, summary)
+        return summary.summary
+
+    def _within(self, text: str, tokens: int) -> str:
+        """As much of the text's start as is at most so many tokens."""
+        marks = len(self._tokenizer.message("user", ""))
+        while (count := len(self._tokenizer.message("user", text)) - marks) > tokens:
+            text = text[: len(text) * tokens // count]
+        return text.strip()
+
+    def _summary(self, cells: tuple[int, ...], text: str, step: int) -> Shown | None:
+        text = text.strip()
+        return Shown(cells, step, (self._part("summary", text, "summary"),), text) if text else None
+
+    def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
+        message = Message("user", text, images, tag)
+        return Part(kind, array("i", self._tokenizer.message("user", message.text) + self._tokenizer.pictures(images)), message)
+
+    def sampled(self, step: int, generation: Generation) -> None:
+        """Hang the action off this step's tail, ids as the engine returned them."""
+        ids = array("i", generation.token_ids)
+        self._tree.add(self._tail, "sampled", step, ids, generation.logprobs, generation.weights_version)
+
+    def observe(self, index: int, step: Step, generation: Generation, requests: Iterable[Request] = ()) -> None:
+        """Add a cell to the view, change the view as the cell asked, and show in its output what could not be done.
+
+        Images are part of the text as their sizes; policies that can see get them besides.
+        """
+        said = generation.text if generation.text is not None else self._tokenizer.decode(generation.token_ids)
+        action = Part("action", array("i", self._tokenizer.history(generation.token_ids)), Message("assistant", said))
+        cell = Shown((len(self._cells),), index, (action,))
+        self._cells.append(cell)
+        editor = Editor([*self._view, cell], self._cells, lambda cells, text: self._summary(cells, text, index))
+        for request in requests:
+            editor.apply(request)
+        self._view = editor.view
+        text = "\n".join(
+            line for line in (cut_middle(step.observation, self._settings.observation_chars), *editor.ignored) if line
+        )
+        images = tuple(output.image for output in step.outputs if output.image)
+        cell.parts = (action, self._part("observation", text, "output", images))
+        self._untold.append((cell.cells[0], step.think, step.code, step.observation))
+        self._summarised = False
+
+    def told(self) -> str:
+        """What the kernel hears with the next cell: that cell's number, what is in view, and the cells it has not heard of."""
+        view = [
+            {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
+            for shown in self._view
+        ]
+        told = json.dumps({"now": len(self._cells), "view": view, "history": self._untold})
+        self._untold = []
+        return told

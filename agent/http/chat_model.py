@@ -1,0 +1,24 @@
+"""A model behind an OpenAI-compatible endpoint, asked one question."""
+
+from typing import Any
+
+from nbrl.agent.http.json_service import Service, ServiceError
+
+
+class ChatModel:
+    """POST /chat/completions."""
+
+    def __init__(self, base_url: str, name: str, variable: str | None, max_tokens: int, timeout_s: float) -> None:
+        self.service = Service("the model behind the tool", base_url, variable=variable, timeout_s=timeout_s)
+        self._name, self._max_tokens = name, max_tokens
+
+    async def ask(self, content: str | list[dict[str, Any]]) -> str:
+        """The model's answer to one user message. Raises ServiceError."""
+        messages = [{"role": "user", "content": content}]
+        reply = await self.service.post(
+            "/chat/completions", {"model": self._name, "messages": messages, "max_tokens": self._max_tokens}
+        )
+        match reply:
+            case {"choices": [{"message": {"content": str(answer)}}, *_]}:
+                return answer
+        raise ServiceError("the model behind the tool answered JSON without a message")

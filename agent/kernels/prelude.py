@@ -1,0 +1,69 @@
+"""The source that makes a clean kernel a notebook for the agent: its notepad, its final answer and its tools."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from nbrl.agent.tools.base import Parameter, Tool
+from nbrl.agent.tools.names import check_parameter_name, check_tool_name
+
+STATE_EXPRESSION = "_nbrl_state"
+NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
+
+# Kinds made of these words alone mean the same to the kernel's Python; any other is written as a string.
+_EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])+")
+
+
+def prelude(tools: Iterable[Tool]) -> str:
+    """Kernel source. Needs a builtin `host_call(name, arguments)` wherever there are tools.
+
+    The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
+    """
+    source = Path(__file__).with_name("in_kernel.py").read_text(encoding="utf-8")
+    boxed = f"_nbrl = {{'__name__': 'nbrl'}}\nexec(compile({source!r}, '<nbrl>', 'exec'), _nbrl)"
+    taken = f"{', '.join(NAMES)} = (_nbrl[name] for name in {NAMES!r})"
+    return "\n\n".join([boxed, taken, functions(tools)])
+
+
+def state_expression(told: str) -> str:
+    """What to evaluate after a cell: the state, once it has heard what `Context.told` of nbrl.agent.context gave."""
+    return f"{STATE_EXPRESSION}.hear({told!r})" if told else STATE_EXPRESSION
+
+
+def functions(tools: Iterable[Tool]) -> str:
+    """Kernel source of the tools alone: a function each, with signature, defaults and docstring.
+
+    Names are checked and all else is written by `repr`, so nothing a tool says of itself can run. Raises ToolError for a name.
+    """
+    return "\n\n".join(map(_function, tools))
+
+
+def _function(tool: Tool) -> str:
+    check_tool_name(tool.name)
+    for parameter in tool.parameters:
+        check_parameter_name(tool.name, parameter.name)
+    named = ", ".join(map(_parameter, tool.parameters))
+    returns = f" -> {_kind(tool.returns)}" if tool.returns else ""
+    arguments = ", ".join(f"{parameter.key!r}: {parameter.name}" for parameter in tool.parameters)
+    given = f"{{{arguments}}}"
+    if any(not parameter.required and parameter.default is ... for parameter in tool.parameters):
+        given = f"{{key: value for key, value in {given}.items() if value is not ...}}"
+    return f"def {tool.name}({named}){returns}:\n    {documentation(tool)!r}\n    return host_call({tool.name!r}, {given})\n"
+
+
+def documentation(tool: Tool) -> str:
+    """What `help(tool)` shows: summary, details and the arguments."""
+    parts = [tool.summary, tool.details]
+    helps = [f"    {parameter.name}: {parameter.help}" for parameter in tool.parameters if parameter.help]
+    if helps:
+        parts.append("\n".join(["Args:", *helps]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _kind(kind: str) -> str:
+    return kind if _EVALUATES.fullmatch(kind) else repr(kind)
+
+
+def _parameter(parameter: Parameter) -> str:
+    default = "" if parameter.required else f" = {'...' if parameter.default is ... else repr(parameter.default)}"
+    return f"{parameter.name}: {_kind(parameter.kind)}{default}"

@@ -1,0 +1,176 @@
+"""A model's own chat template, read as glue: the text that stands around each message.
+
+The glue is found by rendering probes once; messages are then rendered without the template. That is right for templates that only
+append, and it is checked: a probe conversation glued together must be what the template makes of it. Our conversation is
+system, then users and assistants in any order. Where a template is not append-only, an earlier turn is kept as it was sampled:
+
+- Qwen3 drops the thinking of earlier turns, and shows an empty think block before a last turn that did not think;
+- DeepSeek-R1 and Qwen3.6 drop the thinking of earlier turns, also the begun block that stands before every answer;
+- Llama 3 takes white space off the ends of earlier turns;
+- with `enable_thinking: false` Qwen3 opens an answer with an empty think block and leaves it out of earlier turns.
+
+What depends on the first message (Qwen2.5's own system prompt when there is none, the dates of Llama 3.1 and later) is settled by
+always having a system message. No clock is given to the template, so the date a Llama is told is the template's fixed one, or the
+argument `date_string`.
+
+The package `renderers` does this by a hand-written class for each family. It has none for Qwen2.5, and tokenises a message with
+the control tokens in it, so that a page could end a turn.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.messages import Role
+from nbrl.agent.settings import Argument
+
+SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3 and DeepSeek-R1"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands around one role's text; `strips` when the template takes white space off the text's ends."""
+
+    before: str
+    after: str
+    strips: bool = False
+
+    def around(self, text: str) -> str:
+        return self.before + (text.strip() if self.strips else text) + self.after
+
+
+@dataclass(frozen=True)
+class Glue:
+    """Frames of the roles, and what stands before a sampled action: the assistant's `before`, perhaps with thinking begun."""
+
+    system: Frame
+    user: Frame
+    assistant: Frame
+    opening: str
+
+
+_TURN = "<|im_start|>{}\n"
+CHATML = Glue(
+    system=Frame(_TURN.format("system"), "<|im_end|>\n"),
+    user=Frame(_TURN.format("user"), "<|im_end|>\n"),
+    assistant=Frame(_TURN.format("assistant"), "<|im_end|>\n"),
+    opening=_TURN.format("assistant"),
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A chat template with its special tokens and arguments."""
+
+    source: str
+    variables: Mapping[str, Argument]
+    name: str
+
+    @classmethod
+    def load(cls, folder: Path, arguments: Mapping[str, Argument]) -> "Template":
+        """From a Hugging Face folder. Raises TokenizerError when there is none."""
+        file = folder / "tokenizer_config.json"
+        config = read_json(file)
+        source = config.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            source = next((entry.get("template") for entry in source if entry.get("name") == "default"), None)
+        if (folder / "chat_template.jinja").is_file():
+            file = folder / "chat_template.jinja"
+            source = file.read_text(encoding="utf-8")
+        if not isinstance(source, str):
+            raise TokenizerError(
+                f"{file} has no chat template: use an instruction-tuned model, or give the model one; {SUPPORTED}"
+            )
+        special = {name: token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        return cls(source, {**special, **arguments}, str(file))
+
+    def render(self, messages: list[tuple[Role, str]], opening: bool = False) -> str:
+        """Raises TokenizerError when the template is broken or refuses the conversation."""
+
+        def refuse(message: str) -> NoReturn:
+            raise TemplateError(message)
+
+        try:
+            environment = ImmutableSandboxedEnvironment(
+                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            )
+            environment.globals["raise_exception"] = refuse
+            shown = [{"role": role, "content": text} for role, text in messages]
+            template = environment.from_string(self.source)
+            return template.render(messages=shown, add_generation_prompt=opening, **self.variables)
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+            raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
+
+    def glue(self) -> Glue:
+        """Raises TokenizerError when the template does more than append."""
+        system: tuple[Role, str] = ("system", " probe one ")
+        user: tuple[Role, str] = ("user", " probe two ")
+        act: tuple[Role, str] = ("assistant", "probe three")
+        first = self.render([system, user])
+        turn = self._added(first, self.render([system, user, user]))
+        told, top = self._frame(turn, user[1]), self._frame(first, system[1])
+        acted = self._frame(self._added(first, self.render([system, user, act, user])), act[1])
+        glue = Glue(
+            system=Frame(top.before, top.after.removesuffix(turn), top.strips),
+            user=told,
+            assistant=Frame(acted.before, acted.after.removesuffix(turn)),
+            opening=self._added(first, self.render([system, user], opening=True)),
+        )
+        if not glue.opening.startswith(acted.before) or self.render(PROBE, opening=True) != glued(glue, PROBE):
+            self._refuse()
+        return glue
+
+    def _frame(self, rendered: str, text: str) -> Frame:
+        """What stands around the first `text`."""
+        shown = text if text in rendered else text.strip()
+        before, found, after = rendered.partition(shown)
+        if not found:
+            self._refuse()
+        return Frame(before, after, strips=shown != text)
+
+    def _added(self, earlier: str, rendered: str) -> str:
+        if not rendered.startswith(earlier):
+            self._refuse()
+        return rendered[len(earlier) :]
+
+    def _refuse(self) -> NoReturn:
+        raise TokenizerError(f"the chat template of {self.name} changes earlier turns when later ones come; {SUPPORTED}")
+
+
+PROBE: list[tuple[Role, str]] = [
+    ("system", "Réply in \n\n cells."),
+    ("user", "What is 6 × 7?"),
+    ("assistant", "It is 42."),
+    ("user", "  And\t8 × 9?\n"),
+    ("user", "(two turns)"),
+    ("assistant", "72, I'd say"),
+    ("user", "\nGo on."),
+]
+"""A conversation of every kind of neighbours we have."""
+
+
+def glued(glue: Glue, messages: list[tuple[Role, str]]) -> str:
+    """The messages as text, then `glue.opening`."""
+    frames = {"system": glue.system, "user": glue.user, "assistant": glue.assistant}
+    return "".join(frames[role].around(text) for role, text in messages) + glue.opening
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{file} cannot be read; model_path must be a Hugging Face folder: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def token_text(token: object) -> str:
+    """A special token of tokenizer_config.json: a text, or an object with its content."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""

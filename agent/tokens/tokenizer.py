@@ -1,0 +1,187 @@
+"""Messages to token ids and back, as the model's own chat template has it.
+
+Every piece of glue is tokenised once. A message's text is encoded together with the plain glue it touches and without the model's
+control tokens, so that the ids are those of the whole rendering, and a page that contains `<|im_end|>` or `<think>` reads as such
+and cannot end a turn.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.messages import Role
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
+
+UNKNOWN = -1
+"""Stands for a token of a model whose tokenizer is not here; such trajectories can be scored and shown, not trained on."""
+
+START, END = "<|im_start|>", "<|im_end|>"
+THINK, THOUGHT = "<think>", "</think>"
+
+
+class Renderer(Protocol):
+    """What the context needs of a tokenizer."""
+
+    def __hash__(self) -> int:
+        """By identity: what was rendered once may be kept."""
+
+    def message(self, role: Role, text: str) -> list[int]:
+        """A whole turn of text that was not sampled."""
+
+    def pictures(self, images: Sequence[bytes]) -> list[int]:
+        """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
+
+    def generation_prompt(self) -> list[int]:
+        """What stands before a sampled action."""
+
+    def history(self, sampled: list[int]) -> list[int]:
+        """A sampled action as an earlier turn: the same ids, closed exactly once."""
+
+    def encode_action(self, text: str) -> list[int]:
+        """An action that was written, not sampled, closed like a sampled one."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of a sampled action, without its closing marker."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A frame in ids; `lead` and `trail` are the plain text between its control tokens and the message."""
+
+    head: list[int]
+    lead: str
+    trail: str
+    tail: list[int]
+    strips: bool
+
+
+class ChatTokenizer:
+    """A Renderer over a Hugging Face tokenizer.
+
+    `end_id` ends a sampled action; generation stops at any of `stop_ids`. `opened` is the thinking that the generation prompt has
+    begun ("<think>\\n", or empty): `decode` puts it before the sampled text, `encode_action` takes it away.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, glue: Glue = CHATML, name: str = "tokenizer") -> None:
+        controls = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items()}
+        self._tokenizer, self._plain, self._name = tokenizer, _without_controls(tokenizer, controls, name), name
+        self._pattern = re.compile("|".join(map(re.escape, sorted(controls, key=len, reverse=True))) or r"(?!)")
+        tokenizer.encode_special_tokens = False
+        frames: dict[Role, Frame] = {"system": glue.system, "user": glue.user, "assistant": glue.assistant}
+        self._turns = {role: self._turn(frame) for role, frame in frames.items()}
+        self._opening = self._ids(glue.opening)
+        if not self._pattern.match(glue.assistant.after):
+            raise TokenizerError(f"{name} has no token that ends a turn in {glue.assistant.after!r}; {SUPPORTED}")
+        self.end_id, *self._closing = self._turns["assistant"].tail
+        self.stop_ids = [self.end_id]
+        self.thinks = THINK in controls and THOUGHT in controls
+        _, think, after = glue.opening.rpartition(THINK)
+        self.opened = think + after if think and THOUGHT not in after else ""
+        # A written action may say <think> as the model does, where that is a token but no special one; it cannot end a turn.
+        tokenizer.encode_special_tokens = True
+
+    @classmethod
+    def load(cls, model_path: Path | str, settings: AgentSettings | None = None) -> "ChatTokenizer":
+        """Of a Hugging Face folder. Raises TokenizerError when it, or its chat template, cannot serve such an agent."""
+        folder, settings = Path(model_path), settings or AgentSettings()
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise TokenizerError(f"{file} does not exist; model_path must be a Hugging Face folder with a tokenizer.json")
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises Exception itself
+            raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
+        template = Template.load(folder, settings.template_arguments)
+        made = cls(tokenizer, template.glue(), str(file))
+        made._learn_stops(folder)
+        made._prove(template)
+        made._suit(settings)
+        return made
+
+    def _learn_stops(self, folder: Path) -> None:
+        """Add the ends that the model's generation configuration names, such as a text's end besides a turn's."""
+        ends = [self._tokenizer.token_to_id(token_text(read_json(folder / "tokenizer_config.json").get("eos_token")))]
+        if (folder / "generation_config.json").is_file():
+            named = read_json(folder / "generation_config.json").get("eos_token_id")
+            ends += named if isinstance(named, list) else [named]
+        self.stop_ids += sorted({end for end in ends if isinstance(end, int)} - {self.end_id})
+
+    def _prove(self, template: Template) -> None:
+        """A probe conversation in our ids must be the ids of the template's whole rendering."""
+        self._tokenizer.encode_special_tokens = False
+        whole = self._ids(template.render(PROBE, opening=True))
+        self._tokenizer.encode_special_tokens = True
+        ours = [token for role, text in PROBE for token in self.message(role, text)]
+        if [*ours, *self._opening] != whole:
+            raise TokenizerError(f"the turns of {self._name} cannot be tokenised one by one; {SUPPORTED}")
+
+    def _suit(self, settings: AgentSettings) -> None:
+        if settings.thinking == "native" and not self.thinks:
+            raise TokenizerError(
+                f"{self._name} has no {THINK} token, the model does not think by itself: set agent.thinking to tag"
+            )
+        if settings.thinking == "tag" and self.opened and settings.think_tag != "think":
+            raise TokenizerError(f"the chat template of {self._name} opens {THINK} itself: set agent.thinking to native")
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def message(self, role: Role, text: str) -> list[int]:
+        """A whole turn. Control tokens in the text become plain text."""
+        turn = self._turns[role]
+        shown = text.strip() if turn.strips else text
+        return [*turn.head, *self._plain.encode(turn.lead + shown + turn.trail, add_special_tokens=False).ids, *turn.tail]
+
+    def pictures(self, images: Sequence[bytes]) -> list[int]:
+        return []
+
+    def generation_prompt(self) -> list[int]:
+        return list(self._opening)
+
+    def history(self, sampled: list[int]) -> list[int]:
+        """The same ids, thinking and all, under the generation prompt they were sampled from."""
+        end = [] if sampled and sampled[-1] in self.stop_ids else [self.end_id]
+        return [*self._opening, *sampled, *end, *self._closing]
+
+    def encode_action(self, text: str) -> list[int]:
+        """An action that was written, not sampled (scripted policies), closed like a sampled one."""
+        said = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
+        return [*self._ids(said), self.end_id]
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of a sampled action with the thinking that its prompt began, without its closing marker."""
+        body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+        return self.opened + self._tokenizer.decode(body, skip_special_tokens=False)
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _turn(self, frame: Frame) -> _Turn:
+        """A frame cut where plain text begins and ends, for there the message's text is tokenised with it."""
+        last = max((found.end() for found in self._pattern.finditer(frame.before)), default=0)
+        found = self._pattern.search(frame.after)
+        first = found.start() if found else len(frame.after)
+        head, tail = self._ids(frame.before[:last]), self._ids(frame.after[first:])
+        return _Turn(head, frame.before[last:], frame.after[:first], tail, frame.strips)
+
+
+def _without_controls(tokenizer: Tokenizer, controls: dict[str, int], name: str) -> Tokenizer:
+    """The same tokenizer without its added tokens. Raises TokenizerError when text could still become one of them."""
+    plain = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        plain.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        plain.pre_tokenizer = tokenizer.pre_tokenizer
+    for text, number in controls.items():
+        if number in plain.encode(text, add_special_tokens=False).ids:
+            raise TokenizerError(
+                f"{name} makes the control token {text} of plain text, so a page could forge a turn: use another model"
+            )
+    return plain

@@ -1,0 +1,78 @@
+"""Tools over files of the workspace. What they read is hostile; the host reads it, by a function that stays in the workspace."""
+
+import base64
+from collections.abc import Awaitable, Callable
+
+from nbrl.agent.http.chat_model import ChatModel
+from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
+from nbrl.agent.tools.functions import FunctionTool
+
+IMAGE_BYTES = 8 << 20
+QUESTION_CHARS = 4_000
+_IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+
+ReadFile = Callable[[str], Awaitable[bytes]]
+"""The bytes of a regular file of the workspace, bounded; raises with a message for the cell."""
+
+
+def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
+    """`visual_qa(image_path, question)`."""
+
+    async def visual_qa(image_path: str, question: str) -> str:
+        """Looks at an image file (PNG, JPEG, GIF, WebP) of the workspace and answers a question about it.
+
+        Args:
+            image_path: the file, relative to the notebook's folder
+            question: what you want to know of the image
+        """
+        data = await read_file(image_path)
+        kind = image_kind(data)
+        if len(data) > IMAGE_BYTES:
+            raise DocumentError(f"the image takes {len(data)} bytes, {IMAGE_BYTES} are allowed; make it smaller")
+        url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        asked = {"type": "text", "text": question[:QUESTION_CHARS]}
+        return await model.ask([asked, {"type": "image_url", "image_url": {"url": url}}])
+
+    return FunctionTool(visual_qa)
+
+
+def image_kind(data: bytes) -> str:
+    """The media type by the first bytes. Raises DocumentError for what is no image."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    for magic, kind in _IMAGES.items():
+        if data.startswith(magic):
+            return kind
+    raise DocumentError("the file is no PNG, JPEG, GIF or WebP image")
+
+
+def file_text(read_file: ReadFile, documents: Documents) -> FunctionTool:
+    """`inspect_file(path)`, where there is no model to ask."""
+
+    async def inspect_file(path: str) -> str:
+        """Returns the text of a file of the workspace: text, CSV, JSON, HTML, PDF, Word (docx) or Excel (xlsx).
+
+        Args:
+            path: the file, relative to the notebook's folder
+        """
+        return await documents.to_text(kind_of(path), await read_file(path))
+
+    return FunctionTool(inspect_file)
+
+
+def inspect_file(read_file: ReadFile, documents: Documents, model: ChatModel) -> FunctionTool:
+    """`inspect_file(path, question)`."""
+
+    async def inspect_file(path: str, question: str = "") -> str:
+        """Answers a question about a file of the workspace: text, CSV, JSON, HTML, PDF, Word (docx) or Excel (xlsx).
+
+        Args:
+            path: the file, relative to the notebook's folder
+            question: what you want to know; without one you get the text of the file
+        """
+        text = await documents.to_text(kind_of(path), await read_file(path))
+        if not question.strip():
+            return text
+        return await model.ask(f"{question[:QUESTION_CHARS]}\n\nThe file {path[:200]!r} holds:\n\n{text}")
+
+    return FunctionTool(inspect_file)

@@ -1,0 +1,185 @@
+"""A session with a Model Context Protocol server, by the protocol's own client."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nbrl.agent.http.json_service import ServiceError, without
+from nbrl.agent.tools.mcp.transport import ANSWER_BYTES, bounded, program
+from nbrl.agent.tools.settings import McpSettings
+
+if TYPE_CHECKING:
+    import mcp
+
+T = TypeVar("T")
+PAGES = 50
+ERROR_CHARS = 2_000
+KEY_CHARS = 8
+
+
+class McpSession:
+    """One session for all trajectories of a host, opened when it is first asked and ended by `close`.
+
+    The client lives in a task of its own, as it must be left where it was entered. A session that is lost fails the calls under
+    way and is opened again at the next one. Every method but `close` raises ServiceError.
+    """
+
+    def __init__(self, name: str, settings: McpSettings) -> None:
+        self.name, self._settings = name, settings
+        self._lock = asyncio.Lock()
+        self._client: mcp.Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._end = asyncio.Event()
+
+    async def tools(self) -> "list[mcp.Tool]":
+        """All tools of the server."""
+
+        async def list_all(client: "mcp.Client") -> "list[mcp.Tool]":
+            found: list[mcp.Tool] = []
+            cursor: str | None = None
+            for _ in range(PAGES):
+                page = await client.list_tools(cursor=cursor)
+                found += page.tools
+                cursor = page.next_cursor
+                if not cursor:
+                    break
+            return found
+
+        return await self._ask(list_all)
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """The structured answer of a tool where there is one, else its text."""
+        result = await self._ask(lambda client: client.call_tool(tool, arguments))
+        text = "\n".join(map(_text, result.content))
+        if result.is_error:
+            raise ServiceError(self._redacted(text)[:ERROR_CHARS] or f"{tool} failed and did not say why")
+        structured = result.structured_content
+        if structured is None:
+            return self._redacted(text)
+        answer = structured["result"] if isinstance(structured, dict) and list(structured) == ["result"] else structured
+        return without(answer, self._secrets())
+
+    async def close(self) -> None:
+        """End the session, and the server where it was started from here."""
+        async with self._lock:
+            await self._drop()
+
+    async def _ask(self, work: Callable[["mcp.Client"], Awaitable[T]]) -> T:
+        client = await self._connected()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await work(client)
+        except TimeoutError:
+            raise ServiceError(f"the MCP server {self.name} did not answer within {self._settings.timeout_s:g} s") from None
+        except Exception as error:
+            if _lost(error):
+                async with self._lock:
+                    if self._client is client:
+                        await self._drop()
+            raise ServiceError(f"the MCP server {self.name} did not answer: {self._reason(error)}") from None
+
+    async def _connected(self) -> "mcp.Client":
+        async with self._lock:
+            if self._client is not None and self._task is not None and not self._task.done():
+                return self._client
+            await self._drop()
+            ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
+            self._end = asyncio.Event()
+            self._task = asyncio.create_task(self._live(ready, self._end))
+            try:
+                either: list[asyncio.Future[Any]] = [ready, self._task]
+                await asyncio.wait(either, timeout=self._settings.timeout_s, return_when="FIRST_COMPLETED")
+            except asyncio.CancelledError:
+                self._task.cancel()
+                raise
+            if ready.done():
+                self._client = ready.result()
+                return self._client
+            self._task.cancel()
+            (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+            silent = f"no answer within {self._settings.timeout_s:g} s"
+            reason = self._reason(ended) if isinstance(ended, Exception) else silent
+            raise ServiceError(f"the MCP server {self.name} cannot be reached: {reason}")
+
+    async def _live(self, ready: "asyncio.Future[mcp.Client]", end: asyncio.Event) -> None:
+        import mcp
+
+        async with AsyncExitStack() as held:
+            transport = await self._transport(held)
+            client = await held.enter_async_context(mcp.Client(transport, cache=None))
+            ready.set_result(client)
+            await end.wait()
+
+    async def _transport(self, held: AsyncExitStack) -> Any:
+        """What the client connects to; what must stay open meanwhile is left to `held`."""
+        if self._settings.command:
+            return program(self._settings.command, {name: self._variable(name) for name in self._settings.environment})
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        headers = {header: self._variable(name) for header, name in self._settings.headers.items()}
+        http = httpx2.AsyncClient(
+            headers={**headers, "Accept-Encoding": "identity"},
+            timeout=self._settings.timeout_s,
+            event_hooks={"response": [bounded]},
+        )
+        await held.enter_async_context(http)
+        return streamable_http_client(self._settings.url, http_client=http, max_sse_event_size=ANSWER_BYTES)
+
+    def _variable(self, name: str) -> str:
+        value = os.environ.get(name, "")
+        if not value:
+            raise ServiceError(f"set {name} in the environment of the host")
+        return value
+
+    async def _drop(self) -> None:
+        """End what there is; the lock is held."""
+        task, self._task, self._client = self._task, None, None
+        if task is not None:
+            self._end.set()
+            await asyncio.wait([task], timeout=self._settings.timeout_s)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _reason(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return self._redacted(str(error) or type(error).__name__)[:300]
+
+    def _redacted(self, text: str) -> str:
+        """Without the values of the variables that the server was given."""
+        for value, name in self._secrets().items():
+            text = text.replace(value, name)
+        return text
+
+    def _secrets(self) -> dict[str, str]:
+        """Values of those variables, each with what stands in its place. Shorter ones are words like any other, no keys."""
+        named = (*self._settings.environment, *self._settings.headers.values())
+        return {value: f"[{name}]" for name in named if len(value := os.environ.get(name, "")) >= KEY_CHARS}
+
+
+def _text(part: "mcp.types.ContentBlock") -> str:
+    """A part of an answer as text; of a picture, a sound or other bytes only what it is."""
+    match part.type:
+        case "text":
+            return part.text
+        case "resource":
+            from mcp.types import TextResourceContents
+
+            return part.resource.text if isinstance(part.resource, TextResourceContents) else f"<resource {part.resource.uri}>"
+        case "resource_link":
+            return f"{part.title or part.name} <{part.uri}>"
+        case kind:
+            return f"<{kind}>"
+
+
+def _lost(error: Exception) -> bool:
+    """Whether the session is of no more use; a server that refuses one call, or answers it too long, still serves the next."""
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
+
+    if not isinstance(error, MCPError):
+        return True
+    return error.code in (CONNECTION_CLOSED, INVALID_REQUEST) and not error.message.startswith("SSE stream failed")

@@ -1,0 +1,73 @@
+"""Tools of a Model Context Protocol server as tools of the agent, by the schemas that the server gives."""
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any
+
+from nbrl.agent.errors import ToolError
+from nbrl.agent.http.json_service import ServiceError
+from nbrl.agent.tools import kinds
+from nbrl.agent.tools.base import Parameter
+from nbrl.agent.tools.mcp.schema import checker
+from nbrl.agent.tools.mcp.session import McpSession
+from nbrl.agent.tools.names import is_plain, plain, plain_names, reserved
+
+if TYPE_CHECKING:
+    import mcp
+
+SUMMARY_CHARS, DETAILS_CHARS, HELP_CHARS = 300, 4_000, 300
+
+
+class McpTool:
+    """nbrl.agent.tools.base.Tool of one tool of a server."""
+
+    def __init__(self, session: McpSession, name: str, tool: "mcp.Tool") -> None:
+        self.name, self._session, self._asked = name, session, tool.name
+        words = (tool.description or tool.title or f"the tool {tool.name[:60]} of {session.name}").strip()
+        first, _, rest = words.partition("\n")
+        self.summary, self.details = " ".join(first.split())[:SUMMARY_CHARS], rest.strip()[:DETAILS_CHARS]
+        self.schema, self.returns = tool.input_schema, ""
+        self._check = checker(self.name, tool.input_schema)
+        self.parameters = _parameters(tool.input_schema)
+
+    async def call(self, arguments: dict[str, Any]) -> Any:
+        """Raises ValueError for arguments that do not fit the schema, ServiceError when the server does not answer."""
+        fault = self._check(arguments)
+        if fault is not None:
+            place = ".".join(map(str, fault.absolute_path))[:100]
+            raise ValueError(f"{f'the argument {place} does not fit: ' if place else ''}{fault.message[:300]}")
+        return await self._session.call(self._asked, arguments)
+
+
+async def mcp_tools(session: McpSession, wanted: tuple[str, ...] | None, taken: Container[str]) -> list[McpTool]:
+    """The `wanted` tools of the server, all when None. One whose name is `taken` gets the server's name as a prefix.
+
+    Raises ToolError when the server does not answer, lacks a tool that is wanted, or gives one that cannot be described.
+    """
+    try:
+        offered = {tool.name: tool for tool in await session.tools()}
+    except ServiceError as error:
+        raise ToolError(str(error)) from None
+    if missing := [name for name in wanted or () if name not in offered]:
+        raise ToolError(f"the MCP server {session.name} has no tool {missing[0]!r}, it has {', '.join(offered) or 'none'}")
+    chosen = [tool for name, tool in offered.items() if wanted is None or name in wanted]
+    tools: list[McpTool] = []
+    for tool in chosen:
+        free = is_plain(tool.name) and tool.name not in reserved() and tool.name not in taken
+        name = tool.name if free else plain(f"{session.name}_{tool.name}")
+        if name in taken or name in (made.name for made in tools):
+            raise ToolError(f"the MCP server {session.name} has a second tool {name!r}; choose one by mcp.{session.name}.tools")
+        tools.append(McpTool(session, name, tool))
+    return tools
+
+
+def _parameters(schema: dict[str, Any]) -> tuple[Parameter, ...]:
+    properties = schema.get("properties", {})
+    required = [key for key in schema.get("required", ()) if key in properties]
+    names = plain_names([*required, *(key for key in properties if key not in required)])
+    return tuple(_parameter(name, key, properties[key], key in required) for key, name in names.items())
+
+
+def _parameter(name: str, key: str, schema: Any, required: bool) -> Parameter:
+    words = schema.get("description") if isinstance(schema, dict) else None
+    words = " ".join(words.split())[:HELP_CHARS] if isinstance(words, str) else ""
+    return Parameter(name, key, kinds.of_schema(schema), words, required)

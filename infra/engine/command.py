@@ -1,0 +1,124 @@
+"""SGLang's command line and environment, made of the settings and the model."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import EngineError
+from nbrl.infra.gpu import gpus
+
+CPU_LAUNCHER = Path(__file__).parent / "environment" / "launch.py"
+CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
+
+
+@dataclass(frozen=True)
+class AdapterRoom:
+    """What an engine keeps free for a LoRA adapter beside its model: its rank, and the names of the layers it is on."""
+
+    rank: int
+    modules: tuple[str, ...]
+
+
+def command(
+    settings: EngineSettings, model_path: Path, port: int, seed: int, room: AdapterRoom | None = None, version: str = "initial"
+) -> list[str]:
+    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer; its weights are called `version`."""
+    flags: dict[str, str] = {
+        "model-path": str(model_path),
+        "host": "127.0.0.1",
+        "port": str(port),
+        "random-seed": str(seed),
+        "skip-tokenizer-init": "",
+        "max-running-requests": str(settings.max_running_requests),
+        "log-level-http": "warning",
+        "skip-server-warmup": "",  # `server.wait` sends the first request
+        "weight-version": version,
+    }
+    if settings.max_total_tokens is not None:
+        flags["max-total-tokens"] = str(settings.max_total_tokens)
+    if settings.seeded_sampling:
+        flags["enable-deterministic-inference"] = ""
+    if settings.resolved_device == "cpu":
+        flags |= {
+            "device": "cpu",
+            "dtype": "float32" if settings.dtype == "auto" else settings.dtype,
+            "attention-backend": "torch_native",
+            "sampling-backend": "pytorch",
+            "disable-cuda-graph": "",
+            "disable-overlap-schedule": "",
+            "sleep-on-idle": "",  # else an idle scheduler burns nine tenths of a core
+        }
+        flags.setdefault("max-total-tokens", str(CPU_TOTAL_TOKENS))
+    else:
+        flags |= {"device": "cuda", "dtype": settings.dtype, "tp-size": str(settings.tensor_parallel)}
+    if room is not None:
+        # Of a batch one adapter, and requests without one.
+        flags |= {"enable-lora": "", "max-lora-rank": str(room.rank), "max-loras-per-batch": "2"}
+        if settings.resolved_device == "cpu":
+            flags["lora-backend"] = "torch_native"
+    flags |= settings.extra_args
+    line = [str(settings.python)]
+    line += [str(CPU_LAUNCHER)] if settings.resolved_device == "cpu" else ["-m", "sglang.launch_server"]
+    for name, value in flags.items():
+        line += [f"--{name}", value] if value else [f"--{name}"]
+    return line + (["--lora-target-modules", *room.modules] if room else [])
+
+
+def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:
+    """The engine's variables on top of `base`. `gpu`: how many GPUs the engines before this one took, None on CPU.
+
+    Engines take GPUs from the last on, since Ray gives the learner the first: they share one only where there are too few.
+    """
+    variables = dict(base)
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
+        variables.pop(name, None)  # the engine has its own environment; without byte code its imports take half as long again
+    variables |= {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(settings.threads),
+        # Log-probs of the raw logits (temperature 1), which is what the trainer computes, whatever the sampling temperature.
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",
+        "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_other_architectures(settings, model_path)),
+    }
+    if settings.resolved_device == "cpu":
+        variables |= {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "SGLANG_CPU_OMP_THREADS_BIND": "0",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use
+        }
+    elif gpu is not None:
+        visible = base.get("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(gpus()))).split(",")
+        end = len(visible) - gpu
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[max(0, end - settings.tensor_parallel) : end])
+    return variables
+
+
+def vocabulary_size(model_path: Path) -> int:
+    return int(_model_config(model_path)["vocab_size"])
+
+
+def _model_config(model_path: Path) -> dict:
+    try:
+        config: dict = json.loads((model_path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{model_path} holds no readable config.json: give a folder in Hugging Face format") from error
+    return config
+
+
+@cache
+def _model_sources(package: Path) -> dict[str, str]:
+    return {path.stem: path.read_text(errors="replace") for path in package.glob("*.py")}
+
+
+def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str]:
+    """SGLang's model files that do not speak of this model's class: importing all 200 of them costs seconds at every start."""
+    names = _model_config(model_path).get("architectures") or []
+    packages = list(settings.folder.glob("lib/python3*/site-packages/sglang/srt/models"))
+    if not names or not packages:
+        return []
+    sources = _model_sources(packages[0])
+    wanted = {stem for stem, text in sources.items() if any(name in text for name in names)}
+    return sorted(set(sources) - wanted) if wanted else []

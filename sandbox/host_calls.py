@@ -1,0 +1,186 @@
+"""The host's end of a kernel's tool channel: it answers requests one by one and survives whatever comes over the wire."""
+
+import asyncio
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nbrl.sandbox import untrusted
+from nbrl.sandbox.inside.channel import LENGTH, frame
+from nbrl.sandbox.jupyter.outputs import plain
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.share import Share
+
+CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+_RECORDED_CHARS = 1000
+
+_ENCODER = json.JSONEncoder(default=str, check_circular=False)  # its notes of what it is in would outlive it
+_START = re.compile(rb'\{"id": (\d{1,18}),')
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request of a kernel and what became of it; `arguments` and `answer` are JSON, shortened for the record."""
+
+    name: str
+    arguments: str
+    answer: str
+    ok: bool
+    began: float
+    seconds: float
+
+
+class _Request(NamedTuple):
+    """What a kernel asked; without arguments when it is garbled, and `fault` says what is wrong with it."""
+
+    number: int = 0
+    name: str = ""
+    arguments: dict[str, Any] | None = None
+    fault: str = ""
+
+
+class Broker:
+    """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
+
+    `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` records every
+    request but those beyond `calls_per_kernel`, which are refused and only counted, in `refused`.
+    """
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
+        self._due = 0.0
+        self._share = Share()
+        self.tools: Mapping[str, CallHandler] = {}
+        self.calls: list[Call] = []
+        self.refused = 0
+
+    async def serve(self, channel: socket.socket) -> None:
+        """Answer until the kernel closes its end. A new request means that the cell gave up on the one before.
+
+        The channel is taken from its owner: closed by another while the event loop knows its number, the loop would take the
+        next kernel's descriptor of that number for it.
+        """
+        own = socket.socket(fileno=channel.detach())
+        own.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=own)
+        running: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await self._pace()
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                if size > self._settings.call_bytes:
+                    return
+                request = await reader.readexactly(size)
+                await _stop(running)
+                with self._share.spend():
+                    running = asyncio.create_task(self._respond(_parse(request), writer))
+                # So that it begins, and is recorded, also when the next request is here already.
+                await asyncio.sleep(0)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+            await _stop(running)
+
+    async def _pace(self) -> None:
+        """Read no faster than `calls_per_s` allows, after a burst of one second's worth, nor than the loop's time that requests
+        take is paid for; the rest waits in the socket."""
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + 1 / self._settings.calls_per_s
+        wait = max(self._due - now, self._share.wait())
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _respond(self, request: _Request, writer: asyncio.StreamWriter) -> None:
+        began, clock = time.time(), time.monotonic()
+        answer: dict[str, Any] = {"error": "the cell gave up on it"}
+        try:
+            answer = await self._answer(request)
+            with self._share.spend():
+                data = self._encode(request.number, request.name, answer)
+            # First, so that a kernel that asks and never reads holds one answer here and not one for each request.
+            await writer.drain()
+            writer.write(data)
+        finally:
+            with self._share.spend():
+                self._record(request, answer, began, time.monotonic() - clock)
+                del request, answer
+
+    def _encode(self, number: int, name: str, answer: dict[str, Any]) -> bytes:
+        try:
+            data = frame({"id": number, **answer})
+        except (TypeError, ValueError, RecursionError) as error:
+            return frame({"id": number, "error": f"{name}: the answer is not JSON: {error}"})
+        if len(data) > self._settings.call_bytes:
+            size, limit = len(data), self._settings.call_bytes
+            return frame({"id": number, "error": f"{name}: the answer takes {size} bytes, {limit} are allowed"})
+        return data
+
+    async def _answer(self, request: _Request) -> dict[str, Any]:
+        name = request.name
+        if request.arguments is None:
+            return {"error": f"host_call: {request.fault}"}
+        if len(self.calls) >= self._settings.calls_per_kernel:
+            return {"error": f"{name}: no host calls left, {self._settings.calls_per_kernel} were allowed"}
+        handler = self.tools.get(name)
+        if handler is None:
+            return {"error": f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}"}
+        try:
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                return {"result": await self._share.steps(handler(request.arguments))}
+        except TimeoutError:
+            return {"error": f"{name}: no answer within {self._settings.call_timeout_s:g} s"}
+        except Exception as error:
+            # The cell is told the type and the message, never the host's traceback.
+            _log.debug("host call %s failed", name, exc_info=True)
+            return {"error": f"{name}: {type(error).__name__}: {error}"[:2000]}
+
+    def _record(self, request: _Request, answer: dict[str, Any], began: float, seconds: float) -> None:
+        if len(self.calls) >= self._settings.calls_per_kernel:
+            self.refused += 1
+            return
+        ok = "result" in answer
+        said = answer["result"] if ok else answer["error"]
+        self.calls.append(Call(plain(request.name), _short(request.arguments), _short(said), ok, began, seconds))
+
+
+def _short(value: object) -> str:
+    """The start of its JSON; what comes after that is not written."""
+    start = ""
+    try:
+        for piece in _ENCODER.iterencode(value):
+            start += piece
+            if len(start) >= _RECORDED_CHARS:
+                break
+    except (ValueError, RecursionError):
+        return "not JSON"
+    return start[:_RECORDED_CHARS]
+
+
+def _parse(data: bytes) -> _Request:
+    garbled = _Request(fault="the request is not {id, name, arguments}")
+    try:
+        request = untrusted.loads(data)
+        number, name, arguments = request["id"], request["name"], request["arguments"]
+    except untrusted.TooManyContainers as error:
+        # An honest kernel waits for the answer to its number.
+        start = _START.match(data)
+        return _Request(int(start[1]) if start else 0, fault=f"the request has {error}")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return garbled
+    if not isinstance(number, int) or not isinstance(name, str) or not isinstance(arguments, dict):
+        return garbled._replace(number=number if isinstance(number, int) else 0)
+    return _Request(number, name[:100], arguments)
+
+
+async def _stop(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,166 @@
+"""An IPython kernel built in two steps: everything that needs no socket and no thread before the fork, the rest after.
+
+It leans on parts of ipykernel that are not its public interface; a test names them, so that an update which moves them
+is noticed.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from functools import partial
+from typing import Any
+
+import IPython.core.logger  # noqa: F401  (both are else imported in every kernel)
+import tornado.platform.asyncio  # noqa: F401
+import zmq
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.thread import make_selector_io_loop
+from ipykernel.utils import _async_in_context
+from jupyter_client.session import Session
+from tornado import ioloop
+from traitlets.config import Application
+from zmq.eventloop.zmqstream import ZMQStream
+
+from nbrl.sandbox.inside.adopted_kernel import adopt, configuration, no_debugger, wake_on_signals
+from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, Publisher
+from nbrl.sandbox.inside.streams import bound_displays, restore_in_children
+
+
+class _NoShellThread:
+    """Stands where stock ipykernel has its shell channel thread. There is none, but its parent thread is asked for."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class _Nowhere:
+    """A socket that takes everything and sends nothing."""
+
+    def send_multipart(self, *_: object, **__: object) -> None:
+        """Forget it."""
+
+
+def _rehearse_messages() -> None:
+    """Send a message to ourselves: what libzmq and the loops resolve and allocate the first time need not be in every kernel.
+
+    No thread is left when the context has ended.
+    """
+    make_selector_io_loop().close()
+    with zmq.Context() as context, context.socket(zmq.XPUB) as server, context.socket(zmq.SUB) as client:
+        server.bind("ipc://*")
+        client.connect(server.getsockopt_string(zmq.LAST_ENDPOINT))
+        client.subscribe(b"")
+        server.recv()
+        server.send_multipart([b"message"] * 6)
+        client.recv_multipart()
+
+
+class PreparedKernel(IPythonKernel):
+    """A kernel without subshells and debugger: its main thread reads the shell channel itself.
+
+    Threads cost a fork dear, so there is one beside the main thread: IOPub, which also serves control and the heartbeat.
+    """
+
+    # Never None here, which the stock traits allow.
+    session: Session
+    shell: Any
+    shell_stream: ZMQStream
+    control_stream: ZMQStream
+
+    _supports_kernel_subshells = False
+
+    @classmethod
+    def prepare(cls, prelude: str = "") -> "PreparedKernel":
+        """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm, what the
+        trusted `prelude` defines. Raises RuntimeError when the prelude fails."""
+        config = configuration()
+        config.Kernel._execute_sleep = 0.0
+        session = Session(config=config, key=b"replaced after the fork")
+        log = logging.getLogger("kernel")
+        log.addHandler(logging.NullHandler())
+        log.propagate = False
+        parts = {"session": session, "shell_channel_thread": _NoShellThread(), "log": log, "user_ns": None}
+        with no_debugger():
+            kernel: PreparedKernel = cls.instance(config=config, **parts)
+        # Stock kernels belong to an application, which is asked for its kernel by `%matplotlib`.
+        Application.instance().kernel = kernel  # type: ignore[attr-defined]
+        os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        kernel._rehearse()
+        done = kernel.shell.run_cell(prelude, silent=True)
+        if not done.success:
+            raise RuntimeError(f"the prelude failed: {done.error_before_exec or done.error_in_exec!r}")
+        _rehearse_messages()
+        return kernel
+
+    def _rehearse(self) -> None:
+        """Run cells into the void: what is imported, compiled and specialised here need not be in every kernel."""
+        shell, nowhere = self.shell, _Nowhere()
+        fresh = dict(shell.user_ns)
+        self.iopub_socket = shell.displayhook.pub_socket = shell.display_pub.pub_socket = nowhere
+        for code in ("import math", "print(math.pi)", "[math.sqrt(n) for n in range(9)]", "1 / 0"):
+            content = {"code": code, "silent": False, "stop_on_error": False, "user_expressions": {"pi": "math.pi"}}
+            request = self.session.msg("execute_request", content)
+            for _ in range(3):
+                asyncio.run(self.execute_request(nowhere, [b"nobody"], request))
+        shell.reset(new_session=True)
+        shell.execution_count = 1
+        shell.displayhook._ = shell.displayhook.__ = shell.displayhook.___ = ""
+        # A reset takes more away than a fresh shell lacks: __spec__, the last results.
+        shell.user_ns.update({name: value for name, value in fresh.items() if name not in shell.user_ns})
+
+    def connect(self, key: bytes, adopted: list[int]) -> None:
+        """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork."""
+        session = self.session
+        session.key = key
+        session.pid = os.getpid()
+        session.session = os.urandom(16).hex()
+        context = zmq.Context()
+
+        def serve(kind: int, descriptor: int) -> "zmq.Socket[Any]":
+            sock = context.socket(kind)
+            sock.linger = 1000
+            adopt(sock, descriptor)
+            return sock
+
+        shell, iopub, *others = adopted
+        self.iopub_thread = thread = Publisher(serve(zmq.XPUB, iopub), session)
+        self.iopub_socket = thread.background_socket
+        self.shell.displayhook.pub_socket = self.iopub_socket
+        self.shell.display_pub.pub_socket = self.iopub_socket
+        if others:
+            stdin, control, heartbeat = (serve(zmq.ROUTER, descriptor) for descriptor in others)
+            self.stdin_socket = stdin
+            # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
+            self._control_lock = asyncio.Lock()
+            self.control_stream = ZMQStream(control, thread.io_loop)
+            self.control_stream.on_recv(self.dispatch_control, copy=False)
+            echo = ZMQStream(heartbeat, thread.io_loop)
+            echo.on_recv(echo.send_multipart)
+        self.shell_stream = DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
+        sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
+        sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
+        restore_in_children()
+        bound_displays(self.shell, DirectStream.limit)
+
+    async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""
+        try:
+            await super().execute_request(stream, ident, parent)
+        except KeyboardInterrupt:
+            content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
+            self.session.send(stream, "execute_reply", content, parent, ident=ident)
+
+    def start(self) -> None:
+        """Begin to read; the stock method would set up subshells and the debugger."""
+        self.shell.exit_now = False
+        self.io_loop = ioloop.IOLoop.current()
+        self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
+        self.iopub_thread.start()
+        wake_on_signals()
+        self.io_loop.start()

@@ -1,0 +1,42 @@
+"""Program of a fresh kernel: `fresh CHANNEL SHELL IOPUB STDIN CONTROL HB`, each a descriptor number."""
+
+import os
+import socket
+import sys
+
+from nbrl.sandbox.inside import limits
+from nbrl.sandbox.inside.adopted_kernel import (
+    AdoptingKernelApp,
+    announce,
+    configuration,
+    install_host_call,
+    no_debugger,
+)
+from nbrl.sandbox.inside.channel import Channel
+from nbrl.sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
+
+
+def main() -> None:
+    own, *adopted = (int(number) for number in sys.argv[1:])
+    for descriptor in (own, *adopted):
+        os.set_inheritable(descriptor, False)
+    sock = socket.socket(fileno=own)
+    channel = Channel(sock)
+    birth = channel.receive()
+    channel.limit = birth["call_bytes"]
+    announce(sock, birth["workspace"])
+    limits.apply(birth["limits"])
+    CapturedStream.limit = birth["message_chars"]
+    restore_in_children()
+    install_host_call(channel)
+    app = AdoptingKernelApp.instance(config=configuration(), outstream_class=f"{CapturedStream.__module__}.CapturedStream")
+    app.adopt = dict(enumerate(adopted, start=1))
+    app.connection = birth["connection"]
+    with no_debugger():
+        app.initialize([])
+    bound_displays(app.shell, CapturedStream.limit)
+    app.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The two connections of a client, shell (DEALER) and iopub (SUB), read by the event loop without helper threads or tasks.
+
+The peer is hostile: it may send anything, endlessly, or take nothing. What is held of it stays within a message for each
+connection, work in one turn of the event loop is small and has its share of all turns, and what is not read waits in the
+kernel's own memory.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Literal
+
+from nbrl.sandbox.jupyter import zmtp
+from nbrl.sandbox.jupyter.messages import Message, Wire
+from nbrl.sandbox.share import Share
+from nbrl.sandbox.start.kernel_process import Address
+
+# Messages and bytes taken in one turn of the event loop: a flood from one kernel must not starve the others.
+_TURN = 50
+_CHUNK = 1 << 16
+
+
+class _Connection:
+    """One ZeroMQ connection over a unix socket. `broken` is called once, when the peer ends it or breaks its rules."""
+
+    def __init__(
+        self,
+        path: str,
+        role: Literal["DEALER", "SUB"],
+        largest: int,
+        receive: Callable[[list[bytes]], None],
+        broken: Callable[[], None],
+    ) -> None:
+        self._parser = zmtp.Parser(largest)
+        self._receive = receive
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        # Messages wait for READY; the greeting does not.
+        self._waiting = bytearray(zmtp.SUBSCRIBE_ALL if role == "SUB" else b"")
+        self._unsent = bytearray(zmtp.hello(role))
+        self._share = Share()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._loop.call_soon(self._break)
+            return
+        self._loop.add_reader(self._socket, self._read)
+        self._write()
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send a message without waiting. A peer that has not yet taken the one before is broken, so that one at most is held."""
+        if self._waiting or (self._parser.ready and self._unsent):
+            self._break()
+            return
+        if self._parser.ready:
+            self._unsent += zmtp.encode(frames)
+            self._write()
+        else:
+            self._waiting += zmtp.encode(frames)
+
+    def _write(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._break()
+            return
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._break()
+            return
+        self._parser.feed(data)
+        all_taken, wait = self._take_turn()
+        if self._socket.fileno() >= 0 and (not all_taken or wait > 0):
+            # Nothing more is read until what is here has been taken, a turn for each part of it.
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(wait, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        all_taken, wait = self._take_turn()
+        if self._socket.fileno() < 0:
+            return
+        if all_taken and wait <= 0:
+            self._loop.add_reader(self._socket, self._read)
+        else:
+            self._loop.call_later(wait, self._go_on)
+
+    def _take_turn(self) -> tuple[bool, float]:
+        """Take messages; whether that was all, and the seconds until this connection's next turn."""
+        with self._share.spend():
+            all_taken = self._take()
+        return all_taken, self._share.wait()
+
+    def _take(self) -> bool:
+        """Hand on a turn's worth of messages; whether that was all."""
+        for _ in range(_TURN):
+            try:
+                frames = self._parser.take()
+            except zmtp.Breach:
+                self._break()
+                return True
+            if self._waiting and self._parser.ready:
+                self._unsent += self._waiting
+                self._waiting.clear()
+                self._write()
+            if frames is None:
+                return True
+            self._receive(frames)
+            if self._socket.fileno() < 0:
+                return True
+        return False
+
+    def _break(self) -> None:
+        if self._socket.fileno() >= 0:
+            self.close()
+            self._broken()
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+
+
+class Link:
+    """Calls `receive` for each message that this kernel signed, and `broken` once when a connection ends for good: the kernel is
+    gone, its message had more than `largest` bytes, it does not speak the protocol."""
+
+    def __init__(self, address: Address, largest: int, receive: Callable[[Message], None], broken: Callable[[], None]) -> None:
+        self._wire = Wire(address.key)
+        self._receive = receive
+        self._broken = broken
+        self._closed = False
+        shell, iopub = (address.of(channel).removeprefix("ipc://") for channel in ("shell", "iopub"))
+        self._shell = _Connection(shell, "DEALER", largest, self._parse, self._break)
+        self._iopub = _Connection(iopub, "SUB", largest, self._parse, self._break)
+
+    def send(self, kind: str, content: dict[str, Any]) -> str:
+        """Send a request on the shell channel; its id is what answers name as their parent. A broken link forgets it."""
+        identity, frames = self._wire.request(kind, content)
+        if not self._closed:
+            self._shell.send(frames)
+        return identity
+
+    def _parse(self, frames: list[bytes]) -> None:
+        message = self._wire.parse(frames)
+        if message is not None:
+            self._receive(message)
+
+    def _break(self) -> None:
+        if not self._closed:
+            self.close()
+            self._broken()
+
+    def close(self) -> None:
+        """Close both connections; may be called twice."""
+        self._closed = True
+        self._shell.close()
+        self._iopub.close()

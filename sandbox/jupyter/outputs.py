@@ -1,0 +1,168 @@
+"""What a cell gives back: typed outputs in the order they came, cut in the middle so that head and tail survive."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nbrl.sandbox.jupyter.png import read_png
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+Status = Literal["ok", "error", "timeout", "dead"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a cell. `name` is the stream's; `ename` and `evalue` are the error's; `image` is a PNG file or empty."""
+
+    kind: Literal["stream", "result", "error", "display"]
+    text: str
+    truncated: bool = False
+    name: str = ""
+    ename: str = ""
+    evalue: str = ""
+    image: bytes = b""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a cell ended. `timeout`: interrupted, the kernel still answers. `dead`: there is no kernel any more."""
+
+    status: Status
+    outputs: list[Output]
+    expressions: dict[str, dict[str, Any]]
+    seconds: float
+
+
+def plain(text: str) -> str:
+    """`text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and print."""
+    return _UNPRINTABLE.sub("\ufffd", _ANSI.sub("", text))
+
+
+def shorten(text: str, limit: int) -> tuple[str, bool]:
+    """`text` within `limit` UTF-8 bytes, its middle replaced by a note when it was longer."""
+    raw = text.encode()
+    if len(raw) <= limit:
+        return text, False
+    note = "\n… cut …\n"
+    keep = max(0, limit - len(note.encode()))
+    head, tail = raw[: keep - keep // 2], raw[len(raw) - keep // 2 :]
+    return head.decode(errors="ignore") + note + tail.decode(errors="ignore"), True
+
+
+@dataclass
+class _Piece:
+    """A growing text that keeps its first `head` and last `tail` bytes-worth of characters and counts the rest."""
+
+    kind: Literal["stream", "result", "error", "display"]
+    name: str = ""
+    ename: str = ""
+    evalue: str = ""
+    image: bytes = b""
+    head: str = ""
+    tail: str = ""
+    cut: int = 0
+
+    def add(self, text: str, keep: int) -> None:
+        room = keep - len(self.head)
+        if room > 0:
+            self.head, text = self.head + text[:room], text[room:]
+        self.tail += text
+        if len(self.tail) > 2 * keep:
+            self.cut += len(self.tail) - keep
+            self.tail = self.tail[-keep:]
+
+    def text(self, keep: int) -> tuple[str, bool]:
+        cut, tail = self.cut, self.tail
+        if cut and len(tail) > keep:
+            cut, tail = cut + len(tail) - keep, tail[-keep:]
+        if not cut:
+            return self.head + tail, False
+        return f"{self.head}\n… cut …\n{tail}", True
+
+
+@dataclass
+class Outputs:
+    """Collects a cell's outputs within `limit` bytes, whatever the kernel sends; memory stays within a few limits.
+
+    Consecutive pieces of one stream are merged. When there is too much, whole outputs in the middle give way first to a
+    note, so that the first and the last ones survive. Of the first `images` pictures those within `image_bytes` are kept.
+    """
+
+    limit: int
+    images: int = 0
+    image_bytes: int = 0
+    _pieces: list[_Piece] = field(default_factory=list)
+    _held: int = 0
+    _lost: int = 0
+    _pictures: int = 0
+    _clear: bool = False
+
+    def add(
+        self,
+        kind: Literal["stream", "result", "error", "display"],
+        text: str,
+        *,
+        name: str = "",
+        ename: str = "",
+        evalue: str = "",
+        png: object = None,
+    ) -> None:
+        """`png` is what claims to be a PNG file in base64; of one that is none, too large or too many only the text is kept."""
+        if self._clear:
+            self._forget()
+        last = self._pieces[-1] if self._pieces else None
+        if kind == "stream" and last is not None and last.kind == "stream" and last.name == name:
+            self._held -= len(last.head) + len(last.tail)
+            piece = last
+        else:
+            piece = _Piece(kind, name=name, ename=shorten(plain(ename), 200)[0], evalue=shorten(plain(evalue), 2000)[0])
+            self._pieces.append(piece)
+        if png is not None and self._pictures < self.images:
+            piece.image = read_png(png, self.image_bytes)
+            self._pictures += 1
+        piece.add(plain(text), self.limit)
+        self._held += len(piece.head) + len(piece.tail)
+        # Each output costs something even when empty, so that a million empty ones are bounded too.
+        while len(self._pieces) > 2 and self._held + 64 * len(self._pieces) > 4 * self.limit:
+            gone = self._pieces.pop(len(self._pieces) // 2)
+            self._held -= len(gone.head) + len(gone.tail)
+            self._lost += 1
+
+    def clear(self, wait: bool) -> None:
+        """Forget what was shown so far, now or when the next output comes (Jupyter's `clear_output`)."""
+        if wait:
+            self._clear = True
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._pieces.clear()
+        self._held, self._lost, self._pictures, self._clear = 0, 0, 0, False
+
+    def finish(self) -> list[Output]:
+        """The outputs within the limit. An output may keep its share, or more when others leave theirs unused."""
+        texts = [piece.text(self.limit) for piece in self._pieces]
+        allowed = _shares([len(text.encode()) for text, _ in texts], self.limit)
+        done = []
+        for piece, (text, cut), share in zip(self._pieces, texts, allowed, strict=True):
+            short, shortened = shorten(text, share)
+            named = {"name": piece.name, "ename": piece.ename, "evalue": piece.evalue}
+            done.append(Output(piece.kind, short, cut or shortened, **named, image=piece.image))
+        if self._lost:
+            note = Output("stream", f"… {self._lost} outputs cut …\n", True, name="stderr")
+            done.insert((len(done) + 1) // 2, note)
+        return done
+
+
+def _shares(sizes: list[int], limit: int) -> list[int]:
+    """Water-filling: small outputs keep all they have, large ones share what is left equally."""
+    shares = [0] * len(sizes)
+    left = limit
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for position, index in enumerate(order):
+        shares[index] = min(sizes[index], left // (len(order) - position))
+        left -= shares[index]
+    return shares

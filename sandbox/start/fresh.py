@@ -1,0 +1,73 @@
+"""A kernel by bubblewrap alone: a fresh interpreter in a sandbox of its own."""
+
+import asyncio
+import secrets
+import socket
+from typing import Any
+
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.inside.channel import frame
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.start.bubblewrap import Confined, receive_handles
+from nbrl.sandbox.start.kernel_process import Address, KernelProcess, name_sockets, unbound
+from nbrl.sandbox.walls.filesystem import WORKSPACE
+
+
+async def start_kernel(settings: SandboxSettings) -> KernelProcess:
+    """A fresh interpreter with a stock ipykernel in its own bubblewrap."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sockets = unbound()
+    try:
+        numbers = [sock.fileno() for sock in (theirs, *sockets)]
+        confined = Confined.start("fresh", [str(number) for number in numbers], numbers, settings)
+        address = Address(confined.folder / "k", secrets.token_hex(16).encode())
+        try:
+            name_sockets(theirs, sockets, address)
+        except BaseException:
+            await asyncio.shield(confined.end())
+            raise
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        for sock in (theirs, *sockets):
+            sock.close()
+    try:
+        ours.sendall(frame(birth_message(address, settings)))
+        async with asyncio.timeout(settings.start_timeout_s):
+            handles = await receive_handles(ours)
+        if handles is None:
+            raise SandboxError(f"no kernel came up in bubblewrap: {confined.complaints() or 'it left no message'}")
+        try:
+            admission = await confined.admit("k", handles.pidfd, settings)
+        except BaseException:
+            handles.close()
+            raise
+        return KernelProcess(address, handles, ours, admission.lacking, confined.end)
+    except BaseException as error:
+        ours.close()
+        await asyncio.shield(confined.end())
+        if isinstance(error, TimeoutError):
+            seconds = settings.start_timeout_s
+            raise SandboxError(f"no kernel came up in bubblewrap within {seconds:g} s: is the machine overloaded?") from None
+        raise
+
+
+def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]:
+    """What a kernel is told before anything else. It holds no secret but the kernel's own key."""
+    mib = 1024 * 1024
+    return {
+        "connection": {**address.connection_info(), "key": address.key.decode()},
+        "limits": {
+            "memory": settings.memory_mb * mib,
+            "processes": settings.max_processes,
+            "files": settings.max_open_files,
+            "file_bytes": settings.file_mb * mib,
+            "workspace_bytes": settings.workspace_mb * mib,
+            "inodes": settings.workspace_files,
+        },
+        "workspace": WORKSPACE,
+        "call_bytes": settings.call_bytes,
+        # Twice what is kept, so that what is cut here is never missed there.
+        "message_chars": 2 * settings.output_bytes,
+    }

@@ -1,0 +1,35 @@
+"""A program of ours in a sandbox of its own: for parsers of hostile files, which should find nothing if they are led astray."""
+
+import json
+import os
+from pathlib import Path
+
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls.filesystem import bubblewrap_arguments, find_bubblewrap, python_root
+from nbrl.sandbox.walls.launcher import launch_arguments
+
+_FOLDER = "/opt/nbrl"
+
+
+def confined_program(file: Path) -> tuple[str, ...]:
+    """The command line that runs the Python file at `file`, which imports nothing beside installed packages.
+
+    It has its standard streams, and of this machine only what kernels have: no network, no host file, no other process, no
+    root. Only this process can start it, with arguments to follow; it ends with this process. Whoever starts it bounds its
+    time; it bounds its memory itself. Raises SandboxUnavailable without bubblewrap.
+    """
+    root, settings = python_root(), SandboxSettings()
+    before, after = bubblewrap_arguments(root, settings, nested=False)
+    spec = {
+        "parent": os.getpid(),
+        "lifeline": None,
+        "folder": None,
+        "groups": [],
+        "cpu": None,
+        "binds": [*root.binds, (str(file), f"{_FOLDER}/{file.name}")],
+        "before": [find_bubblewrap(), *before],
+        "after": [*after, *root.python, "nbrl.sandbox.inside.program", file.stem],
+        "keep": [],
+        "uid": settings.unprivileged_uid if os.geteuid() == 0 else None,
+    }
+    return (*launch_arguments(), json.dumps(spec))

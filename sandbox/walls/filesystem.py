@@ -1,0 +1,142 @@
+"""The root of the sandbox: what of this machine a kernel sees, and bubblewrap's arguments that make it so.
+
+Only Python is visible, read-only and at neutral places: the interpreter under /opt/python (or where it lies below /usr), each
+site-packages folder under /opt/site, the code that runs inside under /opt/nbrl. Everything writable is a tmpfs of limited size.
+"""
+
+import functools
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.inside.confine import HIDDEN
+from nbrl.sandbox.settings import SandboxSettings
+
+_INSIDE = "/opt/nbrl"
+_PYTHON = "/opt/python"
+WORKSPACE = "/workspace"
+
+# The loader's cache and time zone are the only host configuration Python's libraries want; neither says who or where we are.
+_OPTIONAL_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+
+
+@dataclass(frozen=True)
+class Root:
+    """Bind mounts (host path, path inside), the environment and the start of the command line inside."""
+
+    binds: tuple[tuple[str, str], ...]
+    environment: dict[str, str]
+    python: tuple[str, ...]
+
+
+def find_bubblewrap() -> str:
+    """The path of bwrap, or an error that says how to get it."""
+    path = shutil.which("bwrap")
+    if path is None:
+        raise SandboxUnavailable("bubblewrap (bwrap) is not on PATH: install the package `bubblewrap`")
+    return path
+
+
+@functools.cache
+def compile_once() -> None:
+    """Leave compiled bytecode where kernels can only read: without it every one compiles a thousand modules anew."""
+    spec = importlib.util.find_spec("IPython.core.debugger")
+    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
+        return
+    # Where the installation cannot be written this does no harm and no good. Nobody's own packages: HOME is anybody's.
+    prepare = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.PreparedKernel.prepare()"
+    environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
+    subprocess.run([sys.executable, "-s", "-P", "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
+
+
+def python_root() -> Root:
+    """The root for this interpreter and its installed packages, wherever they lie on this machine."""
+    compile_once()
+    base = Path(sys.base_prefix).resolve()
+    executable = Path(sys.executable).resolve()
+    binds: list[tuple[str, str]] = [("/usr", "/usr")]
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": WORKSPACE,
+        "TMPDIR": "/tmp",
+        "USER": "agent",
+        "LANG": "C.UTF-8",
+        "IPYTHONDIR": "/tmp/.ipython",
+        "MPLCONFIGDIR": "/tmp/.matplotlib",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # One thread a numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "NUMEXPR_NUM_THREADS": "1",
+        # Few threads allocate at once here, and a second arena costs each kernel hundreds of page faults.
+        "MALLOC_ARENA_MAX": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        # Arrow's other allocator would start a thread as pandas is imported.
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    }
+    if base.is_relative_to("/usr"):
+        python = str(executable)
+    else:
+        binds.append((str(base), _PYTHON))
+        python = f"{_PYTHON}/{executable.relative_to(base)}"
+        environment["LD_LIBRARY_PATH"] = f"{_PYTHON}/lib"
+        environment["PATH"] = f"{_PYTHON}/bin:" + environment["PATH"]
+    sites: list[str] = []
+    for folder in dict.fromkeys(Path(entry).resolve() for entry in sys.path):
+        if folder.name not in ("site-packages", "dist-packages") or not folder.is_dir():
+            continue
+        if folder.is_relative_to("/usr"):
+            sites.append(str(folder))
+        elif folder.is_relative_to(base):
+            sites.append(f"{_PYTHON}/{folder.relative_to(base)}")
+        else:
+            sites.append(f"/opt/site/{len(sites)}")
+            binds.append((str(folder), sites[-1]))
+    # For interpreters that cells start; ours is told on its command line.
+    environment["PYTHONPATH"] = ":".join(sites)
+    package = Path(__file__).resolve().parents[1]
+    binds.append((str(package / "inside"), f"{_INSIDE}/nbrl/sandbox/inside"))
+    binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
+    binds.append((str(package / "inside/etc/group"), "/etc/group"))
+    binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
+    # Without `site`, which would put the base interpreter's packages first; what else it does is done here.
+    start = (
+        f"import sys; sys.path += {[*sites, _INSIDE]!r}; import site; site.setquit(); site.setcopyright(); site.sethelper(); "
+        "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
+    )
+    return Root(tuple(binds), environment, (python, "-I", "-S", "-c", start))
+
+
+def bubblewrap_arguments(root: Root, settings: SandboxSettings, *, nested: bool) -> tuple[list[str], list[str]]:
+    """Arguments before and after the bind mounts (which the launcher inserts, since it may stage them).
+
+    `nested` lets what runs inside make sandboxes of its own: for the zygote, which runs no untrusted code.
+    """
+    size = str(settings.workspace_mb * 1024 * 1024)
+    before = ["--unshare-user", "--unshare-all", "--new-session", "--die-with-parent", "--as-pid-1"]
+    before += [] if nested else ["--disable-userns"]
+    before += ["--cap-drop", "ALL", "--hostname", "sandbox", "--uid", "1000", "--gid", "1000", "--clearenv"]
+    for name, value in root.environment.items():
+        before += ["--setenv", name, value]
+    after = []
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            after += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            after += ["--ro-bind", str(path), str(path)]
+    after += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    if not nested:
+        # A zygote's children mount a /proc of their own, which the system allows only where none of the outer one is hidden.
+        for name in HIDDEN:
+            if Path("/proc", name).exists():
+                after += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (WORKSPACE, "0700")):
+        after += ["--size", size, "--perms", mode, "--tmpfs", folder]
+    return before, [*after, "--remount-ro", "/", "--chdir", WORKSPACE, "--"]
