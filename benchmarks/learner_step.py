@@ -39,9 +39,9 @@ from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.checkpoint.checkpoint_folder import STATE
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.train import train
 
@@ -104,18 +104,18 @@ class Ours:
             workers=1, dtype=dtype, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, grad_clip=CLIP, kl_coefficient=0,
             tokens_per_micro_batch=tokens, activation_checkpointing=recompute,
         )  # fmt: skip
-        ranks, self._phases = Ranks(device), Phases(device)
+        ranks, self._timer = Ranks(device), Timer(device)
         policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, recompute=recompute)
-        self._trainees = {STATE: Trainee(policy.lm, self._settings, lambda step: LR)}
-        self._passes = Passes(self._settings, ranks, device, self._phases, policy, None, None)
+        self._models = {STATE: OptimizedModel(policy.lm, self._settings, lambda step: LR)}
+        self._passes = Passes(self._settings, ranks, device, self._timer, policy, None, None)
 
     def step(self, sequences: list[Sequence]) -> float:
         """The loss before the step."""
         forest = Forest([_example(name, each) for name, each in enumerate(sequences)])
         count = len(sequences)
         batch = Batch(forest, count, [str(name) for name in range(count)], [{0: 1.0}] * count, sequences[0].ids)
-        known, _ = self._passes.know(batch, None)
-        metrics, skipped = train(self._settings, self._passes, self._trainees, self._phases, batch, known, 0)
+        constants, _ = self._passes.compute_constants(batch, None)
+        metrics, skipped = train(self._settings, self._passes, self._models, self._timer, batch, constants, 0)
         if skipped:
             raise RuntimeError(skipped)
         return metrics["update/loss"]
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(SHAPES), default="small")
     parser.add_argument("--alone", action="store_true", help="measure how much of the device's peak the learner uses")
     parser.add_argument("--activation-checkpointing", action="store_true", help="with --alone")
-    parser.add_argument("--peak-tflops", type=float, help="of the device in bfloat16, where it is none of those known")
+    parser.add_argument("--peak-tflops", type=float, help="of the device in bfloat16, where it is none of those constants")
     given = parser.parse_args()
     if (gpus := torch.cuda.device_count()) > 1:  # TRL's trainer would spread its batches over all of them
         parser.error(f"{gpus} GPUs are visible and the comparison is of one: set CUDA_VISIBLE_DEVICES to one of them")

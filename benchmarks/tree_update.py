@@ -28,9 +28,9 @@ from nbrl.agent.trajectory import ROOT, Node
 from nbrl.tasks.learner.attention.tree_attention import NAME
 from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.cost import cost_of
-from nbrl.tasks.learner.batch.partition import deal
+from nbrl.tasks.learner.batch.partition import partition
 from nbrl.tasks.learner.batch.tree import Example, Forest
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 
 VOCABULARY = 2712  # for each layer: the head then has 0.35 of the layers' weights, as in Qwen3-0.6B
 PROMPT, SAMPLED, OBSERVED, TAIL = 2000, 150, 250, 100
@@ -97,11 +97,11 @@ def sequences(examples: list[Example]) -> list[tuple[list[int], int, float]]:
 def tree_loss(lm: PreTrainedModel, examples: list[Example], budget: int) -> int:
     """Leave the gradient in the parameters, and give the number of tokens forwarded."""
     forest = Forest(examples)
-    (micro_batches,) = deal(forest, range(len(forest.actions)), 1, budget, cost_of(lm)).hands
+    (micro_batches,) = partition(forest, range(len(forest.actions)), 1, budget, cost_of(lm)).actions_by_rank
     forwarded = 0
     for actions in micro_batches:
         micro = to_device(forest.pack(actions), DEVICE)
-        logp_N = Scorer(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
+        logp_N = PolicyModel(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
         (-(micro.advantage_N.float() * logp_N).sum() / forest.targets).backward()
         forwarded += len(micro.input_ids_T)
     return forwarded

@@ -15,14 +15,14 @@ from nbrl.tasks.learner.checkpoint import checkpoint_folder, hugging_face
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.determinism import set_determinism
 from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.learning_rate import learning_rate
-from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.train import train
 from nbrl.tasks.model_folder.check import check_model
@@ -36,8 +36,8 @@ INITIAL = ""  # identity of the state that no checkpoint holds: the initial mode
 class _Loaded:
     """What is trained: the models with their optimisers, and the passes over them."""
 
-    policy: Scorer
-    trainees: dict[str, Trainee]
+    policy: PolicyModel
+    models: dict[str, OptimizedModel]
     passes: Passes
 
 
@@ -54,11 +54,11 @@ class Learner:
         set_determinism(settings.deterministic)
         self._settings, self._model_path, self._device, self._seed = settings, model_path, device, seed
         self._dtype = DTYPES[settings.dtype]
-        self._ranks, self._phases = Ranks(device), Phases(device)
+        self._ranks, self._timer = Ranks(device), Timer(device)
         self._ranks.together(lambda: check_model(model_path))
         self._export_dtype = stored_dtype(model_path)
         self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
-        self._reference: Scorer | None = None
+        self._reference: PolicyModel | None = None
         if settings.kl_coefficient > 0 and not self._adapters:
             offload = "reference" in settings.offload
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
@@ -74,16 +74,16 @@ class Learner:
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
         policy = load_sharded(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
         reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference
-        trainees = {checkpoint_folder.STATE: Trainee(policy.lm, settings, self._rate)}
+        models = {checkpoint_folder.STATE: OptimizedModel(policy.lm, settings, self._rate)}
         critic: Critic | None = None
         if settings.critic is not None:
             critic = load_critic(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
-            trainees[checkpoint_folder.CRITIC] = Trainee(critic, settings, rate)
+            models[checkpoint_folder.CRITIC] = OptimizedModel(critic, settings, rate)
         self._config = policy.lm.config
         self._holds: str | None = INITIAL  # checkpoint_folder.identity of the state in memory
-        passes = Passes(settings, self._ranks, self._device, self._phases, policy, reference, critic)
-        return _Loaded(policy, trainees, passes)
+        passes = Passes(settings, self._ranks, self._device, self._timer, policy, reference, critic)
+        return _Loaded(policy, models, passes)
 
     def _rate(self, step: int) -> float:
         s = self._settings
@@ -91,21 +91,21 @@ class Learner:
 
     def execute(self, order: UpdateOrder) -> UpdateResult:
         """Carry out an order, or answer it from its finished checkpoint."""
-        ranks, phases, out = self._ranks, self._phases, order.checkpoint_out
-        phases.begin()
-        with phases.phase("read"):
+        ranks, timer, out = self._ranks, self._timer, order.checkpoint_out
+        timer.begin()
+        with timer.phase("read"):
             done = ranks.together(lambda: checkpoint_folder.earlier_result(order))
             if done is not None:
                 return done
             batch = ranks.together(lambda: read_order(order, self._settings, self._config))
-        with phases.phase("load"):
+        with timer.phase("load"):
             loaded = self._bring(order.checkpoint_in)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
-        known, estimated = loaded.passes.know(batch, order.estimator)
-        trained, skipped = train(self._settings, loaded.passes, loaded.trainees, phases, batch, known, order.seed)
+        constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
+        trained, skipped = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed)
         canary = order.canary_token_ids or batch.canary_token_ids
         logprobs = self._write(loaded, out, canary)
-        metrics = trained | estimated | phases.metrics()
+        metrics = trained | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
@@ -131,27 +131,27 @@ class Learner:
             loaded = self._loaded = self._begin()
         self._holds = None
         if checkpoint_in is not None:
-            for name, trainee in loaded.trainees.items():
+            for name, model in loaded.models.items():
                 folder = Path(checkpoint_in) / name
-                self._ranks.together(partial(trainee.check, folder))
-                trainee.load(folder)
+                self._ranks.together(partial(model.check, folder))
+                model.load(folder)
         self._holds = wanted
         return loaded
 
     def _write(self, loaded: _Loaded, out: str, canary: list[int]) -> list[float]:
         """All of the checkpoint but its result; and the canary's log-probs, made meanwhile. On an error nothing is left."""
-        ranks, phases, folder = self._ranks, self._phases, checkpoint_folder.partial(out)
-        with phases.phase("stage"):
+        ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(out)
+        with timer.phase("stage"):
             ranks.on_first(lambda: checkpoint_folder.clear_partial(out))
-            writing = [trainee.save(folder / name, self._groups[name]) for name, trainee in loaded.trainees.items()]
+            writing = [model.save(folder / name, self._groups[name]) for name, model in loaded.models.items()]
         try:
             try:
-                with phases.phase("canary"):
+                with timer.phase("canary"):
                     logprobs = loaded.passes.logprobs(canary)
-                with phases.phase("export"):
+                with timer.phase("export"):
                     self._export(loaded.policy, folder)
             finally:
-                with phases.phase("checkpoint"):
+                with timer.phase("checkpoint"):
                     for each in writing:  # none may outlive its order: the next one may clear the same folder
                         each.wait()
             for each in writing:
@@ -162,7 +162,7 @@ class Learner:
             raise
         return logprobs
 
-    def _export(self, policy: Scorer, folder: Path) -> None:
+    def _export(self, policy: PolicyModel, folder: Path) -> None:
         weights = hugging_face.gather_weights(policy)
 
         def save() -> None:

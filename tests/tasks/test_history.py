@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.runs.history import Record, made_updates, newest_record, record_path, skipped_in_row
+from nbrl.tasks.runs.history import Record, made_updates, newest_record, skipped_in_row
 from nbrl.tasks.runs.run import Run
 
 RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
@@ -17,7 +17,7 @@ def test_a_skipped_iteration_is_counted_and_makes_no_update(tmp_path: Path) -> N
     assert (newest_record(storage, RUN), made_updates(storage, RUN)) == (None, 0)
     records = [made(0, 0, "all wrong"), made(1, 1), made(2, 1, "all right")]
     for record in records:
-        storage.write_bytes(record_path(RUN.scope(record.iteration)), record.model_dump_json().encode())
+        storage.write_bytes(RUN.layout.iteration(record.iteration).record, record.model_dump_json().encode())
     assert newest_record(storage, RUN) == records[2]
     assert [record.updates for record in records] == [0, 1, 1]
     assert made_updates(storage, RUN) == 1
@@ -26,7 +26,7 @@ def test_a_skipped_iteration_is_counted_and_makes_no_update(tmp_path: Path) -> N
 def test_records_after_a_gap_do_not_count(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     for record in (made(0, 1), made(2, 3)):
-        storage.write_bytes(record_path(RUN.scope(record.iteration)), record.model_dump_json().encode())
+        storage.write_bytes(RUN.layout.iteration(record.iteration).record, record.model_dump_json().encode())
     assert made_updates(storage, RUN) == 1
 
 

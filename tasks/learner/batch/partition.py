@@ -1,4 +1,4 @@
-"""Sampled actions dealt to ranks and micro-batches."""
+"""Sampled actions partitioned over ranks and micro-batches."""
 
 from bisect import bisect_right
 from collections import deque
@@ -14,29 +14,30 @@ Stretch = tuple[int, int]  # from, and to before, of a row
 
 
 @dataclass(frozen=True)
-class Deal:
-    """The numbers of actions by rank and micro-batch, as many micro-batches for every rank, and the dearest rank's cost over the
-    mean.
+class Partition:
+    """Numbers of actions by rank and micro-batch, with as many micro-batches for every rank.
+
+    `imbalance` is the costliest rank's cost over the mean of all ranks.
     """
 
-    hands: list[list[list[int]]]
+    actions_by_rank: list[list[list[int]]]
     imbalance: float
 
 
-def deal(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost) -> Deal:
+def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost) -> Partition:
     """Every action is in one micro-batch, with its whole root path; so a cut repeats what the paths on its two sides share.
 
-    The actions stand in a row in depth-first order, where neighbours share most. The row is cut into one stretch a rank, the
-    dearest as cheap as can be. Each stretch is cut into micro-batches of at most `budget` tokens, those cuts that repeat least
+    The actions stand in a row in depth-first order, where neighbours share most. The row is split into one stretch per rank so
+    that the costliest is as cheap as possible. Each stretch is cut into micro-batches of at most `budget` tokens, those cuts that repeat least
     and, of these, the fewest; an action whose path alone is longer has a micro-batch of its own. Actions at one place stay
-    together. A rank with fewer micro-batches gets empty ones at the end; its dearest come first, so that ranks keep step.
+    together. A rank with fewer micro-batches gets empty ones at the end; its costliest come first, so that all ranks work on costly ones at once.
     """
     row = _Row(forest, actions, cost)
     stretches = [sorted(row.micro_batches(stretch, budget), key=row.cost, reverse=True) for stretch in row.shares(ranks)]
     most = max(len(each) for each in stretches)
-    hands = [[row.actions(each) for each in mine] + [[] for _ in range(most - len(mine))] for mine in stretches]
+    actions_by_rank = [[row.actions(each) for each in mine] + [[] for _ in range(most - len(mine))] for mine in stretches]
     costs = [sum(row.cost(each) for each in mine) for mine in stretches]
-    return Deal(hands, max(costs) * ranks / max(1, sum(costs)))
+    return Partition(actions_by_rank, max(costs) * ranks / max(1, sum(costs)))
 
 
 class _Row:

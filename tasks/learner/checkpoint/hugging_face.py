@@ -8,24 +8,24 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 
 
-def gather_weights(scorer: Scorer) -> dict[str, Tensor]:
+def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
     """Collective. The whole model's weights on rank 0's CPU, tied ones once; nothing on the others."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = cast(dict[str, Tensor], get_model_state_dict(scorer.lm, options=options))
-    names = (name for name, _ in scorer.lm.named_parameters(remove_duplicate=False))
-    tied = set(names) - {name for name, _ in scorer.lm.named_parameters()}
+    weights = cast(dict[str, Tensor], get_model_state_dict(policy.lm, options=options))
+    names = (name for name, _ in policy.lm.named_parameters(remove_duplicate=False))
+    tied = set(names) - {name for name, _ in policy.lm.named_parameters()}
     return {name: value for name, value in weights.items() if name not in tied}
 
 
-def write(folder: Path, scorer: Scorer, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
+def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
     """Rank 0 only. Everything but the weights is the source folder's own, so the tokenizer, the chat template and the
     configuration stay as they were.
     """
-    scorer.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
+    policy.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
     for entry in Path(source).iterdir():
         if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(entry, folder / entry.name)

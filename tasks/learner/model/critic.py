@@ -15,7 +15,7 @@ class Critic(nn.Module):
 
     def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
-        self.trunk = lm.base_model.eval()
+        self.base_model = lm.base_model.eval()
         parameter = next(lm.parameters())
         self.head = nn.Linear(lm.config.hidden_size, 1, dtype=parameter.dtype, device=parameter.device)
         nn.init.zeros_(self.head.weight)
@@ -23,7 +23,7 @@ class Critic(nn.Module):
 
     def forward(self, input_ids_T: Tensor, positions_T: Tensor, tree: TreeMask, predictor_N: Tensor) -> Tensor:
         """value_N in float32 (float64 for a float64 model)."""
-        out = self.trunk(
+        out = self.base_model(
             input_ids=input_ids_T[None], position_ids=positions_T[None], attention_mask=None, use_cache=False, tree=tree
         )
         value_N1: Tensor = self.head(out.last_hidden_state[0][predictor_N])

@@ -14,7 +14,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention import tree_attention
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import adapt
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.model.sharding import shard
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.safetensors_files import weights
@@ -47,7 +47,7 @@ def load_sharded(
     offload: bool = False,
     recompute: bool = False,
     adapters: Adapters | None = None,
-) -> Scorer:
+) -> PolicyModel:
     """The policy at `path`, sharded over `mesh` as `shard` says.
 
     `dtype` is that of the passes. Weights are kept in it too, but for 16-bit passes, which keep float32 weights, since an update
@@ -55,9 +55,9 @@ def load_sharded(
     the weights, so those stored in 16 bits for passes in the same are kept so.
     """
     lm = _load(path, dtype, adapters)
-    scorer = Scorer(lm)
-    shard(scorer, lm, dtype, mesh, offload, recompute)
-    return scorer
+    policy_model = PolicyModel(lm)
+    shard(policy_model, lm, dtype, mesh, offload, recompute)
+    return policy_model
 
 
 def load_critic(

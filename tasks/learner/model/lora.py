@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
 
@@ -46,18 +46,18 @@ def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed:
 
 
 class Unadapted:
-    """A scorer with its adapters left out: the model it began as, without a second one in memory. Call it without gradients."""
+    """A policy model without its adapters: the model it began as, with no second one in memory. Call it without gradients."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        self.scorer = scorer
-        self._layers = [module for module in scorer.modules() if isinstance(module, LoraLayer)]
+    def __init__(self, policy_model: PolicyModel) -> None:
+        self.policy_model = policy_model
+        self._layers = [module for module in policy_model.modules() if isinstance(module, LoraLayer)]
 
     def __call__(self, *inputs: Any) -> Tensor:
         # Not peft's own switch: it also freezes the adapters, and FSDP must find them as trainable as it left them.
         try:
             for layer in self._layers:
                 layer.set_scale(NAME, 0.0)
-            found_N: Tensor = self.scorer(*inputs)
+            found_N: Tensor = self.policy_model(*inputs)
         finally:
             for layer in self._layers:
                 layer.set_scale(NAME, 1.0)

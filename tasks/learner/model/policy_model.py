@@ -8,7 +8,7 @@ from nbrl.tasks.learner.attention.tree_attention import TreeMask
 from nbrl.tasks.learner.model.logprob import target_logprobs
 
 
-class Scorer(nn.Module):
+class PolicyModel(nn.Module):
     """The model with a forward that gives one log-prob a target; this is the root module that FSDP2 shards.
 
     Logits are made at predicting positions only and a slice of the vocabulary at a time. The model must be in evaluation mode:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 
-class Phases:
+class Timer:
     """Wall seconds by phase since the last `begin`, the device's work included."""
 
     def __init__(self, device: torch.device) -> None:

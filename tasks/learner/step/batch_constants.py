@@ -17,7 +17,7 @@ from nbrl.tasks.learner.step.estimates import explained_variance, make
 
 
 @dataclass(frozen=True)
-class Known:
+class BatchConstants:
     """By token of the whole batch, float64, None where nobody asked for it.
 
     `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy. Without `advantage_N`
@@ -33,14 +33,14 @@ class Known:
     valued_N: Tensor | None = None
 
 
-def know(
+def compute_constants(
     settings: UpdateSettings,
     batch: Batch,
     targets: Targets,
     estimate: AdvantageSettings | None,
     forwarded: Mapping[str, Tensor],
     device: torch.device,
-) -> tuple[Known, dict[str, float]]:
+) -> tuple[BatchConstants, dict[str, float]]:
     """From what was forwarded of `old`, `reference` and `value`, [N] each; and the metrics of estimating advantages from them."""
 
     def put(array: npt.NDArray[Any] | None) -> Tensor | None:
@@ -49,7 +49,7 @@ def know(
     old_N, reference_N, value_N = (forwarded.get(name) for name in ("old", "reference", "value"))
     action_N = torch.from_numpy(targets.action_N).to(device)
     if estimate is None:
-        return Known(action_N, old_N, reference_N), {}
+        return BatchConstants(action_N, old_N, reference_N), {}
     metrics: dict[str, float] = {}
     penalty_N: npt.NDArray[Any] | None = None
     if settings.kl_in_reward and old_N is not None and reference_N is not None:
@@ -61,5 +61,7 @@ def know(
     if values is not None:
         metrics["critic/explained_variance"] = explained_variance(values, made)
         metrics["critic/value"] = float(values[made.valued_N].mean())
-    known = Known(action_N, old_N, reference_N, put(made.advantage_N), value_N, put(made.return_N), put(made.valued_N))
-    return known, metrics
+    constants = BatchConstants(
+        action_N, old_N, reference_N, put(made.advantage_N), value_N, put(made.return_N), put(made.valued_N)
+    )
+    return constants, metrics

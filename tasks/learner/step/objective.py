@@ -12,12 +12,17 @@ from nbrl.tasks.learner.losses.ppo import ppo
 from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
 from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
-from nbrl.tasks.learner.step.batch_constants import Known
+from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.metrics import Reported
 
 
 def policy_loss(
-    settings: UpdateSettings, micro: MicroBatch, known: Known, logp_N: Tensor, reference_N: Tensor | None, weight_N: Tensor
+    settings: UpdateSettings,
+    micro: MicroBatch,
+    constants: BatchConstants,
+    logp_N: Tensor,
+    reference_N: Tensor | None,
+    weight_N: Tensor,
 ) -> tuple[Tensor, Reported]:
     """The weighted sum of the tokens' losses, and sums and a maximum over the tokens to report.
 
@@ -25,11 +30,11 @@ def policy_loss(
     """
     dtype = logp_N.dtype
     mine_N = micro.index_N
-    advantage_N = (micro.advantage_N if known.advantage_N is None else known.advantage_N[mine_N]).to(dtype)
-    trainer_N = logp_N.detach() if known.old_N is None else known.old_N[mine_N].to(dtype)
+    advantage_N = (micro.advantage_N if constants.advantage_N is None else constants.advantage_N[mine_N]).to(dtype)
+    trainer_N = logp_N.detach() if constants.old_N is None else constants.old_N[mine_N].to(dtype)
     engine_N = micro.engine_logprob_N.to(dtype)
     old_N = engine_N if settings.engine_is_old else trainer_N
-    action_N = known.action_N[mine_N]
+    action_N = constants.action_N[mine_N]
     update: dict[str, Tensor] = {}
     mismatch: dict[str, Tensor] = {}
     clipped_N: Tensor | None = None
@@ -66,11 +71,11 @@ def policy_loss(
     return loss, reported
 
 
-def critic_loss(clip: float | None, micro: MicroBatch, known: Known, value_N: Tensor, weight_N: Tensor) -> Tensor:
+def critic_loss(clip: float | None, micro: MicroBatch, constants: BatchConstants, value_N: Tensor, weight_N: Tensor) -> Tensor:
     """The sum over the tokens whose value is trained, of those that `weight_N` gives a weight: each counts as much."""
-    assert known.value_N is not None
-    assert known.return_N is not None
-    assert known.valued_N is not None
+    assert constants.value_N is not None
+    assert constants.return_N is not None
+    assert constants.valued_N is not None
     mine_N, dtype = micro.index_N, value_N.dtype
-    loss_N = value_loss(value_N, known.value_N[mine_N].to(dtype), known.return_N[mine_N].to(dtype), clip)
-    return (loss_N * (known.valued_N & (weight_N > 0))[mine_N]).sum()
+    loss_N = value_loss(value_N, constants.value_N[mine_N].to(dtype), constants.return_N[mine_N].to(dtype), clip)
+    return (loss_N * (constants.valued_N & (weight_N > 0))[mine_N]).sum()

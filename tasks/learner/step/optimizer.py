@@ -23,7 +23,7 @@ class Stepped:
     skipped: str
 
 
-class Trainee:
+class OptimizedModel:
     """AdamW over the parameters of a model that are not frozen, and the number of steps taken.
 
     `rate` gives the learning rate of a step, from 0.

@@ -10,16 +10,16 @@ from torch.distributed.fsdp import FSDPModule
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch, MicroBatch, to_device
 from nbrl.tasks.learner.batch.cost import cost_of
-from nbrl.tasks.learner.batch.partition import Deal, deal
+from nbrl.tasks.learner.batch.partition import Partition, partition
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import chain
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import Unadapted
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.learner.step.batch_constants import Known, know
+from nbrl.tasks.learner.step.batch_constants import BatchConstants, compute_constants
 from nbrl.tasks.learner.step.metrics import MetricSums
 from nbrl.tasks.learner.step.objective import critic_loss, policy_loss
 from nbrl.tasks.metrics import Metric, of
@@ -33,19 +33,19 @@ class Passes:
         settings: UpdateSettings,
         ranks: Ranks,
         device: torch.device,
-        phases: Phases,
-        policy: Scorer,
-        reference: Scorer | Unadapted | None,
+        timer: Timer,
+        policy: PolicyModel,
+        reference: PolicyModel | Unadapted | None,
         critic: Critic | None,
     ) -> None:
-        self._settings, self._ranks, self._device, self._phases = settings, ranks, device, phases
+        self._settings, self._ranks, self._device, self._timer = settings, ranks, device, timer
         self._policy, self._reference, self._critic = policy, reference, critic
 
-    def know(self, batch: Batch, estimate: AdvantageSettings | None) -> tuple[Known, dict[str, float]]:
+    def compute_constants(self, batch: Batch, estimate: AdvantageSettings | None) -> tuple[BatchConstants, dict[str, float]]:
         """Forward whatever must be known of the whole batch before its first step; nothing by default."""
         settings = self._settings
         several = settings.steps_per_batch > 1
-        wanted: dict[str, Scorer | Unadapted | Critic] = {}
+        wanted: dict[str, PolicyModel | Unadapted | Critic] = {}
         if settings.kl_in_reward or (several and not settings.engine_is_old):
             wanted["old"] = self._policy
         if self._reference is not None and (settings.kl_in_reward or several):
@@ -53,39 +53,41 @@ class Passes:
         if self._critic is not None:
             wanted["value"] = self._critic
         found = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in wanted}
-        for micro in self._micro_batches(batch, self._deal(batch, range(batch.examples))) if wanted else ():
+        for micro in self._micro_batches(batch, self._partition(batch, range(batch.examples))) if wanted else ():
             for name, model in wanted.items():
-                with self._phases.phase(name), torch.no_grad():
+                with self._timer.phase(name), torch.no_grad():
                     found[name][micro.index_N] = _forward(model, micro).double()
         for found_N in found.values():
             dist.all_reduce(found_N)
-        return know(settings, batch, Targets.of(batch.forest), estimate, found, self._device)
+        return compute_constants(settings, batch, Targets.of(batch.forest), estimate, found, self._device)
 
-    def gradient(self, batch: Batch, known: Known, targets: Targets, examples: Sequence[int]) -> dict[str, Metric]:
+    def gradient(self, batch: Batch, constants: BatchConstants, targets: Targets, examples: Sequence[int]) -> dict[str, Metric]:
         """Leave the gradient of the examples' loss in the parameters, and return the metrics of the step.
 
         Gradients are summed over ranks, so each rank's sum over `count`, that of all ranks, is its part of the global mean.
         """
-        settings, phase = self._settings, self._phases.phase
+        settings, phase = self._settings, self._timer.phase
         weights = token_weights(targets, examples, settings.aggregation, settings.fixed_length)
         weight_N = torch.from_numpy(weights).to(self._device)
         count = int((weights > 0).sum())
-        valued = count if known.valued_N is None else int((known.valued_N & (weight_N > 0)).sum())
+        valued = count if constants.valued_N is None else int((constants.valued_N & (weight_N > 0)).sum())
         update, mismatch, largest = (MetricSums(self._device, reduce) for reduce in ("sum", "sum", "max"))
         micro_batches = 0
-        dealt = self._deal(batch, examples)
-        for micro in self._micro_batches(batch, dealt):
+        shares = self._partition(batch, examples)
+        for micro in self._micro_batches(batch, shares):
             micro_batches += 1
             with phase("reference"):
-                reference_N = self._reference_logp(micro, known)
+                reference_N = self._reference_logp(micro, constants)
             with phase("forward"):
                 logp_N = _forward(self._policy, micro)
-                loss, reported = policy_loss(settings, micro, known, logp_N, reference_N, weight_N)
+                loss, reported = policy_loss(settings, micro, constants, logp_N, reference_N, weight_N)
             with phase("backward"):
                 (loss / count).backward()
             if self._critic is not None and settings.critic is not None:
                 with phase("critic"):
-                    value_loss = critic_loss(settings.critic.value_clip, micro, known, _forward(self._critic, micro), weight_N)
+                    value_loss = critic_loss(
+                        settings.critic.value_clip, micro, constants, _forward(self._critic, micro), weight_N
+                    )
                     (value_loss / valued).backward()
                 update.add({"critic/loss": value_loss * (count / valued)})
             update.add(reported.update | {"tokens": torch.tensor(len(micro.input_ids_T), device=self._device)})
@@ -98,7 +100,7 @@ class Passes:
         # With old log-probs of the engine a later step measures the drift of the policy as mismatch: the first step counts alone.
         first = settings.engine_is_old
         return (
-            of(means | {"update/imbalance": dealt.imbalance}, "mean")
+            of(means | {"update/imbalance": shares.imbalance}, "mean")
             | of({name: value / count for name, value in mismatch.gather().items()}, "first" if first else "mean")
             | of(largest.gather(), "first" if first else "max")
             | of({"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}, "sum")
@@ -109,33 +111,33 @@ class Passes:
         with torch.no_grad():
             return _forward(self._policy, to_device(chain(ids), self._device)).tolist()
 
-    def _deal(self, batch: Batch, examples: Sequence[int]) -> Deal:
-        with self._phases.phase("pack"):
+    def _partition(self, batch: Batch, examples: Sequence[int]) -> Partition:
+        with self._timer.phase("pack"):
             forest, budget = batch.forest, self._settings.tokens_per_micro_batch
-            return deal(forest, forest.of(examples), self._ranks.count, budget, cost_of(self._policy.lm))
+            return partition(forest, forest.of(examples), self._ranks.count, budget, cost_of(self._policy.lm))
 
-    def _micro_batches(self, batch: Batch, dealt: Deal) -> Iterator[MicroBatch]:
+    def _micro_batches(self, batch: Batch, shares: Partition) -> Iterator[MicroBatch]:
         """This rank's; every rank gets as many."""
-        for actions in dealt.hands[self._ranks.rank]:
-            with self._phases.phase("pack"):
+        for actions in shares.actions_by_rank[self._ranks.rank]:
+            with self._timer.phase("pack"):
                 micro = to_device(batch.forest.pack(actions), self._device)
             yield micro
 
-    def _reference_logp(self, micro: MicroBatch, known: Known) -> Tensor | None:
+    def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:
         """What the loss's KL is to; none where there is no KL in the loss."""
         if self._reference is None or self._settings.kl_in_reward:
             return None
-        if known.reference_N is not None:
-            return known.reference_N[micro.index_N]
+        if constants.reference_N is not None:
+            return constants.reference_N[micro.index_N]
         with torch.no_grad():
             return _forward(self._reference, micro)
 
 
-def _forward(model: Scorer | Unadapted | Critic, micro: MicroBatch) -> Tensor:
+def _forward(model: PolicyModel | Unadapted | Critic, micro: MicroBatch) -> Tensor:
     """Log-probs of the targets, or the values of the states they were sampled in."""
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
     found_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
-    root = model.scorer if isinstance(model, Unadapted) else model
+    root = model.policy_model if isinstance(model, Unadapted) else model
     if isinstance(root, FSDPModule) and not torch.is_grad_enabled():
         root.reshard()  # no backward pass will: the whole embedding would stay on every rank
     return found_N

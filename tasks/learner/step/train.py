@@ -6,10 +6,10 @@ from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.checkpoint import checkpoint_folder
-from nbrl.tasks.learner.process.timing import Phases
+from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.learner.step.batch_constants import Known
-from nbrl.tasks.learner.step.optimizer import Trainee
+from nbrl.tasks.learner.step.batch_constants import BatchConstants
+from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.metrics import Metric, reduce
 
@@ -17,10 +17,10 @@ from nbrl.tasks.metrics import Metric, reduce
 def train(
     settings: UpdateSettings,
     passes: Passes,
-    trainees: Mapping[str, Trainee],
-    phases: Phases,
+    models: Mapping[str, OptimizedModel],
+    timer: Timer,
     batch: Batch,
-    known: Known,
+    constants: BatchConstants,
     seed: int,
 ) -> tuple[dict[str, float], str]:
     """Collective. Every optimiser step of the batch: the metrics, and why steps were not taken. `seed` is the minibatches'."""
@@ -28,11 +28,11 @@ def train(
     shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
     steps, reasons = [], []
     for number, examples in enumerate(shares):
-        figures = passes.gradient(batch, known, targets, examples)
-        for name, trainee in trainees.items():
-            with phases.phase("step"):
+        figures = passes.gradient(batch, constants, targets, examples)
+        for name, model in models.items():
+            with timer.phase("step"):
                 prefix = "update" if name == checkpoint_folder.STATE else name
-                stepped = trainee.step(figures[f"{prefix}/loss"].value)
+                stepped = model.step(figures[f"{prefix}/loss"].value)
             figures[f"{prefix}/grad_norm"] = Metric(stepped.grad_norm)
             figures[f"{prefix}/lr"] = Metric(stepped.lr, "last")
             figures[f"{prefix}/skipped"] = Metric(float(bool(stepped.skipped)), "sum")

@@ -15,12 +15,12 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
 from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.cost import Cost, cost_of
-from nbrl.tasks.learner.batch.partition import deal
+from nbrl.tasks.learner.batch.partition import partition
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import GspoLoss
 
 relaxed = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -83,10 +83,10 @@ def test_loss_and_every_gradient(
     expected = loss_of(torch.arange(forest.targets), logp)
     expected.backward()
     tree = load(policy, exact, TREE)
-    hands = deal(forest, range(len(forest.actions)), ranks, budget, cost_of(tree)).hands
+    hands = partition(forest, range(len(forest.actions)), ranks, budget, cost_of(tree)).actions_by_rank
     found = 0.0
     for micro in (to_device(forest.pack(actions), torch.device("cpu")) for hand in hands for actions in hand):
-        part = Scorer(tree)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
+        part = PolicyModel(tree)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
         loss = loss_of(micro.index_N, part)
         loss.backward()
         found += loss.item()

@@ -24,7 +24,7 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.export import export as copy
-from nbrl.tasks.runs.history import Record, record_path
+from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.run import Run
 
 NBRL = Path(sys.executable).with_name("nbrl")
@@ -61,7 +61,7 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
     storage = Storage(StorageSettings(root=str(root)))
     storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
     record = Record(iteration=0, cursor=1, checkpoint=run.scope(0).checkpoint(1), artifacts=[], metrics={})
-    storage.write_bytes(record_path(run.scope(0)), record.model_dump_json().encode())
+    storage.write_bytes(run.layout.iteration(0).record, record.model_dump_json().encode())
     return run
 
 

@@ -16,7 +16,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import UpdateSettings
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -50,7 +50,7 @@ def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     alive: list[bool] = []
     before, load = weakref.ref(learner._loaded.policy), learner_module.load_sharded
 
-    def spy(*arguments: Any, **options: Any) -> Scorer:
+    def spy(*arguments: Any, **options: Any) -> PolicyModel:
         alive.append(before() is not None)
         return load(*arguments, **options)
 

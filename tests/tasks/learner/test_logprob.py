@@ -20,7 +20,7 @@ from nbrl.tasks.learner.batch.tree import chain
 from nbrl.tasks.learner.model import logprob
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.model.logprob import target_logprobs
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 
 
 def made(seed: int, targets: int, vocabulary: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -130,7 +130,7 @@ def test_an_output_layer_with_a_bias_is_refused() -> None:
     )
     lm.lm_head = torch.nn.Linear(8, 9)
     with pytest.raises(UpdateError, match="not one matrix"):
-        Scorer(lm)
+        PolicyModel(lm)
 
 
 IDS = [5, 9, 2, 77, 31, 8, 8, 120, 299, 0, 4]
@@ -139,11 +139,11 @@ IDS = [5, 9, 2, 77, 31, 8, 8, 120, 299, 0, 4]
 def sharded_gradients(folder: Path) -> dict[str, Tensor]:
     """Of the sum of log-probs, the same on every rank, put together from the shards."""
     ranks = torch.distributed.get_world_size()
-    scorer = load_sharded(str(folder), torch.float64, init_device_mesh("cpu", (ranks,)))
+    policy_model = load_sharded(str(folder), torch.float64, init_device_mesh("cpu", (ranks,)))
     micro = to_device(chain(IDS), torch.device("cpu"))
-    scorer(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N).sum().backward()
+    policy_model(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N).sum().backward()
     found = {}
-    for name, parameter in scorer.lm.named_parameters():
+    for name, parameter in policy_model.lm.named_parameters():
         assert isinstance(parameter.grad, DTensor)
         found[name] = parameter.grad.full_tensor() / ranks
     return found

@@ -21,7 +21,7 @@ from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import CriticSettings, LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
 
@@ -112,7 +112,7 @@ def test_the_reference_is_the_policy_without_adapters_and_no_second_model(
 ) -> None:
     loaded = []
 
-    def load(*given: Any, **more: Any) -> Scorer:
+    def load(*given: Any, **more: Any) -> PolicyModel:
         loaded.append(load_sharded(*given, **more))
         return loaded[-1]
 

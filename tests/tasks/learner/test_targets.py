@@ -67,11 +67,11 @@ def test_targets_know_their_place_in_any_packing() -> None:
 def test_every_trajectory_is_learned_from_once_an_epoch(seed: int, count: int, epochs: int, shares: int) -> None:
     trajectories = update_lab.make_trajectories(seed, count)
     forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
-    dealt = minibatches([str(example // 3) for example in range(count)], Targets.of(forest), epochs, shares, seed)
+    shuffled = minibatches([str(example // 3) for example in range(count)], Targets.of(forest), epochs, shares, seed)
     each = min(shares, count)
-    assert len(dealt) == epochs * each
+    assert len(shuffled) == epochs * each
     for epoch in range(epochs):
-        mine = dealt[epoch * each : (epoch + 1) * each]
+        mine = shuffled[epoch * each : (epoch + 1) * each]
         assert sorted(np.concatenate(mine).tolist()) == list(range(count))
         assert max(map(len, mine)) - min(map(len, mine)) <= 1
 
@@ -80,7 +80,7 @@ def test_groups_stay_together_and_are_shuffled_anew() -> None:
     trajectories = update_lab.make_trajectories(0, 12)
     targets = Targets.of(Forest([Example(t.id, t.nodes, {n.step: 1.0 for n in t.sampled()}) for t in trajectories]))
     groups = [str(example // 3) for example in range(12)]
-    dealt = minibatches(groups, targets, 3, 4, seed=1)
-    assert all(len({groups[example] for example in share}) == 1 for share in dealt)
-    assert len({tuple(map(tuple, dealt[epoch * 4 : epoch * 4 + 4])) for epoch in range(3)}) > 1
-    assert dealt == minibatches(groups, targets, 3, 4, seed=1)
+    shuffled = minibatches(groups, targets, 3, 4, seed=1)
+    assert all(len({groups[example] for example in share}) == 1 for share in shuffled)
+    assert len({tuple(map(tuple, shuffled[epoch * 4 : epoch * 4 + 4])) for epoch in range(3)}) > 1
+    assert shuffled == minibatches(groups, targets, 3, 4, seed=1)

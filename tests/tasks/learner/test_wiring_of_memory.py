@@ -17,7 +17,7 @@ from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model import sharding
 from nbrl.tasks.learner.model.critic import Critic
-from nbrl.tasks.learner.model.policy_model import Scorer
+from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import UpdateSettings
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -67,7 +67,7 @@ def test_what_is_offloaded_is_sharded_into_host_memory(
     monkeypatch.setattr(sharding, "fully_shard", spy)
     make(policy, offload=offload)
     found = []
-    for root in (module for module in given if isinstance(module, Scorer | Critic)):
+    for root in (module for module in given if isinstance(module, PolicyModel | Critic)):
         name = "optimizer" if all(parameter.requires_grad for parameter in root.parameters()) else "reference"
         kinds = [given[module] for module in root.modules() if module in given]
         assert kinds == [CPUOffloadPolicy if name in offload else OffloadPolicy] * 3  # its own and its two layers'

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nbrl.agent.trajectory import Node
 from nbrl.tasks.learner.batch.cost import Cost
-from nbrl.tasks.learner.batch.partition import Deal, deal
+from nbrl.tasks.learner.batch.partition import Partition, partition
 from nbrl.tasks.learner.batch.tree import Example, Forest
 
 COST = Cost(token=50, pair=1, target=7)
@@ -35,8 +35,8 @@ def measured(forest: Forest, actions: list[int]) -> int:
     return COST.token * len(tree.input_ids_T) + COST.pair * pairs + COST.target * len(tree.target_N)
 
 
-def dealt(forest: Forest, ranks: int, budget: int) -> Deal:
-    return deal(forest, range(len(forest.actions)), ranks, budget, COST)
+def split(forest: Forest, ranks: int, budget: int) -> Partition:
+    return partition(forest, range(len(forest.actions)), ranks, budget, COST)
 
 
 def in_a_row(forest: Forest) -> list[list[int]]:
@@ -58,7 +58,7 @@ def partitions(row: list[list[int]], pieces: int) -> list[list[list[int]]]:
 @given(trees, st.integers(1, 4), st.integers(1, 60))
 def test_every_action_is_dealt_once_and_whole(several: list[list[Node]], ranks: int, budget: int) -> None:
     forest = forest_of(several)
-    hands = dealt(forest, ranks, budget).hands
+    hands = split(forest, ranks, budget).actions_by_rank
     assert len(hands) == ranks
     assert len({len(hand) for hand in hands}) == 1
     micro_batches = [micro for hand in hands for micro in hand]
@@ -74,7 +74,7 @@ def test_every_action_is_dealt_once_and_whole(several: list[list[Node]], ranks: 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(20, 150))
 def test_cuts_repeat_least(seed: int, count: int, budget: int) -> None:
     forest = shaped(seed, count)
-    (mine,) = dealt(forest, 1, budget).hands
+    (mine,) = split(forest, 1, budget).actions_by_rank
     row = in_a_row(forest)
     allowed = [
         (sum(measured(forest, piece) for piece in way), len(way))
@@ -89,18 +89,18 @@ def test_cuts_repeat_least(seed: int, count: int, budget: int) -> None:
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3))
 def test_shares_are_as_even_as_a_row_can_be_cut(seed: int, count: int, ranks: int) -> None:
     forest = shaped(seed, count)
-    found = dealt(forest, ranks, 10**9)
-    costs = [sum(measured(forest, micro) for micro in hand if micro) for hand in found.hands]
+    partitioned = split(forest, ranks, 10**9)
+    costs = [sum(measured(forest, micro) for micro in hand if micro) for hand in partitioned.actions_by_rank]
     row = in_a_row(forest)
     ways = [way for pieces in range(1, min(ranks, len(row)) + 1) for way in partitions(row, pieces)]
     assert max(costs) == min(max(measured(forest, piece) for piece in way) for way in ways)
-    assert found.imbalance == max(costs) * ranks / sum(costs)
+    assert partitioned.imbalance == max(costs) * ranks / sum(costs)
 
 
 def test_a_trajectory_longer_than_the_budget_is_cut_between_its_actions() -> None:
     trajectory = update_lab.make_trajectory(np.random.default_rng(0), "t", steps=4)
     forest = Forest([Example("t", trajectory.nodes, dict.fromkeys(range(4), 1.0))])
-    (mine,) = dealt(forest, 1, forest.tokens - 1).hands
+    (mine,) = split(forest, 1, forest.tokens - 1).actions_by_rank
     assert len(mine) > 1
     assert sorted(chain(*mine)) == [0, 1, 2, 3]
 
@@ -110,10 +110,10 @@ def test_a_group_is_not_cut_where_another_cut_is_free() -> None:
         [update_lab.node(-1, [name] * 20), update_lab.node(0, [name] * 4, step=0), update_lab.node(0, [0] * 4, step=1)]
         for name in (1, 2)
     ]
-    (mine,) = dealt(forest_of(group), 1, 50).hands
+    (mine,) = split(forest_of(group), 1, 50).actions_by_rank
     assert sorted(map(sorted, mine)) == [[0, 1], [2, 3]]
 
 
 def test_the_same_action_of_two_trajectories_stays_together() -> None:
     nodes = [update_lab.node(-1, [1, 2]), update_lab.node(0, [4, 5], step=0)]
-    assert dealt(forest_of([nodes, nodes]), 2, 1).hands == [[[0, 1]], [[]]]
+    assert split(forest_of([nodes, nodes]), 2, 1).actions_by_rank == [[[0, 1]], [[]]]
