@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, first_fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -15,7 +15,7 @@ def checked(model: type[Model], /, **options: Any) -> Model:
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        place, said = _fault(error)
+        place, said = first_fault(error)
         raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {said}" if place else said) from error
 
 
@@ -24,11 +24,5 @@ def checked_file(model: type[Model], content: Any, file: Path) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        place, said = _fault(error)
+        place, said = first_fault(error)
         raise ConfigError(f"{file}: {'.'.join(place)}: {said}" if place else f"{file}: {said}") from error
-
-
-def _fault(error: ValidationError) -> tuple[list[str], str]:
-    """Where the first fault is and what it is."""
-    fault = error.errors(include_url=False)[0]
-    return [str(part) for part in fault["loc"]], fault["msg"].removeprefix("Value error, ")

@@ -6,13 +6,14 @@ from nbrl.infra.doctor import checks as infra_checks
 from nbrl.infra.home import Home
 from nbrl.sandbox.doctor import checks as sandbox_checks
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.config import RunConfig, check
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.config_check import check_config
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     """(what, works, what was found or how to mend it)."""
     try:
-        check(config)
+        check_config(config)
         yield "recipe", True, f"{config.name} can work"
     except ConfigError as error:
         yield "recipe", False, str(error)

@@ -228,11 +228,12 @@ def warmstart(
 def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
     with Importing():
         from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.runs.recipes import with_overrides
         from nbrl.tasks.warmstart.settings import WarmstartSettings
 
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
-    settings = WarmstartSettings.from_overrides(overrides)
+    settings = with_overrides(WarmstartSettings, overrides)
 
     async def work() -> Any:
         from nbrl.flows.warmstart import run

@@ -1,6 +1,5 @@
 """Finds trajectories among the artifacts of runs and evaluations."""
 
-import difflib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.flows.terminal import plain
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import EVALUATIONS, RUNS, TRAJECTORIES, EvaluationLayout, RoundLayout, RunLayout, name_of, place_of
 
 MOST = {"answer": 20}  # the width at which a column is cut
@@ -28,8 +27,7 @@ def files(storage: Storage, run: str) -> list[str]:
         known = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
         if run in known:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
-        near = difflib.get_close_matches(run, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none yet'}; RUN/TRAJECTORY names one."
+        hint = did_you_mean(run, known)
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
     return tables
 

@@ -8,9 +8,13 @@ from typing import TypeVar, cast
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.utilities.annotations import quote
+from tokenizers import Tokenizer
 
-from nbrl.tasks.warmstart import run as nodes
+from nbrl.tasks.warmstart.demonstrations import Demonstrations
+from nbrl.tasks.warmstart.run import Trained, make_demonstrations, make_policy
+from nbrl.tasks.warmstart.save import save as write
 from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.tokenizer import make_tokenizer
 
 T = TypeVar("T")
 
@@ -21,17 +25,17 @@ def _whole(value: T) -> T:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-async def tokenizer(settings: WarmstartSettings) -> nodes.Tokenizer:
-    return await asyncio.to_thread(nodes.make_tokenizer, settings)
+async def tokenizer(settings: WarmstartSettings) -> Tokenizer:
+    return await asyncio.to_thread(make_tokenizer, settings)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-async def demonstrations(settings: WarmstartSettings, words: nodes.Tokenizer) -> nodes.Demonstrations:
-    return await asyncio.to_thread(nodes.make_demonstrations, settings, words)
+async def demonstrations(settings: WarmstartSettings, words: Tokenizer) -> Demonstrations:
+    return await asyncio.to_thread(make_demonstrations, settings, words)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-async def train(words: nodes.Tokenizer, examples: nodes.Demonstrations, settings: WarmstartSettings) -> nodes.Trained:
+async def train(words: Tokenizer, examples: Demonstrations, settings: WarmstartSettings) -> Trained:
     """Cancelled, it stops at its next line of progress: a thread cannot be ended from outside."""
     logger, cancelled = get_run_logger(), threading.Event()
 
@@ -41,14 +45,14 @@ async def train(words: nodes.Tokenizer, examples: nodes.Demonstrations, settings
         logger.info(line)
 
     try:
-        return await asyncio.to_thread(nodes.make_policy, words, examples, settings, report)
+        return await asyncio.to_thread(make_policy, words, examples, settings, report)
     finally:
         cancelled.set()
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-async def save(trained: nodes.Trained, words: nodes.Tokenizer, out: Path) -> None:
-    await asyncio.to_thread(nodes.save, trained.model, words, out)
+async def save(trained: Trained, words: Tokenizer, out: Path) -> None:
+    await asyncio.to_thread(write, trained.model, words, out)
 
 
 @flow(name="warmstart", persist_result=False)

@@ -1,8 +1,13 @@
-"""Errors of the DAG. A bad trajectory is data and never one of these."""
+"""Errors of the DAG, and their words. A bad trajectory is data and never one of these."""
+
+import difflib
+from collections.abc import Collection
+
+from pydantic import ValidationError
 
 
 class RunError(Exception):
-    """The run cannot go on; the message says what is wrong, where, and how to mend it."""
+    """The run cannot go on; the message says what is wrong, where, and how to fix it."""
 
 
 class ConfigError(RunError):
@@ -23,3 +28,21 @@ class BrokenInvariantError(RunError):
 
 class UpdateError(RunError):
     """An order that cannot be carried out, or a learner that is gone; the message says why in one line."""
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
+    """The known name that looks most like `name`, as a question; where none does, `otherwise`, or the list of all."""
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise or f"there are: {', '.join(sorted(known)) or 'none yet'}."
+
+
+def first_fault(error: ValidationError) -> tuple[list[str], str]:
+    """The keys of the first value that is wrong, and what is wrong with it."""
+    fault = error.errors(include_url=False)[0]
+    return [str(key) for key in fault["loc"]], fault["msg"].removeprefix("Value error, ")
+
+
+def fault_in_words(error: ValidationError) -> str:
+    """The first fault in one phrase."""
+    keys, words = first_fault(error)
+    return f"{'.'.join(keys)}: {words}" if keys else words

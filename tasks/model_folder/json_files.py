@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.errors import UpdateError, fault_in_words
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -17,11 +17,4 @@ def read_json(path: Path, model: type[Model]) -> Model:
     except OSError as error:
         raise UpdateError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:
-        raise UpdateError(f"{path} is not as it should be: {fault(error)}; fetch or save it again") from error
-
-
-def fault(error: ValidationError) -> str:
-    """Where the first fault is and what it is."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]
+        raise UpdateError(f"{path} is not as it should be: {fault_in_words(error)}; fetch or save it again") from error

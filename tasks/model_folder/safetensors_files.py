@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.model_folder.json_files import fault, read_json
+from nbrl.tasks.errors import UpdateError, fault_in_words
+from nbrl.tasks.model_folder.json_files import read_json
 
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -51,7 +51,7 @@ def tensors(path: Path) -> dict[str, TensorInfo]:
     except OSError as error:
         raise UpdateError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:
-        raise UpdateError(f"{path} is not a safetensors file: {fault(error)}") from error
+        raise UpdateError(f"{path} is not a safetensors file: {fault_in_words(error)}") from error
     end = 0
     for name, info in sorted(header.items(), key=lambda item: item[1].data_offsets):
         begin, end = end, end + info.elements * FLOATS[info.dtype] if info.dtype in FLOATS else info.data_offsets[1]

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.model_folder.json_files import fault
+from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -57,7 +56,7 @@ def _config(path: Path) -> dict[str, int]:
         raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
     except ValidationError as error:
         raise ConfigError(
-            f"{path} is no model's configuration: {fault(error)}; give a model folder of Hugging Face's format"
+            f"{path} is no model's configuration: {fault_in_words(error)}; give a model folder of Hugging Face's format"
         ) from error
 
 

@@ -1,10 +1,9 @@
 """Finds the weights a run has made."""
 
-import difflib
 from pathlib import Path
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import RUNS, name_of
 from nbrl.tasks.runs.history import made_updates
 from nbrl.tasks.runs.run import find_run
@@ -17,8 +16,7 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     run = find_run(storage, name)
     if run is None:
         known = sorted({name_of(key) for key in storage.list(RUNS)})
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"`nbrl train RECIPE --run {name}` makes one"
+        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one")
         raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
     newest = made_updates(storage, run)
     if not newest:

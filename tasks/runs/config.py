@@ -1,30 +1,20 @@
 """RunConfig: every room's settings, composed, checked together and digested."""
 
 import hashlib
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.agent.context.context import check_room
-from nbrl.agent.errors import ContextError, ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.library import own_tool
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.gpu import gpus
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC, AdvantageSettings
-from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.sources import DataSettings, FileData, GeneratedData
-from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.process.devices import on_cuda
-from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
-from nbrl.tasks.model_folder.check import check_model, check_targets
-from nbrl.tasks.model_folder.source import PolicySettings, local_config
+from nbrl.tasks.advantage.settings import AdvantageSettings
+from nbrl.tasks.environments.sources import DataSettings, GeneratedData
+from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.model_folder.source import PolicySettings
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
 from nbrl.tasks.selection.settings import SelectSettings
@@ -101,111 +91,3 @@ class RunConfig(BaseModel):
 
 INDIFFERENT = ("iterations", "home", "ray", "storage", "tracking", "record")
 SPREAD = {"workers", "threads_per_worker", "device", "activation_checkpointing", "offload", "tokens_per_micro_batch"}
-
-
-Purpose = Literal["train", "evaluate"]
-
-
-def check(config: RunConfig, purpose: Purpose = "train") -> None:
-    """Raise ConfigError for a configuration that cannot work. Reads files, starts nothing."""
-    questions = sources.check(config.data)
-    model = local_config(config.policy)
-    limit = config.agent.context_tokens
-    if model is not None and limit > model.get("max_position_embeddings", limit):
-        raise ConfigError(
-            f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
-        )
-    if model is not None:
-        _check_tokens(config, model["vocab_size"])
-    if config.engine.max_total_tokens is not None and limit > config.engine.max_total_tokens:
-        raise ConfigError(
-            f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
-        )
-    if config.rollout.episodes_per_runner > config.sandbox.max_live:
-        raise ConfigError(
-            f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
-            f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
-        )
-    _check_tools(config)
-    if purpose == "train":
-        if model is not None:
-            _check_model(config.policy.path, config.update)
-        _check_devices(config)
-        _check_training(config, questions)
-
-
-def _check_devices(config: RunConfig) -> None:
-    if config.ray.address is not None:  # known when it is joined
-        return
-    try:
-        on_cuda(config.update, gpus() if config.ray.num_gpus is None else config.ray.num_gpus)
-    except UpdateError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _check_model(path: str, update: UpdateSettings) -> None:
-    try:
-        check_model(path)
-        check_targets(path, update.lora.target_modules if update.lora else ())
-    except UpdateError as error:
-        raise ConfigError(f"policy.path: {error}") from error
-
-
-def _check_tokens(config: RunConfig, vocabulary: int) -> None:
-    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
-    if tokenizer.vocab_size > vocabulary:
-        raise ConfigError(
-            f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
-        )
-    try:
-        check_room(tokenizer, config.agent, tools="")  # what is said of the tools is known when they are open
-    except ContextError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _check_tools(config: RunConfig) -> None:
-    tools = config.rollout.tools
-    if tools.needs_corpus() and isinstance(config.data, FileData) and config.data.corpus is None:
-        raise ConfigError("rollout.tools names search but there is no corpus: set sources.corpus, or rollout.tools.search.engine")
-    for name, place in tools.own.items():
-        try:
-            own_tool(name, place)
-        except ToolError as error:
-            raise ConfigError(f"rollout.tools.own: {error}") from error
-
-
-def _check_training(config: RunConfig, questions: int) -> None:
-    prompts, group = config.rollout.prompts, config.rollout.group_size
-    if prompts > questions:
-        raise ConfigError(f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data")
-    estimator = config.advantage.estimator
-    if group == 1 and estimator in GROUP_RELATIVE:
-        raise ConfigError(f"advantage.estimator {estimator} compares a group's trajectories: set rollout.group_size to 2 or more")
-    if group == 1 and config.select.drop_rate > 0:
-        raise ConfigError("a group of one is always all right or all wrong: set rollout.group_size to 2 or select.drop_rate to 0")
-    if config.sampling != Sampling():
-        raise ConfigError(
-            "the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's"
-        )
-    _check_learning(config)
-
-
-def _check_learning(config: RunConfig) -> None:
-    update, estimator = config.update, config.advantage.estimator
-    if config.advantage.with_critic and update.critic is None:
-        raise ConfigError(f"advantage.estimator {estimator} needs values: set update.critic, for example update.critic.lr=1e-5")
-    if update.critic is not None and not config.advantage.with_critic:
-        raise ConfigError(
-            f"advantage.estimator {estimator} has no use for update.critic; leave it out, or use {' or '.join(WITH_CRITIC)}"
-        )
-    if isinstance(update.loss, RatioLoss) and update.steps_per_batch == 1 and update.loss.old == "trainer":
-        raise ConfigError(
-            f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step a batch the ratio is 1; raise "
-            "update.minibatches or update.epochs, set update.loss.old to engine, or use policy_gradient"
-        )
-    trajectories = config.rollout.prompts * config.rollout.group_size
-    if update.minibatches > trajectories:
-        raise ConfigError(
-            f"update.minibatches is {update.minibatches} but a batch has only {trajectories} trajectories; lower it or raise "
-            "rollout.prompts"
-        )

@@ -15,7 +15,8 @@ from nbrl.infra.storage import Storage
 from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import check_hub
-from nbrl.tasks.runs.config import Purpose, RunConfig, check
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.config_check import Purpose, check_config
 from nbrl.tasks.runs.recipes import load
 
 SHOWN_CHARS = 300  # of what a library says
@@ -31,7 +32,7 @@ def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose) -> RunConf
 
 def preflight(config: RunConfig, purpose: Purpose) -> None:
     """Raises ConfigError or SandboxError in one sentence; starts nothing that stays and writes nothing."""
-    check(config, purpose)
+    check_config(config, purpose)
     _makeable("home", Path(config.home))
     try:
         storage = Storage(config.storage)

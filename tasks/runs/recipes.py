@@ -1,18 +1,18 @@
 """Recipes: YAML files and overrides to a checked RunConfig, with errors a person can act on."""
 
-import difflib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
+Settings = TypeVar("Settings", bound=BaseModel)
 SHOWN = 3  # problems told at once
 SHOWN_CHARS = 80  # of a value
 
@@ -29,8 +29,7 @@ def find(recipe: str, folder: Path | None = None) -> Path:
         path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
         if path.is_file():
             return path
-    near = difflib.get_close_matches(recipe, names(), 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names())}; or give the path of a YAML file."
+    hint = did_you_mean(recipe, names(), f"there are: {', '.join(names())}; or give the path of a YAML file.")
     where = f", and no file {place}" if folder or "/" in recipe or recipe.endswith((".yaml", ".yml")) else ""
     named_by = f", which a recipe in {folder} names as its base" if folder else ""
     raise ConfigError(f"there is no recipe {recipe!r}{named_by}{where}; {hint}")
@@ -44,17 +43,29 @@ def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
     path = find(recipe)
     tree = RecipeTree.read(path, find)
     tree.override(list(overrides))
+    tree.settings.setdefault("name", path.stem)
+    return _checked(RunConfig, tree)
+
+
+def with_overrides(settings: type[Settings], overrides: Iterable[str]) -> Settings:
+    """The defaults of `settings` with `a.b=c` overrides applied. Raises ConfigError naming override, key and remedy."""
+    tree = RecipeTree([Path("the defaults")])
+    tree.override(list(overrides))
+    return _checked(settings, tree)
+
+
+def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:
     try:
-        return RunConfig.model_validate({"name": path.stem, **tree.settings})
+        return settings.model_validate(tree.settings)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(error.errors(), tree)[:SHOWN])) from error
+        raise ConfigError("\n".join(_explain(settings, error.errors(), tree)[:SHOWN])) from error
 
 
-def _explain(problems: list[Any], tree: RecipeTree) -> list[str]:
+def _explain(settings: type[BaseModel], problems: list[Any], tree: RecipeTree) -> list[str]:
     """A sentence for each problem; keys that lack in one section are one."""
     said, lacking = [], dict[str, list[str]]()
     for problem in problems:
-        model, keys = _walk([str(part) for part in problem["loc"]])
+        model, keys = _walk(settings, [str(part) for part in problem["loc"]])
         if problem["type"] == "missing":
             lacking.setdefault(tree.source(keys[:-1]), []).append(".".join(keys))
         else:
@@ -67,10 +78,7 @@ def _explain(problems: list[Any], tree: RecipeTree) -> list[str]:
 def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str) -> str:
     dotted = ".".join(keys)
     if problem["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        near = difflib.get_close_matches(keys[-1], known, 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}."
-        return f"unknown key {dotted!r} in {where}; {hint}"
+        return f"unknown key {dotted!r} in {where}; {did_you_mean(keys[-1], list(model.model_fields))}"
     value = problem["input"]
     shown = f" (it is {value!r})" if not isinstance(value, dict | list) and len(repr(value)) <= SHOWN_CHARS else ""
     place = where if where.startswith("--set") and dotted in where else f"{dotted or 'the configuration'} in {where}"
@@ -92,9 +100,9 @@ def _words(problem: Any) -> str:
             return str(problem["msg"].removeprefix("Value error, "))
 
 
-def _walk(keys: list[str]) -> tuple[type[BaseModel], list[str]]:
+def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], list[str]]:
     """The settings model whose field the last key should be, and the keys as a person wrote them, without tags of unions."""
-    model: type[BaseModel] = RunConfig
+    model = settings
     members: list[type[BaseModel]] = []
     written = []
     for key in keys:

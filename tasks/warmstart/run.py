@@ -1,8 +1,7 @@
-"""A tiny policy from nothing: tokenizer, demonstrations, training, saved."""
+"""The policy of a warm start: demonstrations, and training on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
@@ -10,12 +9,9 @@ from transformers import Qwen3ForCausalLM
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.warmstart.demonstrations import Demonstrations, record_demonstrations
 from nbrl.tasks.warmstart.model import make_model
-from nbrl.tasks.warmstart.save import save
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.tokenizer import PAD_ID, make_tokenizer
+from nbrl.tasks.warmstart.tokenizer import PAD_ID
 from nbrl.tasks.warmstart.train import train
-
-__all__ = ["Demonstrations", "Tokenizer", "Trained", "make_demonstrations", "make_policy", "make_tokenizer", "save", "warmstart"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +34,3 @@ def make_policy(
     chat = ChatTokenizer(tokenizer)
     model = make_model(settings, chat.vocab_size, chat.end_id, PAD_ID)
     return Trained(model, train(model, demonstrations, settings, report))
-
-
-def warmstart(settings: WarmstartSettings, out: Path, report: Callable[[str], None] = print) -> dict[str, float]:
-    """Make a policy in `out`. The same settings on the same machine give the same weights."""
-    tokenizer = make_tokenizer(settings)
-    trained = make_policy(tokenizer, make_demonstrations(settings, tokenizer), settings, report)
-    save(trained.model, tokenizer, out)
-    return trained.metrics

@@ -1,13 +1,6 @@
 """How a tiny policy is made from nothing."""
 
-import difflib
-from collections.abc import Iterable
-from typing import Any
-
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from nbrl.tasks.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class WarmstartSettings(BaseModel):
@@ -36,24 +29,3 @@ class WarmstartSettings(BaseModel):
     weight_decay: float = Field(0.05, ge=0, description="share of a weight, times the learning rate, taken off a step")
     clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
     log_every: int = Field(50, ge=1, description="steps from one line of progress to the next")
-
-    @classmethod
-    def from_overrides(cls, overrides: Iterable[str]) -> "WarmstartSettings":
-        """The defaults with `key=value` overrides applied, values in YAML. Raises ConfigError naming the key and the remedy."""
-        values: dict[str, Any] = {}
-        for override in overrides:
-            key, equals, value = override.partition("=")
-            if not equals:
-                raise ConfigError(f"--set {override!r} must look like key=value")
-            if key not in cls.model_fields:
-                near = difflib.get_close_matches(key, cls.model_fields, 1, cutoff=0.5) or [", ".join(cls.model_fields)]
-                raise ConfigError(f"unknown key {key!r}; did you mean {near[0]}?")
-            try:
-                values[key] = yaml.safe_load(value)
-            except yaml.YAMLError as error:
-                raise ConfigError(f"--set {override!r}: the value is not YAML: {error}") from error
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            problems = (f"{'.'.join(map(str, p['loc']))}: {p['msg']} (it is {p['input']!r})" for p in error.errors())
-            raise ConfigError("\n".join(problems)) from error

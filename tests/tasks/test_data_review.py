@@ -8,7 +8,7 @@ import pytest
 
 from nbrl.tasks.environments.sources import SCHEMA
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.recipes import load
 
@@ -25,7 +25,7 @@ def write(path: Path, answers: list[list[str]], first: int = 0) -> Path:
 def warnings(folder: Path, train: list[list[str]], held_out: list[list[str]], *overrides: str, first: int = 100) -> list[str]:
     files = [f"data.train={write(folder / 't.parquet', train)}", f"data.held_out={write(folder / 'h.parquet', held_out, first)}"]
     config = load("tiny-cpu", ["data.kind=files", *files, "rollout.prompts=1", "rollout.tools.default=[]", *overrides])
-    check(config)
+    check_config(config)
     return review(config)
 
 
@@ -106,6 +106,6 @@ def test_columns_and_files_of_another_kind_are_refused_with_what_to_do(
     )
     if words:
         with pytest.raises(ConfigError, match=words):
-            check(config)
+            check_config(config)
     else:
-        check(config)
+        check_config(config)

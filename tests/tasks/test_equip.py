@@ -21,7 +21,8 @@ from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.environments.sources import SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
-from nbrl.tasks.runs.config import RunConfig, check
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.config_check import check_config
 
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
@@ -95,14 +96,14 @@ def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> N
     pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), tmp_path / "q.parquet")
     data = {"kind": "files", "train": tmp_path / "q.parquet", "held_out": tmp_path / "q.parquet"}
     with pytest.raises(ConfigError, match="names search but there is no corpus"):
-        check(config({"default": ["search"]}, data=data), "evaluate")
-    check(config({}, data=data), "evaluate")
-    check(config({"default": ["search"], "search": {"engine": "exa"}}, data=data), "evaluate")
+        check_config(config({"default": ["search"]}, data=data), "evaluate")
+    check_config(config({}, data=data), "evaluate")
+    check_config(config({"default": ["search"], "search": {"engine": "exa"}}, data=data), "evaluate")
 
 
 def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.tools\.own: the tool mine is not at 'no\.such:f'"):
-        check(config({"default": ["mine"], "own": {"mine": "no.such:f"}}), "evaluate")
+        check_config(config({"default": ["mine"], "own": {"mine": "no.such:f"}}), "evaluate")
 
 
 def test_documents_are_parsed_where_there_is_no_host(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import FOLDER, load
 
 TINY = (FOLDER / "../policies/tiny").resolve()
@@ -21,7 +21,7 @@ def write(path: Path, **settings: object) -> str:
 
 def refusal(recipe: str, *overrides: str) -> str:
     with pytest.raises(ConfigError) as error:
-        check(load(recipe, overrides))
+        check_config(load(recipe, overrides))
     return str(error.value)
 
 
@@ -33,7 +33,7 @@ def test_three_lines_on_a_base_suffice(tmp_path: Path) -> None:
     kept = {"name", "iterations", "update"}
     assert mine.model_dump(exclude=kept) == base.model_dump(exclude=kept)
     assert mine.update.model_dump(exclude={"lr"}) == base.update.model_dump(exclude={"lr"})
-    check(mine)
+    check_config(mine)
 
 
 def test_a_base_may_be_a_file_beside_the_recipe_and_have_a_base_itself(tmp_path: Path) -> None:

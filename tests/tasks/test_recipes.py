@@ -6,14 +6,14 @@ import pytest
 import yaml
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.plan import plan
 from nbrl.tasks.runs.recipes import load, names
 
 
 def refuse(overrides: list[str], *words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        check(load("tiny-cpu", overrides))
+        check_config(load("tiny-cpu", overrides))
     for word in words:
         assert word in str(error.value)
 
@@ -21,7 +21,7 @@ def refuse(overrides: list[str], *words: str) -> None:
 def test_every_shipped_recipe_loads_and_can_work() -> None:
     assert "tiny-cpu" in names()
     for name in names():
-        check(load(name))
+        check_config(load(name))
 
 
 def test_overrides_are_typed_and_reach_their_setting() -> None:
@@ -58,7 +58,7 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 def test_a_group_of_one_is_refused_where_groups_are_compared() -> None:
     refuse(["rollout.group_size=1", "advantage.estimator=grpo", "select.drop_rate=0"], "group_size")
     refuse(["rollout.group_size=1"], "drop_rate")
-    check(load("tiny-cpu", ["rollout.group_size=1", "select.drop_rate=0"]))
+    check_config(load("tiny-cpu", ["rollout.group_size=1", "select.drop_rate=0"]))
 
 
 def test_a_context_longer_than_the_model_is_refused() -> None:
@@ -103,9 +103,9 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(recipe))
         if word:
             with pytest.raises(ConfigError, match=word):
-                check(load(str(path)))
+                check_config(load(str(path)))
         else:
-            check(load(str(path)))
+            check_config(load(str(path)))
 
 
 def test_the_digest_ignores_where_a_run_lives_how_its_updates_are_spread_and_how_long_it_goes_on() -> None:

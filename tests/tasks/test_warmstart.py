@@ -1,6 +1,7 @@
 """The warm start in a shortened form, and the policy that is shipped."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,25 @@ from nbrl.agent.tools.corpus import SearchTool
 from nbrl.tasks.environments.world.names import all_names
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.recipes import with_overrides
 from nbrl.tasks.warmstart.demonstrations import examples
 from nbrl.tasks.warmstart.demonstrators import record
-from nbrl.tasks.warmstart.run import warmstart
+from nbrl.tasks.warmstart.run import make_demonstrations, make_policy
+from nbrl.tasks.warmstart.save import save
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
+from nbrl.tasks.warmstart.tokenizer import make_tokenizer
 
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 SHORT = WarmstartSettings(demonstrations=60, steps=12, batch=16, log_every=4)
+
+
+def warmstart(settings: WarmstartSettings, out: Path, report: Callable[[str], None]) -> dict[str, float]:
+    """What the flow does, without Prefect."""
+    tokenizer = make_tokenizer(settings)
+    trained = make_policy(tokenizer, make_demonstrations(settings, tokenizer), settings, report)
+    save(trained.model, tokenizer, out)
+    return trained.metrics
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +115,10 @@ def test_a_typo_in_the_settings_is_an_error() -> None:
 
 
 def test_overrides_act_or_are_refused() -> None:
-    assert WarmstartSettings.from_overrides(["steps=5", "lr=1e-2"]).steps == 5
-    with pytest.raises(ConfigError, match="did you mean steps"):
-        WarmstartSettings.from_overrides(["step=5"])
+    assert with_overrides(WarmstartSettings, ["steps=5", "lr=1e-2"]).steps == 5
+    with pytest.raises(ConfigError, match="did you mean 'steps'"):
+        with_overrides(WarmstartSettings, ["step=5"])
     with pytest.raises(ConfigError, match="greater than or equal to 1"):
-        WarmstartSettings.from_overrides(["steps=0"])
+        with_overrides(WarmstartSettings, ["steps=0"])
     with pytest.raises(ConfigError, match="key=value"):
-        WarmstartSettings.from_overrides(["steps"])
+        with_overrides(WarmstartSettings, ["steps"])

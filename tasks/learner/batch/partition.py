@@ -28,9 +28,9 @@ def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, c
     """Every action is in one micro-batch, with its whole root path; so a cut repeats what the paths on its two sides share.
 
     The actions stand in a row in depth-first order, where neighbours share most. The row is split into one stretch per rank so
-    that the costliest is as cheap as possible. Each stretch is cut into micro-batches of at most `budget` tokens, those cuts that repeat least
-    and, of these, the fewest; an action whose path alone is longer has a micro-batch of its own. Actions at one place stay
-    together. A rank with fewer micro-batches gets empty ones at the end; its costliest come first, so that all ranks work on costly ones at once.
+    that the costliest is as cheap as possible. Each stretch is split into micro-batches of at most `budget` tokens, by the
+    fewest of those cuts that repeat least; an action whose path alone is longer has a micro-batch of its own. Actions at one
+    place stay together. A rank with fewer micro-batches gets empty ones at the end; every rank begins with its costliest.
     """
     row = _Row(forest, actions, cost)
     stretches = [sorted(row.micro_batches(stretch, budget), key=row.cost, reverse=True) for stretch in row.shares(ranks)]

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
-from nbrl.tasks.model_folder.json_files import fault
 
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
 
@@ -46,7 +45,7 @@ def _result(folder: str) -> UpdateResult:
         raise UpdateError(f"{folder} is not a finished checkpoint, it has no {RESULT} to read: take it away") from error
     except ValidationError as error:
         raise UpdateError(
-            f"{folder} is not a finished checkpoint, its {RESULT} is spoilt ({fault(error)}): take it away"
+            f"{folder} is not a finished checkpoint, its {RESULT} is spoilt ({fault_in_words(error)}): take it away"
         ) from error
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.runs.config import check
+from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load
 
 PPO = {"kind": "ppo"}
@@ -64,7 +64,7 @@ def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: s
 )
 def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check(load("tiny-cpu", overrides))
+        check_config(load("tiny-cpu", overrides))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
 )
 def test_what_acts_is_accepted_and_survives_being_written_down(overrides: list[str]) -> None:
     config = load("tiny-cpu", overrides)
-    check(config)
+    check_config(config)
     assert type(config).model_validate(config.model_dump(mode="json")) == config
 
 
@@ -123,9 +123,9 @@ def test_float64_is_refused_on_a_gpu() -> None:
 )
 def test_devices_that_our_own_cluster_lacks_are_refused_before_it_starts(overrides: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"update\.(workers 2 need a GPU each|offload optimizer moves state)"):
-        check(load("tiny-cpu", overrides))
+        check_config(load("tiny-cpu", overrides))
     joined = [each for each in overrides if not each.startswith("ray.")]
-    check(load("tiny-cpu", [*joined, "ray.address=somewhere:1"]))
+    check_config(load("tiny-cpu", [*joined, "ray.address=somewhere:1"]))
 
 
 def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
