@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nbrl.flows.keys import is_mapping, members
+from nbrl.flows.cli.setting_keys import is_mapping, members
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
 
-from nbrl.flows.progress import ProgressDisplay
-from nbrl.flows.terminal import err
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import ConfigError

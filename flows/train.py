@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from prefect import flow
 
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
-from nbrl.flows.progress import ProgressDisplay
-from nbrl.flows.terminal import err
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.settings import SYSTEM_PROMPT
-from nbrl.flows.keys import dotted
+from nbrl.flows.cli.setting_keys import dotted
 from nbrl.tasks.runs.config import RunConfig
 
 

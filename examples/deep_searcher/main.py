@@ -26,9 +26,9 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
-from nbrl.flows.endpoint import Endpoint, connect
-from nbrl.flows.live import Live
-from nbrl.flows.save import save
+from nbrl.flows.ask.endpoint import Endpoint, connect
+from nbrl.flows.display.episode import Live
+from nbrl.flows.display.save import save
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings

@@ -25,7 +25,7 @@ class Refuse:
             raise ModuleNotFoundError("no module named " + name + ": it is not installed without extras")
 sys.meta_path.insert(0, Refuse())
 sys.argv[0] = "nbrl"
-from nbrl.flows.cli import main
+from nbrl.flows.cli.main import main
 main()
 """
 ANSWER = act("submit_final_answer(x + 22)")

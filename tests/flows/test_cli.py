@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.trajectory import to_table
-from nbrl.flows.export import closing
+from nbrl.flows.cli.export import closing
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.processes import heed_interrupts
 from tests.flows.test_cli_errors import NBRL, nbrl
@@ -97,7 +97,7 @@ def test_a_folder_that_is_gone_is_one_sentence(tmp_path: Path, command: list[str
 
 INTERRUPTED = """
 import builtins, os, signal, sys
-from nbrl.flows.cli import main
+from nbrl.flows.cli.main import main
 imported = builtins.__import__
 def interrupted(name, *rest):
     if name == {module!r}:
@@ -110,7 +110,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["nbrl.flows.commands", "typer", "rich.console", "nbrl.tasks.runs.preflight", "pyarrow"])
+@pytest.mark.parametrize("module", ["nbrl.flows.cli.commands", "typer", "rich.console", "nbrl.tasks.runs.preflight", "pyarrow"])
 def test_ctrl_c_during_the_imports_ends_quietly(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED.format(module=module), "train", "tiny-cpu", "--dry-run"],

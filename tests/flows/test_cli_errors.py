@@ -78,6 +78,7 @@ def test_showing_an_unknown_run_says_which_there_are(tmp_path: Path) -> None:
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    code = "import sys; import nbrl.flows.commands; print([m for m in ('torch', 'ray', 'prefect', 'mlflow') if m in sys.modules])"
+    heavy = ("torch", "ray", "prefect", "mlflow")
+    code = f"import sys; import nbrl.flows.cli.commands; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     assert "evaluate" in nbrl("--help").stdout

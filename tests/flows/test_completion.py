@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.keys import dotted
+from nbrl.flows.cli.setting_keys import dotted
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load

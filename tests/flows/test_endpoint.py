@@ -6,18 +6,18 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-import nbrl.flows.endpoint
+import nbrl.flows.ask.endpoint
 from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
-from nbrl.flows.endpoint import Endpoint, ask, connect, served
+from nbrl.flows.ask.endpoint import Endpoint, ask, connect, served
 from nbrl.tasks.errors import ConfigError
 from tests.agent.tool_server import Said, serving
 
 
 def test_a_server_that_takes_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nbrl.flows.endpoint, "ABOUT_S", 0.3)
+    monkeypatch.setattr(nbrl.flows.ask.endpoint, "ABOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = Endpoint(f"http://127.0.0.1:{silent.getsockname()[1]}")
 
@@ -55,7 +55,7 @@ def test_whatever_a_server_says_of_its_models_is_taken_for_what_it_is(said: obje
 
 
 def test_a_server_that_says_too_much_of_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nbrl.flows.endpoint, "ABOUT_BYTES", 1_000)
+    monkeypatch.setattr(nbrl.flows.ask.endpoint, "ABOUT_BYTES", 1_000)
     with serving(Said({"data": [{"id": "x" * 2_000}]})) as server, pytest.raises(ConfigError, match="larger than 1000 bytes"):
         asyncio.run(_connected(Endpoint(server.url)))
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
-from nbrl.flows.commands import app
-from nbrl.flows.render import render
-from nbrl.flows.show import find, listing, overview
+from nbrl.flows.cli.commands import app
+from nbrl.flows.display.listing import find, listing, overview
+from nbrl.flows.display.trajectory import render
 from nbrl.infra.storage import Storage, StorageSettings
 
 EVIL = "\x1b]0;pwned\x07\x1b[2J[red]markup[/red]\x9b"

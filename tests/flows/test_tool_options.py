@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from nbrl.flows.tools import ToolOptions
+from nbrl.flows.ask.tools import ToolOptions
 
 PASSAGES = ["one\u2028line", "next\x85line", "page\x0cline"]
 

@@ -15,7 +15,7 @@ import update_lab
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from nbrl.flows.export import export
+from nbrl.flows.cli.export import export
 from nbrl.infra.engine.server import EngineServer
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage, StorageSettings
@@ -135,7 +135,7 @@ def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from nbrl.flows.cli import main
+from nbrl.flows.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 sys.exit(main())
 """

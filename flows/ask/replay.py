@@ -5,7 +5,7 @@ from pathlib import Path
 from nbrl.agent.errors import RecordingError
 from nbrl.agent.notebook import recording
 from nbrl.agent.trajectory import Trajectory
-from nbrl.flows.show import find
+from nbrl.flows.display.listing import find
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 

@@ -1,9 +1,9 @@
-"""`nbrl`: where the program begins. The commands are in flows/commands.py."""
+"""`nbrl`: where the program begins. The commands are in flows/cli/commands.py."""
 
 import io
 import sys
 
-from nbrl.flows import interrupt
+from nbrl.flows.cli import interrupt
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     interrupt.hold()  # until a command begins its work
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
-    from nbrl.flows.commands import app  # takes a tenth of a second
+    from nbrl.flows.cli.commands import app  # takes a tenth of a second
 
     app(prog_name="nbrl")
 

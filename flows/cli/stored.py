@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nbrl.flows import completion
-from nbrl.flows.completion import ROOT
-from nbrl.flows.interrupt import Importing
-from nbrl.flows.terminal import guard, out
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.display.terminal import out
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
@@ -33,8 +34,8 @@ def export(
 
     def work() -> None:
         with Importing():
-            from nbrl.flows.export import closing
-            from nbrl.flows.export import export as write
+            from nbrl.flows.cli.export import closing
+            from nbrl.flows.cli.export import export as write
             from nbrl.tasks.runs.run import checked_name
 
         source = write(_storage(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
@@ -64,9 +65,9 @@ def show(
 
 def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> None:
     with Importing():
-        from nbrl.flows.render import render
-        from nbrl.flows.save import save, writable
-        from nbrl.flows.show import find, listing, overview
+        from nbrl.flows.display.listing import find, listing, overview
+        from nbrl.flows.display.save import save, writable
+        from nbrl.flows.display.trajectory import render
         from nbrl.tasks.errors import ConfigError
         from nbrl.tasks.runs.run import checked_name
 

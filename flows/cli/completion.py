@@ -8,7 +8,7 @@ import typer
 from nbrl.tasks.layout import EvaluationLayout, RunLayout
 
 ROOT = ".nbrl/storage"
-RECIPES = Path(__file__).resolve().parent.parent / "infra" / "recipes"
+RECIPES = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 
 
 def recipes(typed: str) -> list[str]:
@@ -33,7 +33,7 @@ def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
 
 def recipe_keys(typed: str) -> list[str]:
     """What `--set` takes of a recipe."""
-    from nbrl.flows.keys import dotted
+    from nbrl.flows.cli.setting_keys import dotted
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
 
     return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from nbrl.flows.terminal import cancel_on_term
+from nbrl.flows.cli.guard import cancel_on_term
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory, from_table
-from nbrl.flows.terminal import plain
+from nbrl.flows.display.terminal import plain
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.trajectory import Step
-from nbrl.flows.render import action, notepad, observation, task
+from nbrl.flows.display.trajectory import action, notepad, observation, task
 
 
 class Live:

@@ -11,8 +11,8 @@ import yaml
 
 from nbrl.agent.tools.settings import ToolSettings, WebSearch
 from nbrl.agent.tools.web import exa, firecrawl, serper
-from nbrl.flows.checked import checked, checked_file
-from nbrl.flows.endpoint import Endpoint, chat_url
+from nbrl.flows.ask.endpoint import Endpoint, chat_url
+from nbrl.flows.ask.options import checked, checked_file
 from nbrl.tasks.errors import ConfigError
 
 TOP_K = 5

@@ -17,7 +17,7 @@ from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.flows.checked import checked
+from nbrl.flows.ask.options import checked
 from nbrl.tasks.errors import ConfigError
 
 CONNECT_S = 10.0

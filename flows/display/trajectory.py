@@ -9,7 +9,7 @@ from rich.syntax import Syntax
 
 from nbrl.agent.context.notepad import NotepadState
 from nbrl.agent.trajectory import Step, Trajectory
-from nbrl.flows.terminal import plain
+from nbrl.flows.display.terminal import plain
 
 SHOWN_CHARS = 1_000
 

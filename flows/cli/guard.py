@@ -1,4 +1,4 @@
-"""What every command shares: where it prints, how it fails, how it is stopped."""
+"""How a command fails, and how it is stopped."""
 
 import asyncio
 import os
@@ -7,40 +7,27 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from nbrl.agent.errors import AgentError
-from nbrl.flows import interrupt
+from nbrl.flows.cli import interrupt
+from nbrl.flows.display.terminal import say
 from nbrl.infra.errors import InfraError
 from nbrl.sandbox.errors import SandboxError
-from nbrl.tasks.errors import NothingLearnedError, RunError, UpdateError
+from nbrl.tasks.errors import NothingLearnedError, RunError
 
-out, err = Console(), Console(stderr=True)
 T = TypeVar("T")
 NOTHING_LEARNED = 4  # exit code of a run that made no update; 3 is that of an agent without an answer
 
 
-def plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey."""
-    return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
-
-
-def say(text: str, style: str = "") -> None:
-    """A line for people, on stderr; some of it may come from a server."""
-    err.print(plain(f"nbrl: {text}", style), soft_wrap=True)
-
-
 def guard(work: Callable[[], T], stopped: Callable[[], str] = lambda: "") -> T:
-    """One clear error instead of a traceback for everything that has a name.
-
-    Ctrl-C ends with exit code 130 and what `stopped` says then of what is left.
+    """Report the project's own exceptions in a line each (exit code 1, or 4 when nothing was learned), and Ctrl-C with what
+    `stopped` says of what is left (exit code 130).
     """
     try:
         interrupt.release()
         _check_folder()
         return work()
-    except (RunError, InfraError, SandboxError, AgentError, UpdateError) as error:
+    except (RunError, InfraError, SandboxError, AgentError) as error:
         for line in str(error).splitlines() or [type(error).__name__]:
             say(line, "red")
         raise typer.Exit(NOTHING_LEARNED if isinstance(error, NothingLearnedError) else 1) from error

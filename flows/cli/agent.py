@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from nbrl.flows import completion
-from nbrl.flows.interrupt import Importing
-from nbrl.flows.terminal import cancel_on_term, err, guard, out, plain, say
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.guard import cancel_on_term, guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.display.terminal import err, out, plain, say
 
 NOT_ANSWERED = 3
 
@@ -105,14 +106,14 @@ def agent(
         with Importing():
             from nbrl.agent.policy import Sampling
             from nbrl.agent.settings import AgentSettings
-            from nbrl.flows.agent import Question, answer, attachments
-            from nbrl.flows.checked import checked
-            from nbrl.flows.endpoint import Endpoint
-            from nbrl.flows.live import Live
-            from nbrl.flows.replay import load, verdict
-            from nbrl.flows.save import save as write
-            from nbrl.flows.save import writable
-            from nbrl.flows.tools import ToolOptions, require_keys
+            from nbrl.flows.ask.endpoint import Endpoint
+            from nbrl.flows.ask.options import checked
+            from nbrl.flows.ask.question import Question, answer, attachments
+            from nbrl.flows.ask.replay import load, verdict
+            from nbrl.flows.ask.tools import ToolOptions, require_keys
+            from nbrl.flows.display.episode import Live
+            from nbrl.flows.display.save import save as write
+            from nbrl.flows.display.save import writable
             from nbrl.tasks.errors import ConfigError
 
         if save is not None and no_save:

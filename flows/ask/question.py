@@ -18,7 +18,7 @@ from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
-from nbrl.flows.endpoint import Endpoint, connect
+from nbrl.flows.ask.endpoint import Endpoint, connect
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings

@@ -1,0 +1,122 @@
+"""`nbrl …`: thin commands over the flows. Heavy imports wait until a command needs them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.agent import agent
+from nbrl.flows.cli.evaluate import evaluate
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import HOME, Home, checked_home
+from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.cli.stored import export, show
+from nbrl.flows.cli.train import train
+from nbrl.flows.display.terminal import out
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Reinforcement learning of notebook agents.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"nbrl {version('nbrl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and stop", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
+app.command()(agent)
+
+
+app.command()(train)
+app.command()(evaluate)
+app.command()(export)
+app.command()(show)
+
+
+@app.command()
+def doctor(
+    recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=completion.recipes)] = "tiny-cpu",
+) -> None:
+    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to mend it."""
+
+    def work() -> bool:
+        with Importing():
+            from nbrl.flows.cli.doctor import checkup
+            from nbrl.tasks.runs.recipes import load
+
+        good = True
+        for name, works, message in checkup(load(recipe)):
+            good &= works
+            out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
+            out.print(f"{name}: {message}", markup=False, highlight=False)
+        return good
+
+    if not guard(work):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ui(home: Home = HOME) -> None:
+    """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
+
+    def work() -> None:
+        with Importing():
+            from nbrl.flows.cli.ui import serve
+
+        serve(checked_home(home), out)
+
+    guard(work)
+
+
+@app.command()
+def warmstart(
+    folder: Annotated[Path, typer.Argument(help="where the model folder is written; it must not exist yet")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="override a setting, e.g. steps=500", autocompletion=completion.warmstart_keys
+        ),
+    ] = None,
+    home: Home = HOME,
+) -> None:
+    """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
+    guard(lambda: _warmstart(folder, set_ or [], home), lambda: "nothing was written")
+
+
+def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
+    with Importing():
+        from nbrl.tasks.errors import ConfigError
+        from nbrl.tasks.runs.recipes import with_overrides
+        from nbrl.tasks.warmstart.settings import WarmstartSettings
+
+    if folder.exists():
+        raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
+    settings = with_overrides(WarmstartSettings, overrides)
+
+    async def work() -> Any:
+        from nbrl.flows.warmstart import run
+
+        return await run(settings, folder)
+
+    metrics = run_flow(checked_home(home), work)
+    for key, value in sorted(metrics.items()):
+        out.print(f"{key:20} {value:.4g}", highlight=False)

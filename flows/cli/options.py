@@ -1,0 +1,36 @@
+"""Options that several commands take, and what they mean for the next command."""
+
+from typing import Annotated, Any
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+
+HOME = ".nbrl"
+Recipe = Annotated[str, typer.Argument(help="a recipe's name, or the path of a YAML file", autocompletion=completion.recipes)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4", autocompletion=completion.recipe_keys
+    ),
+]
+Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
+
+
+def checked_home(folder: str) -> str:
+    from nbrl.tasks.errors import ConfigError
+
+    if not folder.strip():
+        raise ConfigError("--home is empty; give a folder, or leave it out")
+    return folder
+
+
+def root_flag(config: Any) -> str:
+    """What `nbrl show` must be told to find this run's storage."""
+    return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
+
+
+def home_flag(config: Any) -> str:
+    """What `nbrl ui` must be told to show this run's pages."""
+    return "" if config.home == HOME else f" --home {config.home}"
