@@ -56,7 +56,7 @@ app.command()(show)
 def doctor(
     recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=completion.recipes)] = "tiny-cpu",
 ) -> None:
-    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to mend it."""
+    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
 
     def work() -> bool:
         with Importing():

@@ -11,7 +11,7 @@ from nbrl.tasks.runs.config_check import check_config
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
-    """(what, works, what was found or how to mend it)."""
+    """(what, works, what was found or how to fix it)."""
     try:
         check_config(config)
         yield "recipe", True, f"{config.name} can work"

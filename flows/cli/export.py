@@ -57,7 +57,7 @@ def _check(checkpoint: Path, below: str, name: str) -> None:
         else:
             check_adapter(checkpoint / ADAPTER)
     except UpdateError as error:
-        raise ConfigError(f"the checkpoint is not whole, export another by --checkpoint: {error}") from error
+        raise ConfigError(f"the checkpoint is incomplete; choose another with --checkpoint N: {error}") from error
 
 
 def closing(target: Path, source: str, adapter: bool) -> str:

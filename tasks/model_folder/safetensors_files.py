@@ -66,7 +66,7 @@ def tensors(path: Path) -> dict[str, TensorInfo]:
 
 
 def weights(folder: Path) -> dict[str, TensorInfo]:
-    """Every tensor of the folder by name. Raises UpdateError when files are not whole."""
+    """Every tensor of the folder by name. Raises UpdateError when files are incomplete."""
     if (folder / SINGLE).is_file():
         return tensors(folder / SINGLE)
     if not (folder / INDEX).is_file():

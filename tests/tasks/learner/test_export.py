@@ -199,8 +199,8 @@ def shrink(folder: Path) -> None:
         (cut, {}, "bytes long, not"),
         (cut, {"dtype": "bfloat16"}, "bytes long, not"),
         (lambda folder: (folder / "hf" / "config.json").unlink(), {}, r"no config\.json"),
-        (lambda folder: shutil.rmtree(folder / "hf"), {}, "not whole"),
-        (shutil.rmtree, {"adapter": True}, "not whole"),
+        (lambda folder: shutil.rmtree(folder / "hf"), {}, "incomplete"),
+        (shutil.rmtree, {"adapter": True}, "incomplete"),
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_not_exported(
@@ -225,7 +225,7 @@ def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path
     config = made.read_text()
     for spoilt in (None, "{"):
         made.unlink() if spoilt is None else made.write_text(spoilt)
-        with pytest.raises(ConfigError, match=r"not whole.*adapter_config\.json"):
+        with pytest.raises(ConfigError, match=r"incomplete.*adapter_config\.json"):
             write(tmp_path, "a", tmp_path / "out", adapter=True)
         assert not (tmp_path / "out").exists()
     made.write_text(config)

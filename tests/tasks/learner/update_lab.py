@@ -132,10 +132,10 @@ def write_order(
     advantage: Callable[[int], float] = alternating,
     **fields: Any,
 ) -> UpdateOrder:
-    """Write both tables and the order over them; `advantage` is by row number, and a reward in an order to estimate."""
+    """Write both tables and the order over them; `advantage` is by row number, and a reward in an order with an estimator."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs = [(each.id, node.step) for each in trajectories for node in each.sampled()]
-    schema = REWARDS_SCHEMA if fields.get("estimate") else ADVANTAGES_SCHEMA
+    schema = REWARDS_SCHEMA if fields.get("estimator") else ADVANTAGES_SCHEMA
     rows = [dict(zip(schema.names, (*pair, advantage(row)), strict=True)) for row, pair in enumerate(pairs)]
     pq.write_table(to_table(trajectories), folder / "trajectories.parquet")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "advantages.parquet")
