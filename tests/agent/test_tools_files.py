@@ -18,6 +18,8 @@ from nbrl.agent.tools.model import ChatModel
 from nbrl.agent.tools.service import ServiceError
 from tests.agent.tool_server import Said, Server, serving
 
+pytestmark = pytest.mark.process
+
 DOCX = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 ANSWER = {

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import run_in
-from sandbox_lab import Lab
 
 from nbrl.sandbox import cgroups
 from nbrl.sandbox.errors import SandboxUnavailable
@@ -17,6 +15,8 @@ from nbrl.sandbox.output import Execution
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.protections import pid_of
 from nbrl.sandbox.settings import SandboxSettings
+from tests.sandbox.machines import run_in
+from tests.sandbox.sandbox_lab import Lab
 
 REQUIRED = (*SandboxSettings().require, "cgroups")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sandbox_lab import Lab
 
 from nbrl.sandbox.image import read_png
 from nbrl.sandbox.output import Outputs
+from tests.sandbox.sandbox_lab import Lab
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_lab import Lab
 
 from nbrl.sandbox import cgroups
 from nbrl.sandbox.launcher import group_names
 from nbrl.sandbox.pool import KernelPool
+from tests.sandbox.sandbox_lab import Lab
 
 _SCRIPT = Path(__file__).parent / "kill_nine.py"
 

@@ -23,6 +23,8 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 from nbrl.tasks.runs.config import RunConfig, check
 
+pytestmark = pytest.mark.sandbox
+
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 
