@@ -7,8 +7,8 @@ setup:            ## make .venv and .venv-engine from their locks
 demo: setup       ## train the shipped tiny policy end to end on this machine
 	@.venv/bin/nbrl train tiny-cpu
 
-test: setup       ## all tests but the long ones
-	$(PY) -m pytest -m "not long"
+test: setup       ## all tests but the long ones, two at a time
+	$(PY) -m pytest -m "not long" -n 2 --durations 10
 
 test-long: setup  ## the long matrices
 	$(PY) -m pytest -m long --timeout 1800

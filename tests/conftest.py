@@ -1,7 +1,76 @@
-"""What holds for every test."""
+"""What holds for every test: its tier, what it may start, and beside which others it runs."""
 
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Time decides nothing: another process may hold this one up in the middle of an example.
 settings.register_profile("nbrl", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("nbrl")
+
+# Dearest first, which is the order of the tests: what takes minutes should not be the last thing that all wait for.
+TIERS = ("e2e", "ray", "engine", "sandbox", "process")
+# Whoever uses one of these has something of that tier.
+FIXTURES = {"cluster": "ray", "lab": "sandbox", "arena": "sandbox"}
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+
+def tier(item: pytest.Item) -> int:
+    """Its place in TIERS; a test with several markers belongs to the dearest, one without to none."""
+    return min((number for number, name in enumerate(TIERS) if item.get_closest_marker(name)), default=len(TIERS))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    for item in items:
+        for name in {FIXTURES[fixture] for fixture in item.fixturenames if fixture in FIXTURES}:
+            item.add_marker(name)
+    files: dict[str, int] = {}
+    for item in items:
+        files[item.location[0]] = min(tier(item), files.get(item.location[0], len(TIERS)))
+    items.sort(key=lambda item: files[item.location[0]])
+
+
+_started: list[str] = []
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in STARTS:
+        _started.append(f"{event} {arguments[:2]}"[:200])
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    _started.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """A test without a tier starts no process: so the tiers stay true."""
+    yield
+    if tier(item) == len(TIERS) and _started:
+        pytest.fail(f"it started a process and has no marker of a tier ({', '.join(TIERS)}): {_started[0]}", pytrace=False)
+
+
+class _Units(LoadScopeScheduling):
+    """Deals tests out to pytest-xdist's workers by whole files, and what shares something dear over files together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file.startswith("tests/hostile/"):
+            return "arena of bubblewrap" if "[bubblewrap" in nodeid else "arena of the zygote"
+        return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False  # the order is that of the tiers
+    return _Units(config, log)

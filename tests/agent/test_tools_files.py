@@ -18,6 +18,8 @@ from nbrl.agent.tools.files.files import IMAGE_BYTES, ReadFile, file_text, inspe
 from nbrl.agent.tools.functions import FunctionTool
 from tests.agent.tool_server import Said, Server, serving
 
+pytestmark = pytest.mark.process
+
 DOCX = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 ANSWER = {

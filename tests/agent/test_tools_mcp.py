@@ -22,6 +22,8 @@ from nbrl.agent.tools.mcp.schema import checker
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
 from nbrl.agent.tools.settings import McpSettings, ToolSettings
 
+pytestmark = pytest.mark.process
+
 T = TypeVar("T")
 LAB = str(Path(__file__).with_name("mcp_lab.py"))
 STDIO = McpSettings(command=(sys.executable, LAB), environment=("LAB_TOKEN",))

@@ -20,6 +20,7 @@ PAGE = """<html><head><title>All about tea</title><script>steal()</script></head
 Its leaves are picked by hand, and then withered, rolled, oxidised and dried in the course of a few days.</p>
 <h2>Kinds</h2><ul><li>Green tea is steamed at once, so that it stays green.</li><li>Black tea is oxidised.</li></ul>
 <table><tr><th>kind</th><th>minutes</th></tr><tr><td>green</td><td>2</td></tr></table></article></body></html>"""
+GARBAGE = Said(b"%PDF-1.4 garbage", headers={"Content-Type": "application/pdf"})
 HTML = {"Content-Type": "text/html; charset=utf-8"}
 
 
@@ -43,6 +44,7 @@ def here(max_bytes: int = 200_000, timeout_s: float = 20.0, max_chars: int = 5_0
     return DirectReader(Documents(max_chars, 20.0), max_bytes, timeout_s, network)
 
 
+@pytest.mark.process
 def test_a_page_becomes_markdown() -> None:
     with serving(Said(PAGE.encode(), headers=HTML)) as server:
         text = read(f"{server.url}/tea?a=b", here())
@@ -86,7 +88,7 @@ def test_text_is_taken_as_it_is(body: bytes, headers: dict[str, str], expected: 
         (Said(b"", 302, {"Location": "/again"}), f"redirects more than {REDIRECTS} times"),
         (Said(b"", 302, {"Location": "file:///etc/passwd"}), "not of the form"),
         (Said(b"", 302, {"Location": "http://[::1"}), "not of the form"),
-        (Said(b"%PDF-1.4 garbage", headers={"Content-Type": "application/pdf"}), "no pdf that can be read"),
+        pytest.param(GARBAGE, "no pdf that can be read", marks=pytest.mark.process),
         (Said(b"x", headers=HTML, delay_s=3.0), "did not come within 1 s"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -101,6 +103,7 @@ def test_a_long_page_is_cut_and_says_so() -> None:
         assert read(server.url, here(max_chars=1_000)) == "y" * 1_000 + "\n[cut here: 1000 characters]"
 
 
+@pytest.mark.process
 def test_redirects_are_followed_within_what_is_allowed() -> None:
     def route(path: str) -> Said:
         return Said(PAGE.encode(), headers=HTML) if path == "/tea" else Said(b"", 301, {"Location": "../tea"})

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 from tests.flows.model_server import act, model_server
+
+pytestmark = pytest.mark.process
 
 MAIN = Path("examples/deep_searcher/main.py").resolve()
 CORPUS = MAIN.with_name("corpus.txt").read_text(encoding="utf-8")

@@ -13,6 +13,8 @@ import yaml
 from nbrl.agent.settings import AgentSettings
 from tests.flows.model_server import act, model_server
 
+pytestmark = pytest.mark.sandbox
+
 PAGE = Path("docs/extend.md").resolve()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 SERVER = "http://127.0.0.1:30000"

@@ -14,16 +14,11 @@ import pytest
 
 from nbrl.agent.trajectory import Status, Trajectory
 from tests.flows.model_server import ModelServer, act, model_server
+from tests.flows.typed import REFUSE, REPOSITORY, nbrl
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FORBIDDEN = ("ray", "prefect", "torch", "mlflow", "transformers", "boto3", "s3fs", "pandas", "matplotlib", "safetensors")
-START = f"""
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {FORBIDDEN!r}:
-            raise ModuleNotFoundError("no module named " + name + ": it is not installed without extras")
-sys.meta_path.insert(0, Refuse())
+pytestmark = pytest.mark.process
+
+START = f"""{REFUSE}
 sys.argv[0] = "nbrl"
 from nbrl.flows.cli.main import main
 main()
@@ -43,12 +38,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Pope
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    process = start(folder, *arguments, **environment)
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return nbrl("agent", *arguments, folder=folder, extras=False, COLUMNS="200", **environment)
 
 
 @pytest.fixture(params=["sglang", "chat"])
@@ -288,9 +278,10 @@ def test_a_server_that_fails_is_an_error_after_what_was_done_is_saved(tmp_path: 
 
 
 def test_help_needs_nothing_of_the_training_stack(tmp_path: Path) -> None:
-    done = run(tmp_path, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "--endpoint" in done.stdout
+    process = start(tmp_path, "--help")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "--endpoint" in out
 
 
 OWN_TOOL = """

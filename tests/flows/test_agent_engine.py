@@ -14,6 +14,8 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 from tests.flows.test_agent_cli import run
 
+pytestmark = pytest.mark.engine
+
 TINY = Path("infra/policies/tiny").resolve()
 QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."
 

@@ -12,6 +12,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.model_server import act, model_server
 from tests.flows.test_agent_cli import run
 
+pytestmark = pytest.mark.process
+
 CELLS = [
     act("print(search('Tilo'))\ntry: search(3)\nexcept Exception as error: print(error)", "look\x1b it <b>up</b>"),
     "no tags at all",

@@ -11,6 +11,8 @@ from tests.agent.tool_server import Said, serving
 from tests.flows.model_server import TINY, act, model_server
 from tests.flows.test_agent_cli import run
 
+pytestmark = pytest.mark.process
+
 MODELS = Said({"data": [{"id": "m"}]})
 TASK = "what stands in the box?"
 

@@ -8,7 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.flows.model_server import act, model_server
+
+pytestmark = pytest.mark.process
 
 NBRL = Path(sys.executable).with_name("nbrl")
 

@@ -12,9 +12,12 @@ import pytest
 from nbrl.agent.trajectory import to_table
 from nbrl.flows.cli.export import closing
 from nbrl.infra.storage import Storage, StorageSettings
-from tests.flows.processes import heed_interrupts
-from tests.flows.test_cli_errors import NBRL, nbrl
+from tests.flows.test_cli_errors import NBRL
 from tests.flows.test_show import trajectory
+from tests.flows.typed import nbrl
+from tests.processes import heed_interrupts
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def test_h_is_help(command: list[str]) -> None:
     ],
 )
 def test_an_empty_name_is_refused_in_a_sentence(tmp_path: Path, typed: list[str]) -> None:
-    done = subprocess.run([NBRL, *typed], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    done = nbrl(*typed, folder=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "named ''" in done.stderr or "is empty" in done.stderr
     assert done.stderr.count("nbrl: ") == 1

@@ -1,6 +1,5 @@
 """Bad input: one clear error before any work starts, exit code 1, nothing written."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -8,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.typed import nbrl
+
+pytestmark = pytest.mark.process
+
 NBRL = Path(sys.executable).with_name("nbrl")
 
 
-def nbrl(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | ({"PATH": path} if path is not None else {})
-    return subprocess.run([str(NBRL), *arguments], capture_output=True, text=True, timeout=120, env=environment, check=False)
-
-
-def train(home: Path, *overrides: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def train(home: Path, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
     flags = [part for o in [f"home={home}/home", f"storage.root={home}/storage", *overrides] for part in ("--set", o)]
-    return nbrl("train", "tiny-cpu", *flags, path=path)
+    return nbrl("train", "tiny-cpu", *flags, **environment)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +50,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 
 
 def test_without_bubblewrap_it_says_what_to_install(tmp_path: Path) -> None:
-    done = train(tmp_path, path="/nowhere")
+    done = train(tmp_path, PATH="/nowhere")
     assert done.returncode == 1
     assert "bubblewrap" in done.stderr
     assert "install" in done.stderr

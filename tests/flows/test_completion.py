@@ -1,7 +1,5 @@
 """What the shell gets at a key press."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,9 @@ from nbrl.flows.cli.setting_keys import dotted
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
-from tests.flows.test_cli_errors import NBRL
+from tests.flows.typed import nbrl
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def offered(typed: str, folder: str = ".") -> list[str]:
     """Completions of the last word of `nbrl TYPED`."""
     words = f"nbrl {typed}"
     asked = {"_NBRL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
-    done = subprocess.run([NBRL], capture_output=True, text=True, env=os.environ | asked, cwd=folder, timeout=120, check=False)
+    done = nbrl(folder=folder, **asked)
     assert done.stderr == ""
     return done.stdout.split()
 

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from nbrl.tasks.environments.sources import SCHEMA
-from tests.flows.test_cli_errors import nbrl
+from tests.flows.typed import nbrl
+
+pytestmark = pytest.mark.process
 
 
 def test_the_plan_goes_to_stdout_and_what_to_know_to_stderr(tmp_path: Path) -> None:

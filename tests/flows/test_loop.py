@@ -15,7 +15,9 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.golden import FILE, digests, machine
-from tests.flows.processes import left_over, mark
+from tests.processes import heed_interrupts, left_over, mark
+
+pytestmark = pytest.mark.e2e
 
 NBRL = Path(sys.executable).with_name("nbrl")
 SMALL = [
@@ -32,11 +34,6 @@ SMALL = [
 def command(home: Path, run: str, *overrides: str) -> list[str]:
     settings = [*SMALL, f"home={home}", f"storage.root={home}/storage", *overrides]
     return [str(NBRL), "train", "tiny-cpu", "--run", run, *(part for s in settings for part in ("--set", s))]
-
-
-def heed_interrupts() -> None:
-    """In a new process: a shell's background job starts with Ctrl-C ignored, a person's command does not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,10 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.sources import SCHEMA
-from tests.flows.processes import left_over, mark
 from tests.flows.test_loop import command
+from tests.processes import left_over, mark
+
+pytestmark = pytest.mark.e2e
 
 SMALL = ["rollout.group_size=2", "evaluate.questions=4", "select.drop_rate=1.0", "select.max_rounds=1"]
 

@@ -7,8 +7,12 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.processes import descendants as tree
+from tests.processes import stat
 
 # The states of a process that runs or waits: not stopped, traced, dead or a zombie.
 _WELL = "RSDI"
@@ -25,15 +29,10 @@ class Process(NamedTuple):
     limits: str
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; an OSError when the process is gone."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
 def process(pid: int) -> Process | None:
     """The process as it is now, or None when there is none."""
     try:
-        fields = _stat(pid)
+        fields = stat(pid)
         adjustment = Path(f"/proc/{pid}/oom_score_adj").read_text()
         limits = Path(f"/proc/{pid}/limits").read_text()
     except OSError:
@@ -41,28 +40,18 @@ def process(pid: int) -> Process | None:
     return Process(pid, int(fields[19]), int(fields[16]), int(fields[38]), adjustment, limits)
 
 
-def descendants() -> dict[int, Process]:
-    """All processes below this one, whatever their namespaces: nothing can leave this tree, its reapers are subreapers."""
-    parents: dict[int, list[int]] = {}
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            parents.setdefault(int(_stat(pid)[1]), []).append(pid)
-        except OSError:
-            continue
-    found: dict[int, Process] = {}
-    above = [os.getpid()]
-    while above:
-        for pid in parents.get(above.pop(), []):
-            known = process(pid)
-            if known is not None:
-                found[pid] = known
-                above.append(pid)
-    return found
+def descendants(besides: Container[int] = ()) -> dict[int, Process]:
+    """All processes below this one, whatever their namespaces: nothing can leave this tree, its reapers are subreapers.
+
+    Children of ours that are `besides` are left out, with all that is below them.
+    """
+    below = ((pid, process(pid)) for pid in tree(os.getpid(), besides))
+    return {pid: known for pid, known in below if known is not None}
 
 
 def unwell(pids: list[int]) -> list[int]:
     """Those that are stopped, traced, dead or zombies."""
-    return [pid for pid in pids if process(pid) is None or _stat(pid)[0] not in _WELL]
+    return [pid for pid in pids if process(pid) is None or stat(pid)[0] not in _WELL]
 
 
 class Canaries:
@@ -128,17 +117,41 @@ def _any(ask: object) -> bool:
     return True
 
 
-def host_state() -> dict[str, object]:
-    """What a cell might change of the whole machine."""
+# What cells try to change: loopback, and interfaces that they try to make.
+_INTERFACES = ("lo", "dummy0", "dummy9")
+
+
+def mounts(below: str) -> list[str]:
+    """What is mounted at the top of the machine's file system, in its system's folders, and in a folder of our own.
+
+    Other places are left out: whoever else works on the machine mounts there what he likes.
+    """
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _, source = line.partition(" - ")
+        _, _, device, root, point, options = place.split()[:6]
+        if point.count("/") == 1 or point.startswith(("/proc/", "/sys/", "/dev/", f"{below}/")):
+            found.append(f"{device} {root} {point} {options} {source}")
+    return sorted(found)
+
+
+def _interface(name: str) -> list[str]:
+    """What is known of a network interface and its routes; nothing where there is none."""
+    flags = Path("/sys/class/net", name, "flags")
+    routes = Path("/proc/net/route").read_text().splitlines()
+    return [*([flags.read_text()] if flags.exists() else []), *(line for line in routes if line.split()[0] == name)]
+
+
+def host_state(folder: Path) -> dict[str, object]:
+    """What a cell might change of the whole machine and others leave alone; `folder` is where the sandboxes' files lie."""
     names = ("core_pattern", "hostname", "domainname", "sysrq", "modprobe", "randomize_va_space", "panic", "shmmax", "msgmax")
     kernel = {name: Path("/proc/sys/kernel", name).read_text() for name in names if Path("/proc/sys/kernel", name).exists()}
     return {
         **kernel,
         "overcommit": Path("/proc/sys/vm/overcommit_memory").read_text(),
-        "mounts": Path("/proc/self/mountinfo").read_text(),
-        "network": sorted(os.listdir("/sys/class/net")),
-        "routes": Path("/proc/net/route").read_text(),
+        "mounts": mounts(str(folder)),
+        "network": {name: _interface(name) for name in _INTERFACES},
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
         "interrupts": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
-        "stopped": unwell([os.getpid(), os.getppid()]),
+        "stopped": unwell([os.getpid()]),
     }

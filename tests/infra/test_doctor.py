@@ -11,6 +11,8 @@ from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import StorageSettings
 
+pytestmark = pytest.mark.process
+
 
 def examine(home: Home, storage: str, **engine: object) -> dict[str, Check]:
     return {check.name: check for check in checks(home, EngineSettings.model_validate(engine), StorageSettings(root=storage))}

@@ -1,6 +1,7 @@
 """A real SGLang server on the CPU, with a random Qwen3 of a million parameters; log-probs against transformers."""
 
 import asyncio
+import contextlib
 import math
 import random
 import time
@@ -16,6 +17,9 @@ from nbrl.infra.engine.client import EngineClient, EngineReply
 from nbrl.infra.engine.server import EngineServer
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError, PublishError
+from tests.processes import descendants, stat
+
+pytestmark = pytest.mark.engine
 
 VOCABULARY = 512
 END = 1
@@ -277,14 +281,11 @@ def test_bad_requests_are_refused_and_harm_nobody(run: Run, engine: EngineServer
 
 def test_idle_engine_is_idle(engine: EngineServer) -> None:
     def used() -> int:
+        """Of all processes of the engine, in hundredths of a second."""
         total = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                if str(engine.port).encode() in (stat.parent / "cmdline").read_bytes() or "sglang::sched" in stat.read_text():
-                    fields = stat.read_text().rpartition(") ")[2].split()
-                    total += int(fields[11]) + int(fields[12])
-            except OSError:
-                continue
+        for pid in [engine._child.pid, *descendants(engine._child.pid)]:
+            with contextlib.suppress(OSError):
+                total += sum(map(int, stat(pid)[11:13]))
         return total
 
     before = used()

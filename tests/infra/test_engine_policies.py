@@ -18,6 +18,8 @@ from nbrl.infra.engine.server import EngineServer
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
+pytestmark = pytest.mark.engine
+
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
     Message("system", TINY_AGENT.render_system_prompt("")),

@@ -20,6 +20,14 @@ from nbrl.infra.process.child import free_port
 
 from .test_processes import until
 
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that never run have none; that of others is left alone."""
+    monkeypatch.setattr("nbrl.infra.engine.server.SHARED_MEMORY", tmp_path / "none")
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

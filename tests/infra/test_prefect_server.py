@@ -13,6 +13,8 @@ from nbrl.infra.home import Home
 
 from .test_processes import until
 
+pytestmark = pytest.mark.process
+
 FLOW = """
 import asyncio
 from prefect import flow, task

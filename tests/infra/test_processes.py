@@ -12,6 +12,8 @@ import pytest
 
 from nbrl.infra.process.child import PORTS, Child, free_port, port_in_use
 
+pytestmark = pytest.mark.process
+
 TREE = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

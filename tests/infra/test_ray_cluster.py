@@ -13,6 +13,8 @@ from nbrl.infra.ray_cluster import RaySettings
 
 from .test_processes import until
 
+pytestmark = pytest.mark.ray
+
 DRIVER = """
 import os, signal, sys
 from pathlib import Path

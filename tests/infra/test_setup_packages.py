@@ -10,6 +10,8 @@ import pytest
 
 from tests.infra.package_index import serving, write_certificate, write_index, write_wheel
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parents[2]
 UV = shutil.which("uv") or str(HERE / ".venv-uv/bin/uv")
 PYTHON = Path(sys.base_prefix, "bin/python3")  # what set-up begins with: it has pip, environments of uv do not

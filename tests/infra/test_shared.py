@@ -17,6 +17,8 @@ from nbrl.infra.process.shared import Shared
 
 from .test_processes import until
 
+pytestmark = pytest.mark.process
+
 USER = """
 import sys, time
 from nbrl.infra.home import Home
@@ -112,7 +114,7 @@ def test_a_new_one_is_started_after_all_were_killed(users: list[User], home: Hom
 
 def test_failed_start_leaves_nothing(home: Home, processes: Callable[[str], list[int]]) -> None:
     def fail(pipe: int) -> tuple[Child, str]:
-        Child.start(["sleep", "1000"], env={"MARK": str(home.root)}, log=home.logs / "log", name="page", pipe=pipe)
+        Child.start(["sleep", "1000"], env=os.environ | {"MARK": str(home.root)}, log=home.logs / "log", name="page", pipe=pipe)
         raise ServerError("it did not come up")
 
     with pytest.raises(ServerError, match="did not come up"):

@@ -1,7 +1,8 @@
 """Every test of the sandbox runs real kernels in real bubblewrap, once for each way to start one."""
 
 import pytest
-from sandbox_lab import Lab
+
+from tests.sandbox.sandbox_lab import Lab
 
 
 @pytest.fixture(params=["zygote", "bubblewrap"])

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbrl.sandbox.walls import cgroups
-from tests.hostile.canaries import descendants
+from tests.hostile.canaries import descendants, mounts
 
 # A line for each stage: imported, the pool entered, then again and again a kernel handed out, a cell running, a cell done.
 HOLDER = """
@@ -71,7 +71,7 @@ def _joined(top: Path) -> bool:
     return True
 
 
-def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
+def leftovers(tops: list[Path], mounted: list[str]) -> dict[str, list[str]]:
     """What is there that was not before, by kind."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -79,7 +79,7 @@ def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
     found = {
         "processes": [f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()[:200]}" for pid in _children(os.getpid())],
         "groups": [place for top in tops for place, _, _ in os.walk(top) if "/nbrl-" in place],
-        "mounts": sorted({*_mounts().splitlines()} - {*mounts.splitlines()}),
+        "mounts": sorted({*mounts(os.environ["TMPDIR"])} - {*mounted}),
         # Only these: Python's tempfile tries a folder out with a file that a kill may leave.
         "folders": [str(folder) for folder in Path(os.environ["TMPDIR"]).glob("nbrl-*")],
     }
@@ -88,10 +88,6 @@ def leftovers(tops: list[Path], mounts: str) -> dict[str, list[str]]:
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _mounts() -> str:
-    return Path("/proc/self/mounts").read_text()
 
 
 def moment(dice: random.Random) -> tuple[int, float]:
@@ -123,11 +119,11 @@ def main() -> None:
     dice = random.Random(f"{provisioner} {seed}")
     with own_groups() as tops:
         for _ in range(count):
-            mounts = _mounts()
+            mounted = mounts(os.environ["TMPDIR"])
             lines, delay = moment(dice) if victims == "host" else (4, dice.uniform(0.0, 0.1))
             kill(provisioner, victims, number, lines, delay)
             deadline = time.monotonic() + 5
-            while (left := leftovers(tops, mounts)) and time.monotonic() < deadline:
+            while (left := leftovers(tops, mounted)) and time.monotonic() < deadline:
                 time.sleep(0.02)
             print(json.dumps({"lines": lines, "delay": round(delay, 3), "left": left, "groups": len(tops)}), flush=True)
 

@@ -5,13 +5,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from sandbox_lab import Lab
-
 from nbrl.sandbox.host_calls import Broker, Call
 from nbrl.sandbox.inside.channel import frame
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
+from tests.sandbox.sandbox_lab import Lab
 
 
 def resident_pages() -> int:

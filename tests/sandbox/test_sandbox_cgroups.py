@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import run_in
-from sandbox_lab import Lab
 
 from nbrl.sandbox.errors import SandboxUnavailable
 from nbrl.sandbox.jupyter.outputs import Execution
@@ -17,6 +15,8 @@ from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls import cgroups
 from nbrl.sandbox.walls.protections import pid_of
+from tests.sandbox.machines import run_in
+from tests.sandbox.sandbox_lab import Lab
 
 REQUIRED = (*SandboxSettings().require, "cgroups")
 

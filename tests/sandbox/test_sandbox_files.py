@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sandbox_lab import Lab
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.workspace import Collected, _plain_parts
+from tests.sandbox.sandbox_lab import Lab
 
 
 def collected(lab: Lab, cell: str, **fields: Any) -> Collected:

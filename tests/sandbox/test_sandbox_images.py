@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sandbox_lab import Lab
 
 from nbrl.sandbox.jupyter.outputs import Outputs
 from nbrl.sandbox.jupyter.png import read_png
+from tests.sandbox.sandbox_lab import Lab
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:

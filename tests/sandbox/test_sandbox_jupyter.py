@@ -14,10 +14,10 @@ from ipykernel.ipkernel import IPythonKernel
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
-from sandbox_lab import Lab
 from zmq.eventloop.zmqstream import ZMQStream
 
 from nbrl.sandbox.provisioner import BubblewrapProvisioner, ZygoteProvisioner
+from tests.sandbox.sandbox_lab import Lab
 
 
 def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from sandbox_lab import Lab
-
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
+from tests.sandbox.sandbox_lab import Lab
 
 
 def test_state_stays_between_cells_and_outputs_keep_their_order(lab: Lab) -> None:

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox_lab import Lab
 
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.walls import cgroups
 from nbrl.sandbox.walls.launcher import group_names
+from tests.sandbox.sandbox_lab import Lab
 
 _SCRIPT = Path(__file__).parent / "kill_nine.py"
 

@@ -16,13 +16,13 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
-from sandbox_lab import Lab
 
 from nbrl.sandbox.jupyter import zmtp
 from nbrl.sandbox.jupyter.connection import Link
 from nbrl.sandbox.jupyter.messages import Message, Wire
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.start.kernel_process import Address, name_sockets, unbound
+from tests.sandbox.sandbox_lab import Lab
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04XPUB"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sandbox_lab import Lab
 
 from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
+from tests.sandbox.sandbox_lab import Lab
 
 
 def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from sandbox_lab import Lab
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
+from tests.sandbox.sandbox_lab import Lab
 
 _DRAWN = """
 import ssl, tempfile, random, numpy

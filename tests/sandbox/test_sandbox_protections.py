@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from machines import run_in
 from pydantic import ValidationError
-from sandbox_lab import Lab
 
 from nbrl.sandbox import doctor
 from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls import protections
+from tests.sandbox.machines import run_in
+from tests.sandbox.sandbox_lab import Lab
 
 WITHOUT_SECCOMP = tuple(SandboxSettings.INDISPENSABLE)
 MASK = 'print([line.split()[1] for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:"))])'

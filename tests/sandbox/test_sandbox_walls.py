@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_lab import Lab
+
+from tests.sandbox.sandbox_lab import Lab
 
 
 @contextlib.contextmanager

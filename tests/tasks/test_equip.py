@@ -24,6 +24,8 @@ from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
 
+pytestmark = pytest.mark.sandbox
+
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 

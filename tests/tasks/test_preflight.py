@@ -56,11 +56,13 @@ def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkey
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.process
 def test_what_answers_is_taken_whatever_the_proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # nobody is there
     preflight(load("tiny-cpu", [f"ray.address={server}", f"tracking.uri=http://{server}"]), "train")
 
 
+@pytest.mark.process
 def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     config = load("tiny-cpu", [f"home={tmp_path}/a/b", f"storage.root={tmp_path}/c/d"])
     preflight(config, "train")
@@ -68,6 +70,7 @@ def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_workers_are_counted_against_the_memory_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < available_mb() < 1 << 24
     monkeypatch.setattr(module, "available_mb", lambda: 900)
@@ -76,6 +79,7 @@ def test_workers_are_counted_against_the_memory_that_is_free(monkeypatch: pytest
     preflight(load("tiny-cpu"), "evaluate")
 
 
+@pytest.mark.process
 def test_an_unknown_argument_of_the_engine_is_told_in_its_own_words() -> None:
     with pytest.raises(ConfigError, match="unrecognized arguments: --no-such-flag"):
         rehearse(load("tiny-cpu", ["engine.extra_args={no-such-flag: x}"]))

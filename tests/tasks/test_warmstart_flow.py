@@ -3,11 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from prefect.testing.utilities import prefect_test_harness
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.flows.warmstart import run
 from nbrl.tasks.warmstart.settings import WarmstartSettings
+
+pytestmark = pytest.mark.e2e
 
 
 def test_the_flow_makes_a_policy(tmp_path: Path) -> None:

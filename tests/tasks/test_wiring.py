@@ -13,6 +13,8 @@ from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers
 
+pytestmark = pytest.mark.sandbox
+
 TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
 
 

@@ -15,6 +15,8 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.notebooks import SandboxedKernel
 from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, settings
 
+pytestmark = pytest.mark.sandbox
+
 UNCHECKED = "import json\nget_ipython().kernel.session.pack = lambda message: json.dumps(message, default=str).encode()\n"
 """A kernel that sends what its own library would not encode."""
 

@@ -10,7 +10,8 @@ import pytest
 import ray
 import torch
 import torch.distributed as dist
-import update_lab
+
+from tests.tasks.learner import update_lab
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import update_lab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,6 +20,7 @@ from nbrl.tasks.learner.attention.gpu import BlockAttention, block_mask
 from nbrl.tasks.learner.attention.segments import SMALL, plan
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.tree import Example, Forest
+from tests.tasks.learner import update_lab
 
 HEADS, GROUPS, SIZE, SCALING = 6, 2, 16, 0.2
 CPU = torch.device("cpu")

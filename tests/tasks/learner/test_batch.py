@@ -6,13 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import update_lab
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.tables import REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, read_batch, to_device
 from nbrl.tasks.learner.batch.tree import Forest
+from tests.tasks.learner import update_lab
 
 
 def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:

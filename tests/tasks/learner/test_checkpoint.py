@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import update_lab
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.nodes.update import weights_digest
+from tests.tasks.learner import update_lab
 
 GAE = AdvantageSettings(estimator="gae")
 
@@ -59,6 +59,7 @@ def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str 
     return results
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Path) -> None:
     undisturbed = learn(policy64, 1, tmp_path / "undisturbed", range(4), None)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -20,6 +19,7 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-import update_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -22,6 +21,7 @@ from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import GspoLoss
+from tests.tasks.learner import update_lab
 
 relaxed = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DTYPES = {"float64": (torch.float64, 1e-6), "float32": (torch.float32, 1e-5)}

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from update_lab import node
 
 from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.advantage.settings import AdvantageSettings
@@ -12,6 +11,7 @@ from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.step.estimates import explained_variance, make
+from tests.tasks.learner.update_lab import node
 
 UNDISCOUNTED = {"gamma": 1.0, "lam": 1.0}
 

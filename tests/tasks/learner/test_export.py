@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -26,6 +25,7 @@ from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.export import export as copy
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.run import Run
+from tests.tasks.learner import update_lab
 
 NBRL = Path(sys.executable).with_name("nbrl")
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-import update_lab
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from nbrl.tasks.learner.learner import Learner
@@ -14,6 +13,7 @@ from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.model_folder.config_json import FAMILIES
 from nbrl.tasks.model_folder.safetensors_files import weights
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -7,35 +7,19 @@ import time
 from pathlib import Path
 
 import pytest
-import update_lab
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.processes import descendants, told
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def descendants(name: str) -> list[int]:
-    """Processes below this one whose command line begins so."""
-    parents, found = {}, []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                if (entry / "cmdline").read_text().startswith(name):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-
-    def below(pid: int) -> bool:
-        while pid in parents:
-            pid = parents[pid]
-            if pid == os.getpid():
-                return True
-        return False
-
-    return [pid for pid in found if below(pid)]
+def workers() -> list[int]:
+    """Those of Ray Train below this process."""
+    return [pid for pid in descendants(os.getpid()) if told(pid).startswith(b"ray::RayTrainWorker")]
 
 
 def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None:
@@ -56,7 +40,7 @@ def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None
             long = update_lab.write_order(tmp_path / "2", update_lab.make_trajectories(0, 2000), str(tmp_path / "out2"))
             waiting = asyncio.create_task(handle.update(long))
             await asyncio.sleep(1)
-            os.kill(descendants("ray::RayTrainWorker")[0], signal.SIGKILL)
+            os.kill(workers()[0], signal.SIGKILL)
             killed = time.monotonic()
             with pytest.raises(UpdateError, match="the learner has ended: rank"):
                 await waiting
@@ -75,7 +59,7 @@ def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         handle = LearnerHandle.start(UpdateSettings(workers=1), str(policy), str(tmp_path / "notes"))
         await handle.ready()
-        assert descendants("ray::RayTrainWorker")
+        assert workers()
         handle.stop()
         handle.stop()
         with pytest.raises(UpdateError, match="stopped"):
@@ -83,9 +67,9 @@ def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     deadline = time.monotonic() + 10
-    while descendants("ray::RayTrainWorker") and time.monotonic() < deadline:
+    while workers() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not descendants("ray::RayTrainWorker")
+    assert not workers()
 
 
 def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

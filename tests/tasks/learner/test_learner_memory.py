@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
@@ -18,6 +17,7 @@ from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -15,6 +14,7 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

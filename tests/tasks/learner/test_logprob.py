@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,6 +20,7 @@ from nbrl.tasks.learner.model import logprob
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.model.logprob import target_logprobs
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from tests.tasks.learner import update_lab
 
 
 def made(seed: int, targets: int, vocabulary: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -149,6 +149,7 @@ def sharded_gradients(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_gradient_reaches_the_sharded_output_layer(tmp_path: Path, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprob, "LOGITS_AT_ONCE", {"cpu": 7 * len(IDS)})

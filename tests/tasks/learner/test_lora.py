@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import update_lab
 from peft import PeftModel
 from pydantic import ValidationError
 from safetensors.torch import load_file
@@ -24,6 +23,7 @@ from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import CriticSettings, LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -225,6 +225,7 @@ def learn(policy: Path, workers: int, folder: Path) -> list[dict[str, Any]]:
     return results
 
 
+@pytest.mark.process
 def test_two_ranks_give_the_adapters_of_one(policy64: Path, tmp_path: Path) -> None:
     one = learn(policy64, 1, tmp_path / "one")
     two = update_lab.on_ranks(2, learn, policy64, 2, tmp_path / "two")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import update_lab
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -3,7 +3,6 @@
 from itertools import chain, combinations, pairwise
 
 import numpy as np
-import update_lab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from nbrl.agent.trajectory import Node
 from nbrl.tasks.learner.batch.cost import Cost
 from nbrl.tasks.learner.batch.partition import Partition, partition
 from nbrl.tasks.learner.batch.tree import Example, Forest
+from tests.tasks.learner import update_lab
 
 COST = Cost(token=50, pair=1, target=7)
 trees = st.lists(update_lab.forests(), min_size=1, max_size=3)

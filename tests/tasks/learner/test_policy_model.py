@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import update_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -17,6 +16,7 @@ from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from tests.tasks.learner import update_lab
 
 relaxed = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

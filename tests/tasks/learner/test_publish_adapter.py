@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import update_lab
 
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
@@ -21,6 +20,9 @@ from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from tests.tasks.learner import update_lab
+
+pytestmark = pytest.mark.engine
 
 LORA = LoraSettings(rank=2, publish="adapter")
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import update_lab
 from safetensors.torch import load_file
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 NEAR = 1e-7  # models compute norms in float32: where a cut repeats a trunk, sums differ in the ninth digit
 
@@ -47,6 +47,7 @@ def on_two(policy: Path, folder: Path) -> tuple[list[dict[str, Any]], list[dict[
     return learn(policy, 2, folder / "two"), learn(policy, 2, folder / "again", restart_at=1)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_ranks_give_the_gradient_of_one_and_resume_bitwise(policy64: Path, tmp_path: Path) -> None:
     one = learn(policy64, 1, tmp_path / "one")

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import update_lab
 from safetensors.torch import load_file
 
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import GspoLoss, UpdateSettings
+from tests.tasks.learner import update_lab
 
 
 def learn(policy: Path, workers: int, budget: int, folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
@@ -33,6 +33,7 @@ def learn(policy: Path, workers: int, budget: int, folder: Path) -> tuple[dict[s
     return result.metrics, load_file(f"{result.checkpoint}/hf/model.safetensors")
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_cuts_between_ranks_change_nothing(policy64: Path, tmp_path: Path) -> None:
     whole, expected = learn(policy64, 1, 10_000, tmp_path / "one")

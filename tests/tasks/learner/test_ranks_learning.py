@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import update_lab
 from safetensors.torch import load_file
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 PPO = {"kind": "ppo"}
 MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
@@ -69,6 +69,7 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
     return results
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("dtype", "splits", "near"),

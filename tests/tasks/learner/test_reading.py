@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import update_lab
 from transformers import Qwen3Config
 
 from nbrl.agent.trajectory import Trajectory
@@ -11,6 +10,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.read import read_order
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 MODEL = Qwen3Config(vocab_size=update_lab.VOCAB, max_position_embeddings=20)
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import update_lab
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from nbrl.agent.trajectory import Node
 from nbrl.tasks.learner.attention import segments
 from nbrl.tasks.learner.attention.segments import SMALL, plan
 from nbrl.tasks.learner.batch.tree import Example, Forest, chain
+from tests.tasks.learner import update_lab
 
 sizes = st.sampled_from([1, 8, 40, SMALL])
 

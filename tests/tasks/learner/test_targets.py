@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-import update_lab
 from hypothesis import given
 from hypothesis import strategies as st
-from update_lab import node
 
 from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import Example, Forest
+from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import node
 
 
 def two_trajectories() -> Forest:

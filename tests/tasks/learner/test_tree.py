@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-import update_lab
 from hypothesis import given
 from hypothesis import strategies as st
-from update_lab import forests, node, steps_of
 
 from nbrl.agent.trajectory import ROOT, Node
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
+from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import forests, node, steps_of
 
 
 def pack(nodes: list[Node], advantages: dict[int, float]) -> PackedTree:

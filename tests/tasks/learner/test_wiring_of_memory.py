@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-import update_lab
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
@@ -19,6 +18,7 @@ from nbrl.tasks.learner.model import sharding
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import UpdateSettings
+from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.usefixtures("alone")
 
