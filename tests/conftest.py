@@ -2,20 +2,33 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
+from hypothesis import settings as profiles
 from xdist.scheduler import LoadScopeScheduling
 
+import nbrl.infra.engine.server
+from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import EngineSettings, command
+
 # Time decides nothing: another process may hold this one up in the middle of an example.
-settings.register_profile("nbrl", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("nbrl")
+profiles.register_profile("nbrl", parent=profiles.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+profiles.load_profile("nbrl")
 
 # Dearest first, which is the order of the tests: what takes minutes should not be the last thing that all wait for.
 TIERS = ("e2e", "ray", "engine", "sandbox", "process")
 # Whoever uses one of these has something of that tier.
-FIXTURES = {"cluster": "ray", "lab": "sandbox", "arena": "sandbox"}
+FIXTURES = {
+    "tiny_engine": "engine",
+    "cluster": "ray",
+    "lab": "sandbox",
+    "shared_lab": "sandbox",
+    "arena": "sandbox",
+    "s3": "process",
+}
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 
@@ -60,6 +73,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"it started a process and has no marker of a tier ({', '.join(TIERS)}): {_started[0]}", pytrace=False)
 
 
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """A server of the shipped policy, whose weights stay. Ours never load a tokenizer; this one does, for its chat API."""
+    tiny = Path(__file__).parents[1] / "infra/policies/tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            nbrl.infra.engine.server,
+            "command",
+            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
+        )
+        settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
+        server = EngineServer.start(settings, tiny, tmp_path_factory.mktemp("logs"))
+    yield server
+    server.stop()
+
+
+# What files share that is dear, by file: they go to one worker.
+SHARED = {"tests/infra/test_engine_policies.py": "tiny engine", "tests/flows/test_agent_engine.py": "tiny engine"}
+
+
 class _Units(LoadScopeScheduling):
     """Deals tests out to pytest-xdist's workers by whole files, and what shares something dear over files together."""
 
@@ -67,7 +100,7 @@ class _Units(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith("tests/hostile/"):
             return "arena of bubblewrap" if "[bubblewrap" in nodeid else "arena of the zygote"
-        return file
+        return SHARED.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)

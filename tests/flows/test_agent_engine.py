@@ -1,37 +1,14 @@
 """`nbrl agent` against a real SGLang server of the shipped policy, which answers a question of its world."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-import nbrl.infra.engine.server
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 from tests.flows.test_agent_cli import run
 
-pytestmark = pytest.mark.engine
-
-TINY = Path("infra/policies/tiny").resolve()
 QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Ours never load a tokenizer; this one does, for its chat API."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            nbrl.infra.engine.server,
-            "command",
-            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
-        )
-        server = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=32768), TINY, tmp_path_factory.mktemp("logs"))
-    yield server.url
-    server.stop()
 
 
 def ask(folder: Path, url: str, *options: str) -> Trajectory:
@@ -54,8 +31,8 @@ def ask(folder: Path, url: str, *options: str) -> Trajectory:
     return Trajectory.model_validate_json(done.stdout)
 
 
-def test_in_token_ids_it_answers(tmp_path: Path, engine: str) -> None:
-    found = ask(tmp_path, engine)
+def test_in_token_ids_it_answers(tmp_path: Path, tiny_engine: EngineServer) -> None:
+    found = ask(tmp_path, tiny_engine.url)
     assert (found.status, found.answer) == (Status.ANSWERED, "Kasun")
     assert PASSAGE in found.steps[0].observation
     for node in found.sampled():
@@ -68,15 +45,15 @@ def test_in_token_ids_it_answers(tmp_path: Path, engine: str) -> None:
     assert "all 2 steps came out as they were recorded" in again.stderr
 
 
-def test_through_the_chat_api_it_acts(tmp_path: Path, engine: str) -> None:
-    found = ask(tmp_path, f"{engine}/v1")
+def test_through_the_chat_api_it_acts(tmp_path: Path, tiny_engine: EngineServer) -> None:
+    found = ask(tmp_path, f"{tiny_engine.url}/v1")
     assert found.status is not Status.FAILED
     assert found.steps[0].code == "search('lake of Godur')"
     assert PASSAGE in found.steps[0].observation
 
 
-def test_a_context_longer_than_the_model_reads_is_refused(tmp_path: Path, engine: str) -> None:
-    for url in (engine, f"{engine}/v1"):
+def test_a_context_longer_than_the_model_reads_is_refused(tmp_path: Path, tiny_engine: EngineServer) -> None:
+    for url in (tiny_engine.url, f"{tiny_engine.url}/v1"):
         done = run(tmp_path, QUESTION, "--endpoint", url)
         assert done.returncode == 1
         assert "reads at most 1024 tokens" in done.stderr

@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Refuse())
 _SERVER = """
 import aiohttp, bm25s, httpx, jinja2, json, mcp, nbformat, numpy, os, pyarrow.parquet, pydantic, rich.live, sys, tokenizers, yaml
 import atexit, threading, traceback
-import nbrl.flows.commands, nbrl.sandbox.pool
+import nbrl.flows.cli.commands, nbrl.sandbox.pool
 
 def run(asked):
     for number, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), (asked["out"], os.O_WRONLY), (asked["err"], os.O_WRONLY)]):
@@ -34,7 +34,7 @@ def run(asked):
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
     sys.argv = ["nbrl", *asked["arguments"]]
-    from nbrl.flows.cli import main
+    from nbrl.flows.cli.main import main
     try:
         main()
     except SystemExit as end:

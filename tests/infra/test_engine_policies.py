@@ -1,24 +1,17 @@
 """The agent's policies against a real SGLang server of the shipped policy: in token ids, and through its chat API."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
-import nbrl.infra.engine.server
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
-from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
-
-pytestmark = pytest.mark.engine
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
@@ -29,29 +22,14 @@ GREEDY = Sampling(temperature=0)
 ROOM = 48
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    """Ours never load a tokenizer; this one does, for its chat API."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            nbrl.infra.engine.server,
-            "command",
-            lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
-        )
-        settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
-        server = EngineServer.start(settings, TINY, tmp_path_factory.mktemp("logs"))
-    yield server
-    server.stop()
-
-
-def test_ids_and_chat_lead_to_the_same_action(engine: EngineServer) -> None:
+def test_ids_and_chat_lead_to_the_same_action(tiny_engine: EngineServer) -> None:
     tokenizer = ChatTokenizer.load(TINY)
     ids = [token for turn in TURNS for token in tokenizer.message(turn.role, turn.text)] + tokenizer.generation_prompt()
 
     async def ask() -> tuple[list[Generation], Generation]:
         async with engine_session(60) as session, httpx.AsyncClient(timeout=60, trust_env=False) as client:
-            sglang = SglangPolicy(session, engine.url, tokenizer.stop_ids, GREEDY)
-            chat = ChatPolicy(client, ChatSettings(endpoint=f"{engine.url}/v1", model="tiny", seeded=True), GREEDY)
+            sglang = SglangPolicy(session, tiny_engine.url, tokenizer.stop_ids, GREEDY)
+            chat = ChatPolicy(client, ChatSettings(endpoint=f"{tiny_engine.url}/v1", model="tiny", seeded=True), GREEDY)
             sampled = await asyncio.gather(*(sglang.generate(Prompt([ids], TURNS), ROOM, seed) for seed in range(8)))
             return sampled, await chat.generate(Prompt([[UNKNOWN]], TURNS), ROOM, 0)
 

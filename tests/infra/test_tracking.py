@@ -100,6 +100,7 @@ def test_unusable_database(home: Home) -> None:
         Tracking(TrackingSettings(uri="sqlite:////proc/none/mlflow.db"), home).start_run("run", {}, {})
 
 
+@pytest.mark.process
 def test_pages(home: Home) -> None:
     page = ui(home)
     try:

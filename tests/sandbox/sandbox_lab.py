@@ -1,7 +1,8 @@
 """How the tests of the sandbox get at kernels."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 from nbrl.sandbox.jupyter.outputs import Execution
@@ -9,11 +10,13 @@ from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import CallHandler, KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 
+Provisioner = Literal["zygote", "bubblewrap"]
+
 
 class Lab:
-    """Real kernels of one provisioner; nothing is kept warm unless asked."""
+    """Real kernels of one provisioner, in a pool for each test; nothing is kept warm unless asked."""
 
-    def __init__(self, provisioner: Literal["zygote", "bubblewrap"]) -> None:
+    def __init__(self, provisioner: Provisioner) -> None:
         self.provisioner = provisioner
 
     def settings(self, **fields: Any) -> SandboxSettings:
@@ -49,3 +52,41 @@ class Lab:
         (done,) = self.cells(code, **more)
         assert done.status == "ok", done
         return "".join(output.text for output in done.outputs)
+
+
+class SharedLab(Lab):
+    """One pool for all tests that leave the settings as they are; for others a pool of their own."""
+
+    def __init__(self, provisioner: Provisioner) -> None:
+        super().__init__(provisioner)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._pool = KernelPool(self.settings())
+        self._wait(self._pool.__aenter__())
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def with_kernel(
+        self,
+        body: Callable[[SandboxKernel], Awaitable[Any]],
+        *,
+        tools: Mapping[str, CallHandler] | None = None,
+        prelude: str = "",
+        **fields: Any,
+    ) -> Any:
+        if prelude or fields:
+            return super().with_kernel(body, tools=tools, prelude=prelude, **fields)
+
+        async def run() -> Any:
+            async with self._pool.kernel(tools) as kernel:
+                return await body(kernel)
+
+        return self._wait(run())
+
+    def close(self) -> None:
+        self._wait(self._pool.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

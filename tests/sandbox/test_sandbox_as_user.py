@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sandbox
+
 _UID = 1000
 _CHECKOUT = Path(__file__).parents[2]
 _POOL = "tests/sandbox/test_sandbox_pool.py"

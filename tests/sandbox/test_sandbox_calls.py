@@ -5,12 +5,19 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nbrl.sandbox.host_calls import Broker, Call
 from nbrl.sandbox.inside.channel import frame
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from tests.sandbox.sandbox_lab import Lab
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
 
 
 def resident_pages() -> int:
@@ -67,7 +74,8 @@ def test_a_kernel_reaches_only_the_tools_it_was_given(lab: Lab) -> None:
 
 
 def test_an_interrupted_call_leaves_the_channel_whole(lab: Lab) -> None:
-    slow, after = lab.cells("host_call('slow', {})", "host_call('add', {'a': 1, 'b': 2})", tools=TOOLS, cell_timeout_s=0.7)
+    cells = ("host_call('slow', {})", "host_call('add', {'a': 1, 'b': 2})")
+    slow, after = lab.cells(*cells, tools=TOOLS, cell_timeout_s=0.7, interrupt_grace_s=60)
     assert slow.status == "timeout"
     assert after.outputs[0].text == "3"
 

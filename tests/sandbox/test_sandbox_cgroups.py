@@ -78,6 +78,7 @@ for folder in ("/workspace", "/tmp", "/dev/shm"):
     assert second.outputs[0].text == "4"
 
 
+@pytest.mark.sandbox
 @needs_groups
 def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
     settings = SandboxSettings(warm=0, max_processes=48, memory_mb=200, workspace_mb=10, require=REQUIRED)
@@ -103,6 +104,7 @@ def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.sandbox
 @needs_groups
 @pytest.mark.skipif(cgroups.plan("nbrl-probe").cpu is None, reason="the processors have no hierarchy of their own here")
 def test_kernels_share_the_processors_as_equals() -> None:
@@ -129,6 +131,7 @@ def test_where_the_processors_cannot_be_shared_out_all_else_is_bounded(lab: Lab,
     assert lab.value("print(6 * 7)", require=REQUIRED) == "42\n"
 
 
+@pytest.mark.process
 @needs_groups
 def test_a_kernel_that_cannot_be_moved_there_is_admitted_all_the_same(tmp_path: Path) -> None:
     plan = cgroups.plan("nbrl-elsewhere")

@@ -13,6 +13,8 @@ from nbrl.sandbox.jupyter.outputs import Outputs
 from nbrl.sandbox.jupyter.png import read_png
 from tests.sandbox.sandbox_lab import Lab
 
+pytestmark = pytest.mark.sandbox
+
 
 def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -19,6 +19,8 @@ from zmq.eventloop.zmqstream import ZMQStream
 from nbrl.sandbox.provisioner import BubblewrapProvisioner, ZygoteProvisioner
 from tests.sandbox.sandbox_lab import Lab
 
+pytestmark = pytest.mark.sandbox
+
 
 def test_a_standard_client_can_talk_to_a_kernel(lab: Lab) -> None:
     async def run() -> tuple[str, list[str], bool]:

@@ -2,9 +2,16 @@
 
 from typing import Any
 
+import pytest
+
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from tests.sandbox.sandbox_lab import Lab
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
 
 
 def test_state_stays_between_cells_and_outputs_keep_their_order(lab: Lab) -> None:
@@ -69,7 +76,7 @@ def test_no_time_at_all_is_a_time_too(lab: Lab) -> None:
 
 
 def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -> None:
-    slow, after = lab.cells("x = 5\nwhile True: pass", "x", cell_timeout_s=0.5)
+    slow, after = lab.cells("x = 5\nwhile True: pass", "x", cell_timeout_s=0.5, interrupt_grace_s=60)
     assert slow.status == "timeout"
     assert slow.outputs[-1].ename == "KeyboardInterrupt"
     assert 0.5 <= slow.seconds < 5
@@ -78,7 +85,7 @@ def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -
 
 def test_awaiting_cells_work_and_can_be_interrupted(lab: Lab) -> None:
     cells = ("import asyncio\nawait asyncio.sleep(0.01)\n7", "await asyncio.sleep(100)", "8")
-    quick, slow, after = lab.cells(*cells, cell_timeout_s=1)
+    quick, slow, after = lab.cells(*cells, cell_timeout_s=1, interrupt_grace_s=60)
     assert quick.outputs[0].text == "7"
     assert slow.status == "timeout"
     assert after.outputs[0].text == "8"

@@ -16,6 +16,8 @@ from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from tests.sandbox.sandbox_lab import Lab
 
+pytestmark = pytest.mark.sandbox
+
 
 def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:
     async def run() -> list[str]:

@@ -10,6 +10,8 @@ import pytest
 
 from nbrl.sandbox.start.program import confined_program
 
+pytestmark = pytest.mark.sandbox
+
 _LOOK = """
 import os, socket, sys, time
 def attempt(action, *arguments):

@@ -19,6 +19,8 @@ from nbrl.sandbox.walls import protections
 from tests.sandbox.machines import run_in
 from tests.sandbox.sandbox_lab import Lab
 
+pytestmark = pytest.mark.sandbox
+
 WITHOUT_SECCOMP = tuple(SandboxSettings.INDISPENSABLE)
 MASK = 'print([line.split()[1] for line in open("/proc/self/status") if line.startswith(("Seccomp:", "NoNewPrivs:"))])'
 

@@ -78,6 +78,7 @@ def canary(root: Path) -> UpdateResult:
     return UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001/result.json").read_text())
 
 
+@pytest.mark.engine
 def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: Path, tmp_path: Path) -> None:
     proof, target = canary(root), tmp_path / "new" / "model"
     done = command(root, "a", target, "--max-shard-size", "1MB")
@@ -141,6 +142,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.process
 def test_a_disk_without_room_for_the_weights_is_one_sentence_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
     line = [sys.executable, "-c", FULL, "export", "a", str(tmp_path / "out"), "--dtype", "bfloat16", "--root", str(root)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
@@ -234,6 +236,7 @@ def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path
     assert (tmp_path / run.scope(0).checkpoint(1) / "hf" / "model.safetensors").is_file()
 
 
+@pytest.mark.process
 def test_an_error_is_one_line_on_the_command_line(root: Path, tmp_path: Path) -> None:
     done = command(root, "b", tmp_path / "out")
     assert done.returncode == 1
@@ -251,6 +254,7 @@ def test_of_a_remote_checkpoint_only_the_model_is_fetched(root: Path, tmp_path: 
     assert (tmp_path / "near/hf/model.safetensors").read_bytes() == storage.read_bytes("c/hf/model.safetensors")
 
 
+@pytest.mark.process
 def test_runs_are_completed_at_a_key_press(root: Path) -> None:
     asked = {"_NBRL_COMPLETE": "complete_bash", "COMP_WORDS": f"nbrl export --root {root} ", "COMP_CWORD": "4"}
     done = subprocess.run([str(NBRL)], capture_output=True, text=True, env=os.environ | asked, check=False)
