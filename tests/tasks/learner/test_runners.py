@@ -68,5 +68,5 @@ def test_a_runner_that_cannot_start_says_why_in_its_own_words(
     async def work() -> None:
         await make_pool(tmp_path, monkeypatch, Refusing).start()
 
-    with pytest.raises(AgentError, match="^no question has room$"):
+    with pytest.raises(AgentError, match=r"^no question has room$"):
         asyncio.run(work())
