@@ -34,9 +34,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.layout import STATE
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.tree import Example, Forest
-from nbrl.tasks.learner.checkpoint.checkpoint_folder import STATE
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 RUNS, EVALUATIONS = "runs", "evaluations"
 TRAJECTORIES = "trajectories.parquet"
+# Below a checkpoint: states to go on from, the model to serve, what LoRA trained of it in peft's format, what the order gave.
+STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
 
 
 @dataclass(frozen=True)

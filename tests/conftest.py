@@ -11,8 +11,9 @@ from hypothesis import settings as profiles
 from xdist.scheduler import LoadScopeScheduling
 
 import nbrl.infra.engine.server
+from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer
-from nbrl.infra.engine.settings import EngineSettings, command
+from nbrl.infra.engine.settings import EngineSettings
 
 # Time decides nothing: another process may hold this one up in the middle of an example.
 profiles.register_profile("nbrl", parent=profiles.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -18,22 +18,19 @@ from rich.console import Console
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
-from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
 from nbrl.flows.display.episode import Live
 from nbrl.flows.display.save import save
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError, RunError
-from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
+from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 
 HERE = Path(__file__).parent
 TOKENIZER = HERE.parent.parent / "infra/policies/tiny"
@@ -90,13 +87,10 @@ async def research(given: argparse.Namespace) -> Trajectory:
     chosen, task = settings(given), Task("report", "report", 0, given.question, "research", seed=0)
     async with AsyncExitStack() as stack:
         acting, tokenizer = await policy(stack, given, chosen)
-        library = Library(tools(given), (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines(), parser())
-        stack.push_async_callback(library.close)
-        await library.open()
+        corpus = (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines()
         # A clean kernel that knows notepad, context, history and a function for each tool; calls come back to this process.
-        pool = await stack.enter_async_context(KernelPool(SandboxSettings(warm=0), prelude=prelude(library.common())))
-        kernel = await stack.enter_async_context(pool.kernel())
-        toolbox = await equip(kernel, library, task.ability)
+        notebooks = await stack.enter_async_context(Notebooks.open(tools(given), corpus, SandboxSettings(warm=0)))
+        kernel, toolbox = await stack.enter_async_context(notebooks.new(task.ability))
         with Live(Console(stderr=True), task.question, chosen) as live:
             return await Episode(task, acting, SandboxedKernel(kernel), toolbox, tokenizer, chosen, live).run()
 

@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
 from nbrl.flows.ask.endpoint import Endpoint, connect
 from nbrl.sandbox.kernel import SandboxKernel
-from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
+from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
@@ -69,13 +66,10 @@ async def answer(
     """
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
-        library = Library(question.tools, question.passages, parser())
-        stack.push_async_callback(library.close)
-        await library.open()
-        pool = await stack.enter_async_context(KernelPool(_sandbox(question.files), prelude=prelude(library.common())))
-        kernel = await stack.enter_async_context(pool.kernel())
+        sandbox = _sandbox(question.files)
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, question.passages, sandbox))
+        kernel, toolbox = await stack.enter_async_context(notebooks.new(question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
-        toolbox = await equip(kernel, library, question.ability, question.recorded)
         name = f"agent-{secrets.token_hex(4)}"
         task = Task(id=name, group=name, sample=0, question=question.task, ability=question.ability, seed=question.seed)
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)

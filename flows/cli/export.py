@@ -8,10 +8,11 @@ from pathlib import Path
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, UpdateError
+from nbrl.tasks.layout import ADAPTER, HF
 from nbrl.tasks.model_folder.check import check_adapter, check_model
 from nbrl.tasks.model_folder.export import Dtype
 from nbrl.tasks.model_folder.export import export as write
-from nbrl.tasks.runs.checkpoints import ADAPTER, HF, checkpoint
+from nbrl.tasks.runs.checkpoints import checkpoint
 
 
 def export(

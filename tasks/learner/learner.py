@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.read import read_order
 from nbrl.tasks.learner.checkpoint import checkpoint_folder, hugging_face
 from nbrl.tasks.learner.model.critic import Critic
@@ -63,7 +64,7 @@ class Learner:
             offload = "reference" in settings.offload
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
         # States are written beside the passes, each over a group of its own: collectives of one group must not mix.
-        names = [checkpoint_folder.STATE, checkpoint_folder.CRITIC] if settings.critic else [checkpoint_folder.STATE]
+        names = [STATE, CRITIC] if settings.critic else [STATE]
         self._groups = {name: dist.new_group(backend="gloo") for name in names}
         self._loaded: _Loaded | None = self._begin()
 
@@ -74,12 +75,12 @@ class Learner:
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
         policy = load_sharded(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
         reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference
-        models = {checkpoint_folder.STATE: OptimizedModel(policy.lm, settings, self._rate)}
+        models = {STATE: OptimizedModel(policy.lm, settings, self._rate)}
         critic: Critic | None = None
         if settings.critic is not None:
             critic = load_critic(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
-            models[checkpoint_folder.CRITIC] = OptimizedModel(critic, settings, rate)
+            models[CRITIC] = OptimizedModel(critic, settings, rate)
         self._config = policy.lm.config
         self._holds: str | None = INITIAL  # checkpoint_folder.identity of the state in memory
         passes = Passes(settings, self._ranks, self._device, self._timer, policy, reference, critic)
@@ -169,9 +170,9 @@ class Learner:
             whole = weights
             try:
                 if self._settings.lora:
-                    write(folder / checkpoint_folder.ADAPTER, weights, self._settings.lora)
+                    write(folder / ADAPTER, weights, self._settings.lora)
                     whole = merged(weights, self._settings.lora)
-                hugging_face.write(folder / checkpoint_folder.HF, policy, whole, self._model_path, self._export_dtype)
+                hugging_face.write(folder / HF, policy, whole, self._model_path, self._export_dtype)
             except Exception as error:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 

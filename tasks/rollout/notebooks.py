@@ -1,23 +1,53 @@
 """Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.kernels.prelude import functions, state_expression
+from nbrl.agent.kernels.prelude import functions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.replay import Replay
+from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.host_calls import CallHandler
 from nbrl.sandbox.jupyter.outputs import Output as SandboxOutput
 from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.sandbox.pool import KernelPool
+from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start.program import confined_program
 
 STATE_TIMEOUT_S = 5.0
 """For the state of a cell that failed or was stopped, asked for by itself."""
+
+
+class Notebooks:
+    """Clean kernels that know notepad, context, history and a function for each tool, and the tools behind them."""
+
+    def __init__(self, library: Library, pool: KernelPool) -> None:
+        self.library, self._pool = library, pool
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, tools: ToolSettings, passages: Sequence[str], sandbox: SandboxSettings) -> "AsyncIterator[Notebooks]":
+        """`passages` are what the tool search looks in. Raises AgentError or SandboxError when tools or kernels cannot be had."""
+        library = Library(tools, passages, parser())
+        try:
+            await library.open()
+            async with KernelPool(sandbox, prelude=prelude(library.common())) as pool:
+                yield cls(library, pool)
+        finally:
+            await library.close()
+
+    @asynccontextmanager
+    async def new(self, ability: str, recorded: Trajectory | None = None) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
+        """A kernel with the tools of an ability, of which `equip` says more; it ends with the context."""
+        async with self._pool.kernel() as kernel:
+            yield kernel, await equip(kernel, self.library, ability, recorded)
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:

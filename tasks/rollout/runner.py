@@ -5,6 +5,7 @@ infrastructure fault costs an attempt, never the batch.
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +15,17 @@ import pyarrow as pa
 from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
-from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
-from nbrl.agent.tools.library import Library
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
+from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
 
 
@@ -60,9 +58,9 @@ class RolloutBatch:
 
 @dataclass
 class _Live:
-    pool: KernelPool
+    notebooks: Notebooks
     tokenizer: ChatTokenizer
-    library: Library
+    ends: AsyncExitStack
 
 
 class Runner:
@@ -79,27 +77,20 @@ class Runner:
         async with self._lock:
             if self._live is not None:
                 return
-            passages = self._plan.storage.read_table(self._plan.corpus_path)["passage"].to_pylist()
-            tokenizer = ChatTokenizer.load(self._plan.model_path, self._plan.agent)
-            library = Library(self._plan.rollout.tools, passages, parser())
-            await library.open()
-            try:
-                for ability in library.abilities:
-                    check_room(tokenizer, self._plan.agent, describe(library.tools(ability)))
-                pool = await KernelPool(self._plan.sandbox, prelude=prelude(library.common())).__aenter__()
-            except BaseException:
-                await library.close()
-                raise
-            self._live = _Live(pool, tokenizer, library)
+            plan = self._plan
+            passages = (await asyncio.to_thread(plan.storage.read_table, plan.corpus_path))["passage"].to_pylist()
+            tokenizer = ChatTokenizer.load(plan.model_path, plan.agent)
+            async with AsyncExitStack() as stack:
+                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, passages, plan.sandbox))
+                for ability in notebooks.library.abilities:
+                    check_room(tokenizer, plan.agent, describe(notebooks.library.tools(ability)))
+                self._live = _Live(notebooks, tokenizer, stack.pop_all())
 
     async def stop(self) -> None:
         async with self._lock:
             if self._live is not None:
                 live, self._live = self._live, None
-                try:
-                    await live.pool.__aexit__(None, None, None)
-                finally:
-                    await live.library.close()
+                await live.ends.aclose()
 
     async def finished(self) -> int:
         """Trajectories finished since the runner was made; what a progress display polls."""
@@ -151,8 +142,7 @@ class Runner:
         seeded = batch.engine.seeded_sampling
         policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
         try:
-            async with live.pool.kernel() as kernel:
-                toolbox = await equip(kernel, live.library, task.ability)
+            async with live.notebooks.new(task.ability) as (kernel, toolbox):
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.layout import HF, RUNS, name_of
 from nbrl.tasks.runs.history import made_updates
 from nbrl.tasks.runs.run import find_run
-
-HF, ADAPTER = "hf", "adapter"  # below a checkpoint: what the engines serve, and what LoRA trained of it
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:

@@ -11,9 +11,9 @@ from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout import ADAPTER, HF
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
-from nbrl.tasks.runs.checkpoints import ADAPTER, HF
 from nbrl.tasks.services.fleet import EngineAddress
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from nbrl.tasks.errors import UpdateError, fault_in_words
+from nbrl.tasks.layout import RESULT
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
-
-STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
 
 
 def partial(folder: str) -> Path:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from nbrl.tasks.layout import STATE
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
@@ -31,7 +31,7 @@ def train(
         figures = passes.gradient(batch, constants, targets, examples)
         for name, model in models.items():
             with timer.phase("step"):
-                prefix = "update" if name == checkpoint_folder.STATE else name
+                prefix = "update" if name == STATE else name
                 stepped = model.step(figures[f"{prefix}/loss"].value)
             figures[f"{prefix}/grad_norm"] = Metric(stepped.grad_norm)
             figures[f"{prefix}/lr"] = Metric(stepped.lr, "last")
