@@ -32,7 +32,7 @@ async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequ
     config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "train")
     name = checked_name(new_name(config.name) if run is None else run)
     storage = Storage(config.storage)
-    writable(storage)
+    writable(config.storage)
     with ProgressDisplay(err) as progress:
         if find_run(storage, name) is None:
             for warning in review(config):

@@ -1,23 +1,30 @@
-"""Whole objects by key, on a local folder or on S3: the two places a storage root can be.
+"""Whole objects by key, in a local folder.
 
-Invariant of both: an object is either absent or whole. Locally by writing a temporary file and renaming it (which survives the
-death of any process, kill -9 included, though not a power cut); on S3 because a PUT, or the end of a multipart upload, is atomic.
+An object is either absent or complete, after the death of any process and after a power cut: it is written to a temporary file,
+flushed to the disk, renamed or linked to its name, and the folder that holds the name is flushed too.
 """
 
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
-from functools import cached_property
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Protocol
 
 TEMPORARY = ".writing-"
 
 
 class Blobs(Protocol):
+    """A place for objects. Every method raises what its library raises; `exists` is False only where there is no such object."""
+
     def read(self, key: str) -> bytes: ...
     def write(self, key: str, data: bytes) -> None: ...
+    def create(self, key: str, data: bytes) -> bool:
+        """Writes `data` unless the object exists, and tells whether it was written: of several writers exactly one hears True."""
+        ...
+
     def put(self, key: str, source: Path) -> None: ...
     def get(self, key: str, target: Path) -> None: ...
     def exists(self, key: str) -> bool: ...
@@ -34,18 +41,21 @@ class LocalBlobs:
         return self.root / key
 
     @contextlib.contextmanager
-    def _replacing(self, key: str) -> Any:
+    def _replacing(self, key: str, place: Callable[[str, Path], None] = os.replace) -> Iterator[IO[bytes]]:
+        """A file to write; once it is on the disk, `place` brings it to its name."""
         target = self.path(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(target.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
-            os.replace(temporary, target)
-        except BaseException:
+                file.flush()
+                os.fsync(file.fileno())
+            place(temporary, target)
+            flush_folder(target.parent)
+        finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-            raise
 
     def read(self, key: str) -> bytes:
         return self.path(key).read_bytes()
@@ -53,6 +63,14 @@ class LocalBlobs:
     def write(self, key: str, data: bytes) -> None:
         with self._replacing(key) as file:
             file.write(data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        try:
+            with self._replacing(key, os.link) as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
 
     def put(self, key: str, source: Path) -> None:
         with self._replacing(key) as target, source.open("rb") as file:
@@ -62,14 +80,17 @@ class LocalBlobs:
         shutil.copyfile(self.path(key), target)
 
     def exists(self, key: str) -> bool:
-        return self.path(key).is_file()
+        try:
+            return stat.S_ISREG(self.path(key).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def list(self, prefix: str) -> list[str]:
-        found = []
-        for folder, _, names in os.walk(self.path(prefix)):
+        keys = []
+        for folder, _, names in os.walk(self.path(prefix), onerror=_unless_missing):
             relative = Path(folder).relative_to(self.root)
-            found += [(relative / name).as_posix() for name in names if not name.startswith(TEMPORARY)]
-        return sorted(found)
+            keys += [(relative / name).as_posix() for name in names if not name.startswith(TEMPORARY)]
+        return sorted(keys)
 
     def delete(self, prefix: str) -> None:
         path = self.path(prefix)
@@ -85,59 +106,23 @@ class LocalBlobs:
         return str(self.path(key))
 
 
-class S3Blobs:
-    """`root` is `bucket/prefix`. Credentials and endpoint come from the AWS_* environment, as with every AWS tool."""
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, root: str) -> None:
-        self.root = root
 
-    @cached_property
-    def _fs(self) -> Any:
-        import s3fs
+def _make_folders(folder: Path) -> None:
+    """`folder` and those above it, each new name on the disk."""
+    if not folder.is_dir():
+        _make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
 
-        # No listing cache: others write to the same root. Checksums only as needed: not every S3 server knows the trailers.
-        return s3fs.S3FileSystem(
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            config_kwargs={
-                "connect_timeout": 10,
-                "read_timeout": 60,
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
-        )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root}  # the file system opens its own connections wherever it is unpickled
-
-    def _path(self, key: str) -> str:
-        return f"{self.root}/{key}" if key else self.root
-
-    def read(self, key: str) -> bytes:
-        return bytes(self._fs.cat_file(self._path(key)))
-
-    def write(self, key: str, data: bytes) -> None:
-        self._fs.pipe_file(self._path(key), data)
-
-    def put(self, key: str, source: Path) -> None:
-        self._fs.put_file(str(source), self._path(key))
-
-    def get(self, key: str, target: Path) -> None:
-        self._fs.get_file(self._path(key), str(target))
-
-    def exists(self, key: str) -> bool:
-        return bool(self._fs.isfile(self._path(key)))
-
-    def list(self, prefix: str) -> list[str]:
-        start = len(self.root) + 1
-        return sorted(path[start:] for path in self._fs.find(self._path(prefix)))
-
-    def delete(self, prefix: str) -> None:
-        keys = self.list(prefix)
-        if self.exists(prefix):
-            keys.append(prefix)
-        if keys:
-            self._fs.rm([self._path(key) for key in keys])
-
-    def uri(self, key: str) -> str:
-        return f"s3://{self._path(key)}"
+def _unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

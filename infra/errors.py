@@ -17,5 +17,9 @@ class StorageError(InfraError):
     """An object could not be read or written, or is not what its digest says."""
 
 
+class MissingError(StorageError):
+    """There is no such object."""
+
+
 class ServerError(InfraError):
     """A local server (Ray, Prefect, MLflow) did not start or does not answer."""

@@ -9,20 +9,24 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.infra.blobs import Blobs, LocalBlobs, S3Blobs
-from nbrl.infra.errors import StorageError
+from nbrl.infra.blobs import Blobs, LocalBlobs
+from nbrl.infra.errors import MissingError, StorageError
+from nbrl.infra.s3_blobs import S3Blobs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST = "manifest.json"
 PARALLEL = 8
+ATTEMPTS = 14  # waits between them grow from about half a second to 20
 
 
 class StorageSettings(BaseModel):
@@ -43,14 +47,17 @@ def _file_sha256(path: Path) -> str:
 
 
 class Storage:
-    def __init__(self, settings: StorageSettings) -> None:
+    """Every method raises StorageError where the storage does not do, or does not tell, what it was asked."""
+
+    def __init__(self, settings: StorageSettings, attempts: int = ATTEMPTS) -> None:
+        """`attempts`: tries of a request to S3; the default bridges an outage of a minute."""
         self.settings = settings
         scheme, separator, rest = settings.root.partition("://")
         self._blobs: Blobs
         if not separator:
             self._blobs = LocalBlobs(Path(settings.root).expanduser())
         elif scheme == "s3" and rest.strip("/"):
-            self._blobs = S3Blobs(rest.strip("/"))
+            self._blobs = S3Blobs(rest.strip("/"), attempts)
         else:
             raise StorageError(f"storage.root {settings.root!r} is neither a folder nor s3://bucket/prefix")
 
@@ -61,32 +68,52 @@ class Storage:
 
     def read_bytes(self, key: str) -> bytes:
         key = _checked(key)
-        try:
-            return self._blobs.read(key)
-        except FileNotFoundError:
-            raise StorageError(f"{self.uri(key)} does not exist") from None
-        except Exception as error:
-            raise StorageError(f"cannot read {self.uri(key)}: {error}") from error
+        with self._named("read", key):
+            try:
+                return self._blobs.read(key)
+            except FileNotFoundError as error:
+                raise MissingError(f"{self._blobs.uri(key)} does not exist") from error
 
     def write_bytes(self, key: str, data: bytes) -> str:
         """Writes all of `data` or nothing; the SHA-256 of it."""
         key = _checked(key)
-        try:
+        with self._named("write", key):
             self._blobs.write(key, data)
-        except Exception as error:
-            raise StorageError(f"cannot write {self.uri(key)}: {error}") from error
         return sha256(data)
 
+    def create_bytes(self, key: str, data: bytes) -> bool:
+        """Writes `data` unless there is such an object; whether it was written."""
+        key = _checked(key)
+        with self._named("create", key):
+            return self._blobs.create(key, data)
+
     def exists(self, key: str) -> bool:
-        return self._blobs.exists(_checked(key))
+        """Whether there is such an object. Where that cannot be found out it raises, so that nothing is taken for absent."""
+        key = _checked(key)
+        with self._named("look for", key):
+            return self._blobs.exists(key)
 
     def list(self, prefix: str = "") -> list[str]:
         """Keys of all objects below the folder `prefix`, sorted."""
-        return self._blobs.list(_checked(prefix) if prefix else "")
+        prefix = _checked(prefix) if prefix else ""
+        with self._named("list", prefix):
+            return self._blobs.list(prefix)
 
     def delete(self, prefix: str) -> None:
         """Removes an object, or a folder with all below it; nothing happens if there is none."""
-        self._blobs.delete(_checked(prefix))
+        prefix = _checked(prefix)
+        with self._named("delete", prefix):
+            self._blobs.delete(prefix)
+
+    @contextmanager
+    def _named(self, verb: str, key: str) -> Iterator[None]:
+        """What a library raises, as a StorageError that names the object."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except Exception as error:
+            raise StorageError(f"cannot {verb} {self._blobs.uri(key)}: {error or type(error).__name__}") from error
 
     def uri(self, key: str) -> str:
         return self._blobs.uri(_checked(key))

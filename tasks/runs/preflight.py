@@ -11,7 +11,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.memory import available_mb
 from nbrl.infra.process.child import port_in_use
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import check_hub
@@ -20,6 +20,7 @@ from nbrl.tasks.runs.config_check import Purpose, check_config
 from nbrl.tasks.runs.recipes import load
 
 SHOWN_CHARS = 300  # of what a library says
+PROBE_ATTEMPTS = 3  # of a request to S3 that a person waits for
 WORKER_MB = 500  # of a learner's worker with torch, Ray and transformers in memory, and no model yet
 
 
@@ -61,7 +62,7 @@ def rehearse(config: RunConfig) -> list[str]:
     storage = Storage(config.storage)
     if not storage.is_local:
         try:
-            writable(storage)
+            writable(config.storage)
         except InfraError as error:
             said = " ".join(str(error).split())[:SHOWN_CHARS]
             raise ConfigError(f"storage.root: {said}; check the bucket's name and the AWS_* variables") from error
@@ -79,9 +80,9 @@ def rehearse(config: RunConfig) -> list[str]:
     return unchecked
 
 
-def writable(storage: Storage) -> None:
-    """Raises StorageError when nothing can be written there."""
-    probe = ".probe"
+def writable(settings: StorageSettings) -> None:
+    """Raises StorageError soon when nothing can be written there."""
+    storage, probe = Storage(settings, attempts=PROBE_ATTEMPTS), ".probe"
     storage.write_bytes(probe, b"")
     storage.delete(probe)
 

@@ -6,6 +6,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,6 +60,44 @@ def test_bytes(storage: Storage) -> None:
     assert storage.exists("runs/a/x")
     assert not storage.exists("runs/a")
     assert storage.uri("runs/a/x").endswith("/runs/a/x")
+
+
+def test_an_object_is_created_once(storage: Storage) -> None:
+    assert storage.create_bytes("runs/a/record", b"one")
+    assert storage.read_bytes("runs/a/record") == b"one"
+    if storage.is_local:  # not every S3 server heeds the condition; rclone's does not
+        assert not storage.create_bytes("runs/a/record", b"two")
+        assert storage.read_bytes("runs/a/record") == b"one"
+
+
+def test_of_many_creators_one_succeeds(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    with ThreadPoolExecutor(16) as pool:
+        for key in map(str, range(20)):
+            made = list(pool.map(lambda n, key=key: storage.create_bytes(key, bytes([n])), range(16)))  # type: ignore[misc]
+            assert sum(made) == 1
+            assert storage.read_bytes(key) == bytes([made.index(True)])
+    assert storage.list() == sorted(map(str, range(20)))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("variables", [{"AWS_SECRET_ACCESS_KEY": "wrong"}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}])
+def test_what_cannot_be_found_out_is_never_absent(s3: dict[str, str], variables: dict[str, str]) -> None:
+    os.environ.update(s3)
+    Storage(StorageSettings(root="s3://bucket/there")).write_bytes("x", b".")
+    os.environ.update(variables)
+    storage = Storage(StorageSettings(root="s3://bucket/there"), attempts=2)
+    for ask in (lambda: storage.exists("x"), lambda: storage.exists("none"), storage.list, lambda: storage.delete("x")):
+        with pytest.raises(StorageError, match="^cannot (look for|list|delete) s3://bucket/there"):
+            ask()
+
+
+def test_a_folder_that_cannot_be_entered_is_an_error_not_an_absence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    assert not storage.exists("file/below")
+    with pytest.raises(StorageError, match="cannot look for"):
+        storage.exists("x" * 300)
 
 
 def test_missing_object_says_where(storage: Storage) -> None:
