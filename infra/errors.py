@@ -17,6 +17,10 @@ class StorageError(InfraError):
     """An object could not be read or written, or is not what its digest says."""
 
 
+class DamagedError(StorageError):
+    """Something is not what was written there."""
+
+
 class MissingError(StorageError):
     """There is no such object."""
 

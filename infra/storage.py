@@ -6,7 +6,6 @@ manifest does, and its manifest is written last. A storage is small, holds no co
 
 import hashlib
 import io
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.blobs import Blobs, LocalBlobs
-from nbrl.infra.errors import MissingError, StorageError
+from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.manifest import MANIFEST, file_sha256, read_manifest, write_manifest
 from nbrl.infra.s3_blobs import S3Blobs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MANIFEST = "manifest.json"
 PARALLEL = 8
 ATTEMPTS = 14  # waits between them grow from about half a second to 20
 
@@ -39,11 +38,6 @@ class StorageSettings(BaseModel):
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Storage:
@@ -137,17 +131,14 @@ class Storage:
     def upload_folder(self, source: Path, prefix: str) -> str:
         """Copies a folder's files below `prefix`, its manifest last; the manifest's digest, which stands for the whole folder."""
         prefix = _checked(prefix)
-        files = sorted(path for path in source.rglob("*") if path.is_file())
-        if not files:
+        if not (source / MANIFEST).is_file():
+            write_manifest(source)
+        names = read_manifest((source / MANIFEST).read_bytes(), str(source / MANIFEST))
+        if not names:
             raise StorageError(f"{source} holds no files to store at {self.uri(prefix)}")
-        names = [path.relative_to(source).as_posix() for path in files]
-        with ThreadPoolExecutor(PARALLEL) as pool:
-            try:
-                list(pool.map(lambda name, path: self._blobs.put(f"{prefix}/{name}", path), names, files))
-            except Exception as error:
-                raise StorageError(f"cannot store {source} at {self.uri(prefix)}: {error}") from error
-            digests = list(pool.map(_file_sha256, files))
-        return self.write_bytes(f"{prefix}/{MANIFEST}", json.dumps(dict(zip(names, digests, strict=True)), indent=1).encode())
+        with ThreadPoolExecutor(PARALLEL) as pool, self._named("store", prefix):
+            list(pool.map(lambda name: self._blobs.put(f"{prefix}/{name}", source / name), names))
+        return self.write_bytes(f"{prefix}/{MANIFEST}", (source / MANIFEST).read_bytes())
 
     def download_folder(self, prefix: str, target: Path, below: str = "") -> Path:
         """Brings a folder here, checked against its manifest; `target` appears when it is whole, replacing what was there.
@@ -155,7 +146,9 @@ class Storage:
         With `below`, only the files of that subfolder come, at the same places.
         """
         prefix = _checked(prefix)
-        manifest: dict[str, str] = json.loads(self.read_bytes(f"{prefix}/{MANIFEST}"))
+        key = f"{prefix}/{MANIFEST}"
+        listed = self.read_bytes(key)
+        manifest = read_manifest(listed, self.uri(key))
         wanted = {name: digest for name, digest in manifest.items() if not below or name.startswith(f"{below}/")}
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -164,12 +157,13 @@ class Storage:
             path = partial / name
             path.parent.mkdir(parents=True, exist_ok=True)
             self._blobs.get(f"{prefix}/{name}", path)
-            if _file_sha256(path) != digest:
-                raise StorageError(f"{self.uri(f'{prefix}/{name}')} is not what its manifest says; store the folder again")
+            if file_sha256(path) != digest:
+                raise DamagedError(f"{self.uri(f'{prefix}/{name}')} is not what its manifest says; bring it back from a copy")
 
         try:
             with ThreadPoolExecutor(PARALLEL) as pool:
                 list(pool.map(bring, wanted.keys(), wanted.values()))
+            (partial / MANIFEST).write_bytes(listed)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
         except StorageError:

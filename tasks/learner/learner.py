@@ -95,7 +95,8 @@ class Learner:
         ranks, timer, out = self._ranks, self._timer, order.checkpoint_out
         timer.begin()
         with timer.phase("read"):
-            done = ranks.together(lambda: checkpoint_folder.earlier_result(order))
+            digest = ranks.together(lambda: checkpoint_folder.order_digest(order))
+            done = ranks.together(lambda: checkpoint_folder.earlier_result(order, digest))
             if done is not None:
                 return done
             batch = ranks.together(lambda: read_order(order, self._settings, self._config))
@@ -110,6 +111,7 @@ class Learner:
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
+            order=digest,
             metrics=metrics,
             checkpoint=out,
             canary_token_ids=canary,

@@ -34,12 +34,14 @@ class UpdateOrder(BaseModel):
 class UpdateResult(BaseModel):
     """`canary_logprobs[i]` is the log-prob of `canary_token_ids[i + 1]` given the ids before it, under the new weights.
 
+    `order` is the digest of the order that was carried out.
     `skipped` is why an optimiser step was not taken, and empty when all were; without any, the checkpoint holds the old weights.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     iteration: int
+    order: str = ""
     metrics: dict[str, float]
     checkpoint: str
     canary_token_ids: list[int]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import HF, RUNS, name_of
@@ -31,4 +32,6 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
     local = storage.local_path(path)
     if local is None:
         local = storage.download_folder(path, home / "downloads" / path, HF)
+    else:
+        check_folder(local, f"{HF}/")
     return local / HF

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
+from nbrl.infra.manifest import check_folder
 from nbrl.infra.ray_data import fall_silent
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -150,8 +151,10 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
 
 
 async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
+    """The run's newest checkpoint as a local folder. Raises DamagedError when it is not what was written."""
     checkpoint = run.scope(0).checkpoint(updates)
     local = storage.local_path(checkpoint)
     if local is None:
-        local = await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
+        return await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
+    await asyncio.to_thread(check_folder, local)
     return local

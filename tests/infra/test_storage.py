@@ -88,7 +88,7 @@ def test_what_cannot_be_found_out_is_never_absent(s3: dict[str, str], variables:
     os.environ.update(variables)
     storage = Storage(StorageSettings(root="s3://bucket/there"), attempts=2)
     for ask in (lambda: storage.exists("x"), lambda: storage.exists("none"), storage.list, lambda: storage.delete("x")):
-        with pytest.raises(StorageError, match="^cannot (look for|list|delete) s3://bucket/there"):
+        with pytest.raises(StorageError, match=r"^cannot (look for|list|delete) s3://bucket/there"):
             ask()
 
 

@@ -1,17 +1,20 @@
 """A checkpoint folder: `state/` (sharded, to go on from) and with a critic the same of it in `critic/`, `hf/` (safetensors, to
-serve) and `result.json` (what the order gave). Under LoRA the states hold adapters alone, `hf/` is merged, and `adapter/` is
-peft's.
+serve), `result.json` (what the order gave) and `manifest.json` (the SHA-256 of every file). Under LoRA the states hold adapters
+alone, `hf/` is merged, and `adapter/` is peft's.
 
-It is made as `<folder>.partial` and renamed once whole, so a folder of that name is either absent or complete.
+It is made as `<folder>.partial` and renamed once complete, so a folder of that name is either absent or complete.
 """
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from nbrl.infra.blobs import flush_folder
+from nbrl.infra.manifest import file_sha256, write_manifest
 from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.layout import RESULT
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -21,14 +24,26 @@ def partial(folder: str) -> Path:
     return Path(f"{folder}.partial")
 
 
-def earlier_result(order: UpdateOrder) -> UpdateResult | None:
-    """The result of the order when it was carried out before."""
+def order_digest(order: UpdateOrder) -> str:
+    """What tells an order from every other, wherever its files are: the digest of all that decides its result.
+
+    As it names the checkpoint that the order starts from, the digests of a run's checkpoints are a chain from the initial model.
+    """
+    estimator = order.estimator.model_dump_json() if order.estimator else ""
+    start = identity(order.checkpoint_in) if order.checkpoint_in else ""
+    tables = [file_sha256(Path(table)) for table in (order.trajectories, order.advantages)]
+    decisive = [order.iteration, order.seed, estimator, start, *tables, order.canary_token_ids]
+    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+
+def earlier_result(order: UpdateOrder, digest: str) -> UpdateResult | None:
+    """The result of the order when it was carried out before. What another order of this iteration left counts for nothing."""
     if not Path(order.checkpoint_out).exists():
         return None
     result = _result(order.checkpoint_out)
     if result.iteration != order.iteration:
         raise UpdateError(f"{order.checkpoint_out} is of iteration {result.iteration}, not {order.iteration}")
-    return result
+    return result if result.order == digest else None
 
 
 def identity(folder: str) -> str:
@@ -49,9 +64,12 @@ def _result(folder: str) -> UpdateResult:
 
 
 def finish(folder: str, result: UpdateResult) -> None:
-    """Rank 0 only: make the partial folder the checkpoint."""
+    """Rank 0 only: make the partial folder the checkpoint, all of it on the disk, in place of what another order left."""
     (partial(folder) / RESULT).write_text(result.model_dump_json())
+    write_manifest(partial(folder))
+    shutil.rmtree(folder, ignore_errors=True)
     os.rename(partial(folder), folder)
+    flush_folder(Path(folder).parent)
 
 
 def clear_partial(folder: str) -> None:

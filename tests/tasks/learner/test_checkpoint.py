@@ -193,7 +193,10 @@ def test_a_checkpoint_without_a_whole_result_is_not_taken_for_finished(tmp_path:
     (tmp_path / "out").mkdir()
     if text is not None:
         (tmp_path / "out" / "result.json").write_text(text)
-    for read in (lambda: checkpoint_folder.earlier_result(order), lambda: checkpoint_folder.identity(order.checkpoint_out)):
+    for read in (
+        lambda: checkpoint_folder.earlier_result(order, "digest"),
+        lambda: checkpoint_folder.identity(order.checkpoint_out),
+    ):
         with pytest.raises(UpdateError, match=f"not a finished checkpoint.*{words}") as caught:
             read()
         assert "\n" not in str(caught.value)
@@ -216,3 +219,18 @@ def test_a_state_of_other_weights_is_refused(tmp_path: Path, other: torch.nn.Mod
     sharded_state.check(tmp_path / "state", model)
     with pytest.raises(UpdateError, match=f"state is of another model or other adapters .*{words}$"):
         sharded_state.check(tmp_path / "state", other)
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_an_earlier_order_of_the_same_iteration_left_is_made_again(policy64: Path, tmp_path: Path) -> None:
+    """As after a kill between checkpoint and record on a machine that is lost: the trajectories were sampled anew."""
+    learner = make(policy64)
+    out = str(tmp_path / "out")
+    first = update_lab.write_order(tmp_path, update_lab.make_trajectories(4), out)
+    before = learner.execute(first)
+    assert learner.execute(first) == before  # found
+    again = update_lab.write_order(tmp_path, update_lab.make_trajectories(9), out)
+    after = make(policy64).execute(again)
+    assert after.order != before.order
+    assert after.canary_token_ids != before.canary_token_ids
+    check_folder(Path(out))

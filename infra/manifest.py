@@ -1,0 +1,73 @@
+"""The manifest of a folder: the SHA-256 of every file in it, so that damage is seen before what is damaged is used."""
+
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nbrl.infra.blobs import flush_folder
+from nbrl.infra.errors import DamagedError
+
+MANIFEST = "manifest.json"
+PARALLEL = 8
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """Write the manifest of all files in `folder`, and have all of it on the disk."""
+    names = _files(folder)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        digests = list(pool.map(lambda name: file_sha256(folder / name), names))
+    (folder / MANIFEST).write_text(json.dumps(dict(zip(names, digests, strict=True)), indent=1))
+    for name in (*names, MANIFEST):
+        descriptor = os.open(folder / name, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        flush_folder(place)
+
+
+def read_manifest(data: bytes, where: str) -> dict[str, str]:
+    """SHA-256 by relative name. Raises DamagedError when it is none."""
+    try:
+        manifest = json.loads(data)
+    except ValueError as error:
+        raise DamagedError(f"{where} is no manifest ({error}); bring the folder back from a copy") from error
+    if not isinstance(manifest, dict) or not all(isinstance(digest, str) for digest in manifest.values()):
+        raise DamagedError(f"{where} is no manifest; bring the folder back from a copy")
+    return manifest
+
+
+def check_folder(folder: Path, below: str = "") -> None:
+    """Raises DamagedError unless the files of a folder, or those `below` a part of it, are what its manifest says.
+
+    A folder without a manifest is taken as it is.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return
+    manifest = {name: digest for name, digest in read_manifest(path.read_bytes(), str(path)).items() if name.startswith(below)}
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for name, digest in zip(manifest, pool.map(lambda name: _digest_of(folder / name), manifest), strict=True):
+            if digest != manifest[name]:
+                state = "is damaged" if digest else "is gone"
+                raise DamagedError(f"{folder / name} {state}: it is not what was written there; bring {folder} back from a copy")
+
+
+def _digest_of(path: Path) -> str:
+    """Empty where there is no such file."""
+    try:
+        return file_sha256(path)
+    except FileNotFoundError:
+        return ""
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
