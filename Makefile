@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-long check format clean
+.PHONY: setup demo test test-fast test-long check format clean
 PY := .venv/bin/python
 
 setup:            ## make .venv and .venv-engine from their locks
@@ -9,6 +9,9 @@ demo: setup       ## train the shipped tiny policy end to end on this machine
 
 test: setup       ## all tests but the long ones, two at a time
 	$(PY) -m pytest -m "not long" -n 2 --durations 10
+
+test-fast: setup  ## the tests that start no process
+	$(PY) -m pytest -m "inprocess and not long" -n 2
 
 test-long: setup  ## the long matrices
 	$(PY) -m pytest -m long --timeout 1800

@@ -43,6 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         for name in {FIXTURES[fixture] for fixture in item.fixturenames if fixture in FIXTURES}:
             item.add_marker(name)
+        if tier(item) == len(TIERS):
+            item.add_marker("inprocess")
     files: dict[str, int] = {}
     for item in items:
         files[item.location[0]] = min(tier(item), files.get(item.location[0], len(TIERS)))

@@ -17,15 +17,12 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.tools.corpus import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
+from tests.flows.model_server import act
 from tests.tokenizer import byte_tokenizer
 
 TASK = Task(id="q-0", group="q", sample=0, question="Where was Tilo born?", ability="one_hop", seed=1)
 TOKENIZER = byte_tokenizer()
 SEARCH: list[Tool] = [SearchTool(["Tilo was born in Keldra.", "Keldra lies on the Vorn."])]
-
-
-def act(code: str, think: str = "I think about it") -> str:
-    return f"<think>{think}</think>\n<code>{code}</code>"
 
 
 def play(actions: Sequence[str], settings: AgentSettings | None = None, policy: Policy | None = None) -> Trajectory:

@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Refuse())
 _SERVER = """
 import aiohttp, bm25s, httpx, jinja2, json, mcp, nbformat, numpy, os, pyarrow.parquet, pydantic, rich.live, sys, tokenizers, yaml
 import atexit, threading, traceback
-import nbrl.flows.cli.commands, nbrl.sandbox.pool
+import nbrl.flows.cli.commands
 
 def run(asked):
     for number, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), (asked["out"], os.O_WRONLY), (asked["err"], os.O_WRONLY)]):

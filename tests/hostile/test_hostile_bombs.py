@@ -12,7 +12,7 @@ from nbrl.sandbox.walls.cgroups import hierarchies
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.cells import MIB
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

@@ -8,7 +8,7 @@ import pytest
 from nbrl.sandbox.errors import SandboxError
 from tests.hostile.arena import Arena, Kernel
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

@@ -10,7 +10,7 @@ import pytest
 from nbrl.sandbox.pool import KernelPool
 from tests.hostile.arena import Arena, Kernel
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

@@ -12,7 +12,7 @@ import nbrl.sandbox
 from nbrl.infra.engine.server import _mapped
 from tests.hostile.arena import Arena, Kernel
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

@@ -15,7 +15,7 @@ from nbrl.tasks.rollout.notebooks import SandboxedKernel
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.cells import TOOLS
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 _FORGE = """
 k = get_ipython().kernel

@@ -5,7 +5,7 @@ import pytest
 from nbrl.sandbox.jupyter.outputs import plain
 from tests.hostile.arena import Arena, Kernel
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 # The kernel's ends of the host's connections.
 _CONNECTIONS = """

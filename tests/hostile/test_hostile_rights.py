@@ -8,7 +8,7 @@ import pytest
 from tests.hostile.arena import Arena, Kernel
 from tests.hostile.canaries import process
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

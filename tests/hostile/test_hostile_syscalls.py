@@ -4,7 +4,7 @@ import pytest
 
 from tests.hostile.arena import Arena, Kernel
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.attack(

@@ -85,7 +85,7 @@ def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -
 
 def test_awaiting_cells_work_and_can_be_interrupted(lab: Lab) -> None:
     cells = ("import asyncio\nawait asyncio.sleep(0.01)\n7", "await asyncio.sleep(100)", "8")
-    quick, slow, after = lab.cells(*cells, cell_timeout_s=1, interrupt_grace_s=60)
+    quick, slow, after = lab.cells(*cells, cell_timeout_s=3, interrupt_grace_s=60)
     assert quick.outputs[0].text == "7"
     assert slow.status == "timeout"
     assert after.outputs[0].text == "8"

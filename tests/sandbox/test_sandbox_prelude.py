@@ -38,6 +38,7 @@ def test_generators_that_the_prelude_used_go_on_differently_in_each_kernel(lab: 
         assert first != second, expression
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize(
     ("prelude", "shared"),
     [

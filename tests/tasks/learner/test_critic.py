@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nbrl.tasks.advantage.reinforce_pp import reinforce_pp
@@ -18,21 +17,16 @@ from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.orders import UpdateResult
-from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import EXACT, make_learner, weights
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-EXACT: dict[str, Any] = {"workers": 1, "dtype": "float64", "lr": 0.1, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
-EXACT |= {"tokens_per_micro_batch": 100}
-CRITIC: dict[str, Any] = EXACT | {"kl_coefficient": 0, "critic": {"lr": 1e-3}, "eps": 1e-8, "grad_clip": 1.0}
+STEP: dict[str, Any] = EXACT | {"lr": 0.1, "tokens_per_micro_batch": 100}
+CRITIC: dict[str, Any] = STEP | {"kl_coefficient": 0, "critic": {"lr": 1e-3}, "eps": 1e-8, "grad_clip": 1.0}
 GAE = AdvantageSettings(estimator="gae", gamma=1.0, lam=1.0)
 BILEVEL = AdvantageSettings(estimator="bilevel_gae")
 REINFORCE = AdvantageSettings(gamma=1.0)
-
-
-def make(policy: Path, **fields: Any) -> Learner:
-    return Learner(UpdateSettings.model_validate(fields), str(policy), torch.device("cpu"))
 
 
 def run_of(
@@ -58,10 +52,6 @@ def run_of(
     return results
 
 
-def weights(result: UpdateResult) -> dict[str, Tensor]:
-    return load_file(Path(result.checkpoint) / "hf" / "model.safetensors")
-
-
 def same(left: UpdateResult, right: UpdateResult) -> bool:
     return all(torch.equal(value, weights(right)[name]) for name, value in weights(left).items())
 
@@ -85,21 +75,21 @@ def test_values_on_a_tree_are_those_of_one_sequence_a_step(policy64: Path) -> No
 
 
 def test_with_the_first_values_of_zero_gae_is_reinforce(policy64: Path, tmp_path: Path) -> None:
-    (with_critic,) = run_of(make(policy64, **CRITIC), tmp_path / "gae", GAE, range(1))
+    (with_critic,) = run_of(make_learner(policy64, **CRITIC), tmp_path / "gae", GAE, range(1))
     trajectories, row, rewards = update_lab.make_trajectories(20), 0, []
     for each in trajectories:
         rewards.append([update_lab.alternating(row + step) for step in range(len(each.sampled()))])
         row += len(rewards[-1])
     advantages = [float(a) for array in reinforce_pp(rewards, 1.0) for a in array]
     order = update_lab.write_order(tmp_path / "table", trajectories, str(tmp_path / "plain"), lambda row: advantages[row])
-    plain = make(policy64, **CRITIC | {"critic": None}).execute(order)
+    plain = make_learner(policy64, **CRITIC | {"critic": None}).execute(order)
     torch.testing.assert_close(weights(with_critic), weights(plain), rtol=1e-9, atol=1e-9)
     assert with_critic.metrics["critic/value"] == 0
 
 
 @pytest.mark.parametrize("estimate", [GAE, BILEVEL])
 def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, estimate: AdvantageSettings) -> None:
-    results = run_of(make(policy64, **CRITIC | {"lr": 1e-9, "critic": {"lr": 1e-2}}), tmp_path, estimate, range(6))
+    results = run_of(make_learner(policy64, **CRITIC | {"lr": 1e-9, "critic": {"lr": 1e-2}}), tmp_path, estimate, range(6))
     losses = [result.metrics["critic/loss"] for result in results]
     assert losses[-1] < 0.5 * losses[0]
     assert results[0].metrics["critic/explained_variance"] <= 1e-9
@@ -109,13 +99,13 @@ def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, 
 
 def test_a_critics_learning_rate_warms_up_by_itself(policy64: Path, tmp_path: Path) -> None:
     warm = CRITIC | {"critic": {"lr": 1e-2, "warmup_steps": 2}}
-    results = run_of(make(policy64, **warm), tmp_path, GAE, range(2))
+    results = run_of(make_learner(policy64, **warm), tmp_path, GAE, range(2))
     assert [result.metrics["critic/lr"] for result in results] == pytest.approx([5e-3, 1e-2])
     assert [result.metrics["update/lr"] for result in results] == [CRITIC["lr"]] * 2
 
 
 def test_a_critic_whose_loss_is_not_finite_takes_no_step_while_the_policy_does(policy: Path, tmp_path: Path) -> None:
-    learner = make(policy, **CRITIC | {"dtype": "float32"})
+    learner = make_learner(policy, **CRITIC | {"dtype": "float32"})
     huge = update_lab.write_order(
         tmp_path, update_lab.make_trajectories(20), str(tmp_path / "out"), lambda row: 1e30 * (row % 2), estimator=GAE
     )
@@ -135,7 +125,7 @@ def test_estimators_with_a_critic_act(policy64: Path, tmp_path: Path) -> None:
         "token": AdvantageSettings(estimator="bilevel_gae", token_lam=0.2),
         "returns": AdvantageSettings(estimator="bilevel_reinforce_pp"),
     }.items():
-        made[name] = run_of(make(policy64, **CRITIC), tmp_path / name, estimate, range(2))[1]
+        made[name] = run_of(make_learner(policy64, **CRITIC), tmp_path / name, estimate, range(2))[1]
     names = list(made)
     assert not any(same(made[a], made[b]) for a in names for b in names if a < b)
 
@@ -144,14 +134,14 @@ def test_a_value_clip_acts_on_later_steps(policy64: Path, tmp_path: Path) -> Non
     several = CRITIC | {"loss": {"kind": "ppo"}, "epochs": 3}
     losses = []
     for clip in (None, 1e-4):
-        learner = make(policy64, **several | {"critic": {"lr": 1e-2, "value_clip": clip}})
+        learner = make_learner(policy64, **several | {"critic": {"lr": 1e-2, "value_clip": clip}})
         losses.append(run_of(learner, tmp_path / str(clip), GAE, range(1))[0].metrics["critic/loss"])
     assert losses[0] < losses[1]
 
 
 def test_a_resumed_critic_is_bitwise_that_of_an_undisturbed_one(policy64: Path, tmp_path: Path) -> None:
-    undisturbed = run_of(make(policy64, **CRITIC), tmp_path, BILEVEL, range(4), out="a")
-    resumed = run_of(make(policy64, **CRITIC), tmp_path, BILEVEL, range(2, 4), undisturbed[1].checkpoint, "b")
+    undisturbed = run_of(make_learner(policy64, **CRITIC), tmp_path, BILEVEL, range(4), out="a")
+    resumed = run_of(make_learner(policy64, **CRITIC), tmp_path, BILEVEL, range(2, 4), undisturbed[1].checkpoint, "b")
     for left, right in zip(undisturbed[2:], resumed, strict=True):
         assert same(left, right)
         assert left.metrics["critic/loss"] == right.metrics["critic/loss"]
@@ -159,32 +149,32 @@ def test_a_resumed_critic_is_bitwise_that_of_an_undisturbed_one(policy64: Path, 
 
 
 def test_a_kl_in_the_reward_acts_once_the_policy_has_moved(policy64: Path, tmp_path: Path) -> None:
-    fields = EXACT | {"kl_in": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}
-    with_kl = run_of(make(policy64, **fields), tmp_path / "with", REINFORCE, range(2))
-    without = run_of(make(policy64, **EXACT | {"kl_coefficient": 0}), tmp_path / "without", REINFORCE, range(2))
+    fields = STEP | {"kl_in": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}
+    with_kl = run_of(make_learner(policy64, **fields), tmp_path / "with", REINFORCE, range(2))
+    without = run_of(make_learner(policy64, **STEP | {"kl_coefficient": 0}), tmp_path / "without", REINFORCE, range(2))
     torch.testing.assert_close(weights(with_kl[0]), weights(without[0]), rtol=1e-9, atol=1e-9)
     assert not same(with_kl[1], without[1])
     assert abs(with_kl[0].metrics["update/kl"]) < 1e-12 < abs(with_kl[1].metrics["update/kl"])
     assert with_kl[1].metrics["update/loss"] == with_kl[1].metrics["update/pg_loss"]
-    clamped = run_of(make(policy64, **fields | {"kl_clamp": 1e-9}), tmp_path / "clamped", REINFORCE, range(2))
+    clamped = run_of(make_learner(policy64, **fields | {"kl_clamp": 1e-9}), tmp_path / "clamped", REINFORCE, range(2))
     torch.testing.assert_close(weights(clamped[1]), weights(without[1]), rtol=1e-8, atol=1e-8)
     assert 0 < abs(clamped[1].metrics["update/kl"]) <= 1e-9
     for estimator in ("k2", "k3"):
-        other = run_of(make(policy64, **fields | {"kl_estimator": estimator}), tmp_path / estimator, REINFORCE, range(2))
+        other = run_of(make_learner(policy64, **fields | {"kl_estimator": estimator}), tmp_path / estimator, REINFORCE, range(2))
         assert other[1].metrics["update/kl"] > 0
         assert not same(other[1], with_kl[1])
 
 
 def test_orders_that_do_not_fit_the_settings_are_refused(policy64: Path, tmp_path: Path) -> None:
-    critic = make(policy64, **CRITIC)
+    critic = make_learner(policy64, **CRITIC)
     for learner, estimate, message in [
         (critic, None, "give the order rewards"),
         (critic, REINFORCE, "do not fit together"),
-        (make(policy64, **EXACT), GAE, "do not fit together"),
+        (make_learner(policy64, **STEP), GAE, "do not fit together"),
     ]:
         with pytest.raises(UpdateError, match=message):
             run_of(learner, tmp_path, estimate, range(1))
-    (without,) = run_of(make(policy64, **EXACT), tmp_path, REINFORCE, range(1), out="without")
+    (without,) = run_of(make_learner(policy64, **STEP), tmp_path, REINFORCE, range(1), out="without")
     with pytest.raises(UpdateError, match="has no critic/"):
         run_of(critic, tmp_path, GAE, range(1, 2), without.checkpoint)
     assert run_of(critic, tmp_path, GAE, range(1), out="good")[0].skipped == ""

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,21 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import EXACT, make_learner, weights
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-# With eps 1 and no clip Adam's first step is lr * g / (|g| + 1): smooth in the gradient, so weights tell gradients apart.
-EXACT: dict[str, Any] = {"workers": 1, "dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
-
-
-def make(policy: Path, **fields: Any) -> Learner:
-    return Learner(UpdateSettings(**({"workers": 1, "lr": 1e-3} | fields)), str(policy), torch.device("cpu"))
-
-
-def weights(checkpoint: str) -> dict[str, torch.Tensor]:
-    return load_file(Path(checkpoint) / "hf" / "model.safetensors")
 
 
 def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
@@ -36,7 +24,7 @@ def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -
 def test_step_is_that_of_the_naive_gradient(policy64: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(5)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"))
-    result = make(policy64, **EXACT, kl_coefficient=0).execute(order)
+    result = make_learner(policy64, **EXACT, kl_coefficient=0).execute(order)
     lm = AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64, attn_implementation="sdpa").eval()
     total, count, row = torch.zeros((), dtype=torch.float64), 0, 0
     for trajectory in trajectories:
@@ -62,7 +50,7 @@ def test_micro_batches_change_nothing(policy64: Path, tmp_path: Path) -> None:
     results = []
     for tokens in (1, 100, 100_000):
         order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / str(tokens)))
-        results.append(make(policy64, **EXACT, tokens_per_micro_batch=tokens).execute(order))
+        results.append(make_learner(policy64, **EXACT, tokens_per_micro_batch=tokens).execute(order))
     assert len({result.metrics["update/micro_batches"] for result in results}) == 3
     for result in results[1:]:
         assert result.metrics["update/loss"] == pytest.approx(results[0].metrics["update/loss"], rel=1e-9)
@@ -71,7 +59,7 @@ def test_micro_batches_change_nothing(policy64: Path, tmp_path: Path) -> None:
 
 
 def test_a_step_makes_rewarded_tokens_likelier(policy: Path, tmp_path: Path) -> None:
-    learner, trajectories, losses, before = make(policy), update_lab.make_trajectories(7), [], None
+    learner, trajectories, losses, before = make_learner(policy), update_lab.make_trajectories(7), [], None
     for number in range(3):
         out = str(tmp_path / str(number))
         order = update_lab.write_order(tmp_path, trajectories, out, lambda _: 1.0, iteration=number, checkpoint_in=before)
@@ -83,9 +71,9 @@ def test_a_step_makes_rewarded_tokens_likelier(policy: Path, tmp_path: Path) -> 
 def test_kl_is_zero_at_the_reference_and_then_grows(policy64: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(8)
     first = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "with"))
-    learner = make(policy64, **EXACT, kl_coefficient=0.5)
+    learner = make_learner(policy64, **EXACT, kl_coefficient=0.5)
     with_kl = learner.execute(first)
-    without = make(policy64, **EXACT, kl_coefficient=0).execute(
+    without = make_learner(policy64, **EXACT, kl_coefficient=0).execute(
         first.model_copy(update={"checkpoint_out": str(tmp_path / "without")})
     )
     assert with_kl.metrics["update/kl"] == pytest.approx(0, abs=1e-12)
@@ -97,12 +85,12 @@ def test_kl_is_zero_at_the_reference_and_then_grows(policy64: Path, tmp_path: Pa
 
 
 def test_without_kl_no_reference_is_loaded(policy: Path) -> None:
-    assert make(policy, kl_coefficient=0)._reference is None
+    assert make_learner(policy, kl_coefficient=0)._reference is None
 
 
 @pytest.mark.parametrize(("bad", "what"), [(float("nan"), "loss"), (float("inf"), "loss"), (1e30, "gradient")])
 def test_what_is_not_finite_is_never_trained_on(policy: Path, tmp_path: Path, bad: float, what: str) -> None:
-    learner, trajectories = make(policy), update_lab.make_trajectories(9)
+    learner, trajectories = make_learner(policy), update_lab.make_trajectories(9)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "bad"), lambda row: bad if row == 1 else 1.0)
     result = learner.execute(order)
     assert result.metrics["update/skipped"] == 1
@@ -112,11 +100,11 @@ def test_what_is_not_finite_is_never_trained_on(policy: Path, tmp_path: Path, ba
     after = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "after"), lambda _: 1.0, **good))
     plain = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "plain"), lambda _: 1.0)
     assert after.metrics["update/skipped"] == 0
-    assert_same(weights(after.checkpoint), weights(make(policy).execute(plain).checkpoint))
+    assert_same(weights(after.checkpoint), weights(make_learner(policy).execute(plain).checkpoint))
 
 
 def test_a_batch_that_teaches_nothing_moves_nothing(policy: Path, tmp_path: Path) -> None:
-    learner, trajectories = make(policy, kl_coefficient=0), update_lab.make_trajectories(9)
+    learner, trajectories = make_learner(policy, kl_coefficient=0), update_lab.make_trajectories(9)
     first = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "first")))
     more = {"iteration": 1, "checkpoint_in": first.checkpoint}
     flat = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "flat"), lambda _: 0.0, **more))
@@ -139,14 +127,14 @@ def run_of(learner: Learner, folder: Path, numbers: range, before: str | None, o
 
 def test_a_resumed_run_is_bitwise_that_of_an_undisturbed_one(policy: Path, tmp_path: Path) -> None:
     options = {"warmup_steps": 3, "kl_coefficient": 0.1}
-    undisturbed = run_of(make(policy, **options), tmp_path, range(4), None, "a")
-    resumed = run_of(make(policy, **options), tmp_path, range(2, 4), str(tmp_path / "a1"), "b")
+    undisturbed = run_of(make_learner(policy, **options), tmp_path, range(4), None, "a")
+    resumed = run_of(make_learner(policy, **options), tmp_path, range(2, 4), str(tmp_path / "a1"), "b")
     assert_same(undisturbed[2], resumed[0])
     assert_same(undisturbed[3], resumed[1])
 
 
 def test_an_order_from_elsewhere_loads_its_checkpoint(policy: Path, tmp_path: Path) -> None:
-    learner = make(policy)
+    learner = make_learner(policy)
     first = run_of(learner, tmp_path, range(3), None, "a")
     assert_same(run_of(learner, tmp_path, range(2, 3), str(tmp_path / "a1"), "again")[0], first[2])
     assert_same(run_of(learner, tmp_path, range(1), None, "anew")[0], first[0])
@@ -154,24 +142,24 @@ def test_an_order_from_elsewhere_loads_its_checkpoint(policy: Path, tmp_path: Pa
 
 def test_an_order_is_carried_out_once(policy: Path, tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
-    first = make(policy).execute(order)
+    first = make_learner(policy).execute(order)
     Path(order.trajectories).unlink()
-    assert make(policy).execute(order) == first
+    assert make_learner(policy).execute(order) == first
     with pytest.raises(UpdateError, match="iteration"):
-        make(policy).execute(order.model_copy(update={"iteration": 5}))
+        make_learner(policy).execute(order.model_copy(update={"iteration": 5}))
 
 
 def test_what_an_interrupted_order_left_is_replaced(policy: Path, tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "litter").touch()
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
-    make(policy).execute(order)
+    make_learner(policy).execute(order)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["hf", "result.json", "state"]
     assert not (tmp_path / "out.partial").exists()
 
 
 def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path) -> None:
-    learner, trajectories = make(policy), update_lab.make_trajectories(2)
+    learner, trajectories = make_learner(policy), update_lab.make_trajectories(2)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"))
     (tmp_path / "taken").mkdir()
     for field, value, message in [
@@ -185,12 +173,13 @@ def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path
     deep = [update_lab.make_trajectory(update_lab.rng(0), "deep", steps=3, longest=400)]
     with pytest.raises(UpdateError, match="the model takes 512"):
         learner.execute(update_lab.write_order(tmp_path / "deep", deep, str(tmp_path / "out")))
-    assert_same(weights(learner.execute(order).checkpoint), run_of(make(policy), tmp_path / "x", range(2, 3), None, "o")[0])
+    again = run_of(make_learner(policy), tmp_path / "x", range(2, 3), None, "o")[0]
+    assert_same(weights(learner.execute(order).checkpoint), again)
 
 
 def test_canary_and_export_agree_with_transformers(policy: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(3)
-    result = make(policy).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
+    result = make_learner(policy).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
     folder = Path(result.checkpoint) / "hf"
     assert result.canary_token_ids == trajectories[0].path(3)
     ids = torch.tensor([result.canary_token_ids])
@@ -201,7 +190,7 @@ def test_canary_and_export_agree_with_transformers(policy: Path, tmp_path: Path)
     assert (folder / "chat_template.jinja").read_text() == (policy / "chat_template.jinja").read_text()
     assert json.loads((folder / "config.json").read_text()) == json.loads((policy / "config.json").read_text())
     asked = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "asked"), canary_token_ids=[4, 5, 6])
-    assert make(policy).execute(asked).canary_token_ids == [4, 5, 6]
+    assert make_learner(policy).execute(asked).canary_token_ids == [4, 5, 6]
 
 
 def test_mismatch_is_measured_on_every_sampled_token(policy64: Path, tmp_path: Path) -> None:
@@ -215,15 +204,15 @@ def test_mismatch_is_measured_on_every_sampled_token(policy64: Path, tmp_path: P
                 number = len(node.token_ids)
                 node.logprobs = logprobs[-number - 1 : -1].gather(1, torch.tensor(node.token_ids)[:, None])[:, 0].tolist()
     exact = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "exact"))
-    assert make(policy64, **EXACT).execute(exact).metrics["mismatch/logprob_max_abs"] < 1e-5
+    assert make_learner(policy64, **EXACT).execute(exact).metrics["mismatch/logprob_max_abs"] < 1e-5
     trajectories[2].sampled()[0].logprobs[0] -= 0.25
-    off = make(policy64, **EXACT).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "off")))
+    off = make_learner(policy64, **EXACT).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "off")))
     assert off.metrics["mismatch/logprob_max_abs"] == pytest.approx(0.25, abs=1e-5)
     assert off.metrics["mismatch/logprob_mean_abs"] == pytest.approx(0.25 / off.metrics["update/sampled_tokens"], abs=1e-5)
 
 
 def test_learning_rate_warms_up(policy: Path, tmp_path: Path) -> None:
-    learner, before, rates = make(policy, lr=0.1, warmup_steps=2), None, []
+    learner, before, rates = make_learner(policy, lr=0.1, warmup_steps=2), None, []
     for number in range(3):
         order = update_lab.write_order(
             tmp_path, update_lab.make_trajectories(1), str(tmp_path / str(number)), iteration=number, checkpoint_in=before
@@ -236,7 +225,7 @@ def test_learning_rate_warms_up(policy: Path, tmp_path: Path) -> None:
 
 def test_bfloat16_keeps_float32_weights(policy: Path, tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
-    half = weights(make(policy, dtype="bfloat16", lr=1e-5).execute(order).checkpoint)
+    half = weights(make_learner(policy, dtype="bfloat16", lr=1e-5).execute(order).checkpoint)
     before = load_file(policy / "model.safetensors")
     assert all(value.dtype == torch.float32 for value in half.values())
     moved = [(half[name] - before[name]).abs().max().item() for name in before]
@@ -245,4 +234,4 @@ def test_bfloat16_keeps_float32_weights(policy: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match=r"config\.json"):
-        make(tmp_path)
+        make_learner(tmp_path)

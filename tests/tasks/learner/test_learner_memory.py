@@ -14,20 +14,15 @@ from torch.distributed.tensor import DTensor
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
 from nbrl.tasks.learner.checkpoint import hugging_face
-from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.policy_model import PolicyModel
-from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import make_learner
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def make(policy: Path, seed: int = 0, **fields: Any) -> Learner:
-    return Learner(UpdateSettings.model_validate({"workers": 1, "lr": 1e-3} | fields), str(policy), torch.device("cpu"), seed)
-
-
 def test_between_passes_every_weight_is_sharded(policy: Path, tmp_path: Path) -> None:
-    learner = make(policy, kl_coefficient=0.1)
+    learner = make_learner(policy, kl_coefficient=0.1)
     learner.execute(update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out")))
     for model in (learner._reference, learner._loaded.policy):
         assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
@@ -36,7 +31,7 @@ def test_between_passes_every_weight_is_sharded(policy: Path, tmp_path: Path) ->
 def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = make(policy, kl_coefficient=0)
+    learner = make_learner(policy, kl_coefficient=0)
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
 
     def full(*_: object) -> None:
@@ -58,7 +53,7 @@ def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     monkeypatch.setattr(learner_module, "load_sharded", spy)
     result = learner.execute(order)
     assert alive == [False]
-    fresh = make(policy, kl_coefficient=0).execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "fresh")}))
+    fresh = make_learner(policy, kl_coefficient=0).execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "fresh")}))
     assert result.canary_logprobs == fresh.canary_logprobs
 
 
@@ -66,7 +61,7 @@ def test_a_step_without_a_number_is_refused(policy: Path, tmp_path: Path) -> Non
     trajectories = update_lab.make_trajectories(1)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), lambda row: None if row == 1 else 1.0)
     with pytest.raises(UpdateError, match=r"^step \d of trajectory t\d has no advantage$"):
-        make(policy).execute(order)
+        make_learner(policy).execute(order)
 
 
 def test_the_seed_of_an_order_decides_its_minibatches(policy: Path, tmp_path: Path) -> None:
@@ -76,7 +71,7 @@ def test_the_seed_of_an_order_decides_its_minibatches(policy: Path, tmp_path: Pa
     found = []
     for number, seed in enumerate((1, 1, 2)):
         order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / str(number)), seed=seed)
-        made = make(policy, kl_coefficient=0, minibatches=4, loss={"kind": "ppo"}).execute(order)
+        made = make_learner(policy, kl_coefficient=0, minibatches=4, loss={"kind": "ppo"}).execute(order)
         found.append(load_file(Path(made.checkpoint) / "hf" / "model.safetensors")["model.embed_tokens.weight"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
@@ -84,7 +79,7 @@ def test_the_seed_of_an_order_decides_its_minibatches(policy: Path, tmp_path: Pa
 
 def test_the_seed_of_a_run_decides_where_adapters_begin(policy: Path) -> None:
     def adapter(seed: int) -> torch.Tensor:
-        parameters = dict(make(policy, seed, lora={}, kl_coefficient=0)._loaded.policy.named_parameters())
+        parameters = dict(make_learner(policy, seed, lora={}, kl_coefficient=0)._loaded.policy.named_parameters())
         name = next(name for name in parameters if ".lora_A." in name)
         return parameters[name].full_tensor()
 

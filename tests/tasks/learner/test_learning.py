@@ -15,12 +15,12 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import EXACT, weights
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 # With eps 1 and no clip Adam's steps are smooth in the gradient, so weights tell gradients apart.
-EXACT: dict[str, Any] = {"workers": 1, "dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
-EXACT |= {"kl_coefficient": 0, "tokens_per_micro_batch": 100}
+PLAIN: dict[str, Any] = EXACT | {"kl_coefficient": 0, "tokens_per_micro_batch": 100}
 
 # Loss of an action's tokens from its log-probs, the old ones, the engine's and its advantage.
 Naive = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -114,12 +114,8 @@ def naive_steps(
 
 
 def learn(policy: Path, folder: Path, trajectories: list[Trajectory], **fields: Any) -> UpdateResult:
-    learner = Learner(UpdateSettings.model_validate(EXACT | fields), str(policy), torch.device("cpu"))
+    learner = Learner(UpdateSettings.model_validate(PLAIN | fields), str(policy), torch.device("cpu"))
     return learner.execute(update_lab.write_order(folder, trajectories, str(folder / "out")))
-
-
-def weights(result: UpdateResult) -> dict[str, Tensor]:
-    return load_file(Path(result.checkpoint) / "hf" / "model.safetensors")
 
 
 def assert_stepped_to(expected: dict[str, Tensor], result: UpdateResult, policy: Path) -> None:
@@ -205,7 +201,7 @@ def test_minibatches_are_optimiser_steps_whose_ratio_moves(policy64: Path, tmp_p
 
 def test_a_step_that_is_not_finite_is_left_out_and_the_others_are_taken(policy64: Path, tmp_path: Path) -> None:
     trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(15, 4), 0.1)
-    settings = UpdateSettings.model_validate(EXACT | {"loss": {"kind": "ppo"}, "minibatches": 4})
+    settings = UpdateSettings.model_validate(PLAIN | {"loss": {"kind": "ppo"}, "minibatches": 4})
     learner = Learner(settings, str(policy64), torch.device("cpu"))
     bad = lambda row: float("inf") if row == 0 else 1.0  # noqa: E731
     result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), bad))

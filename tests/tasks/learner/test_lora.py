@@ -24,24 +24,19 @@ from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import CriticSettings, LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import EXACT, make_learner, weights
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 LORA = LoraSettings(rank=4, alpha=8)
-# With eps 1 and no clip Adam's first step is lr * g / (|g| + 1): smooth in the gradient, so weights tell gradients apart.
-EXACT: dict[str, Any] = {"dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
 
 
 def make(policy: Path, **fields: Any) -> Learner:
-    return Learner(UpdateSettings(**({"workers": 1, "lr": 1e-2, "lora": LORA} | fields)), str(policy), torch.device("cpu"))
+    return make_learner(policy, **({"lr": 1e-2, "lora": LORA} | fields))
 
 
 def adapters(checkpoint: str) -> dict[str, torch.Tensor]:
     return load_file(Path(checkpoint) / "adapter" / ADAPTER_WEIGHTS)
-
-
-def weights(checkpoint: str) -> dict[str, torch.Tensor]:
-    return load_file(Path(checkpoint) / "hf" / "model.safetensors")
 
 
 def base(policy: Path) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import weights
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -35,10 +36,6 @@ def learn(policy: Path, folder: Path, estimate: AdvantageSettings | None = None,
         )
         results.append(learner.execute(order))
     return results
-
-
-def weights(result: UpdateResult) -> dict[str, Tensor]:
-    return load_file(Path(result.checkpoint) / "hf" / "model.safetensors")
 
 
 def assert_same(left: list[UpdateResult], right: list[UpdateResult]) -> None:

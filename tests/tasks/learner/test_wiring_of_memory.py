@@ -17,8 +17,8 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model import sharding
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.policy_model import PolicyModel
-from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import make_learner
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -27,7 +27,7 @@ GAE = AdvantageSettings(estimator="gae")
 
 
 def make(policy: Path, **fields: Any) -> Learner:
-    return Learner(UpdateSettings.model_validate(CRITIC | fields), str(policy), torch.device("cpu"))
+    return make_learner(policy, **(CRITIC | fields))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -14,12 +14,28 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.learner import Learner
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.settings import UpdateSettings
 
 VOCAB = 300
+# With eps 1 and no clip Adam's first step is lr * g / (|g| + 1): smooth in the gradient, so weights tell gradients apart.
+EXACT: dict[str, Any] = {"workers": 1, "dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
+
+
+def make_learner(policy: Path, seed: int = 0, **fields: Any) -> Learner:
+    """One of a single rank on the CPU."""
+    settings = UpdateSettings.model_validate({"workers": 1, "lr": 1e-3} | fields)
+    return Learner(settings, str(policy), torch.device("cpu"), seed)
+
+
+def weights(of: UpdateResult | str) -> dict[str, torch.Tensor]:
+    """The model's, of a checkpoint or of the update that made one."""
+    return load_file(Path(of if isinstance(of, str) else of.checkpoint) / "hf" / "model.safetensors")
 
 
 def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
