@@ -9,7 +9,7 @@ import nbrl.infra.engine.server
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.command import command
-from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 from tests.flows.test_agent_cli import run
@@ -27,7 +27,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "command",
             lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
         )
-        server = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=32768), TINY, tmp_path_factory.mktemp("logs"))
+        (server,) = wait([launch(EngineSettings(device="cpu", max_total_tokens=32768), TINY, tmp_path_factory.mktemp("logs"))])
     yield server.url
     server.stop()
 

@@ -14,7 +14,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
 from nbrl.infra.engine.command import command
-from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
@@ -37,7 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
             lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
         )
         settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
-        server = EngineServer.start(settings, TINY, tmp_path_factory.mktemp("logs"))
+        (server,) = wait([launch(settings, TINY, tmp_path_factory.mktemp("logs"))])
     yield server
     server.stop()
 
