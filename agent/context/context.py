@@ -12,9 +12,9 @@ from nbrl.agent.context.tree import Tree
 from nbrl.agent.context.view import Editor, Part, Request, Shown, place
 from nbrl.agent.errors import ContextError
 from nbrl.agent.messages import Message, Prompt, Role
-from nbrl.agent.observation import cut_middle
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import cut_middle
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Step
 

@@ -15,6 +15,7 @@ from nbrl.agent.errors import RecordingError
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.notebook.write import TEXT_CHARS, printable
 from nbrl.agent.observation import observe
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
@@ -24,7 +25,7 @@ def read(data: bytes) -> Trajectory:
     try:
         found = json.loads(data)
         # JSON can hold halves of surrogate pairs, which no kernel takes.
-        data = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
+        data = storable(json.dumps(found, ensure_ascii=False)).encode()
         made = _of_notebook(nbformat.reads(data.decode(), 4)) if "cells" in found else Trajectory.model_validate_json(data)
         for step in made.steps:
             _check(step.tool_calls)

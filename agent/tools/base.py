@@ -72,22 +72,18 @@ def describe(tools: Iterable[Tool]) -> str:
 class Toolbox:
     """The tools one trajectory may call, and a record of the first calls of each step. One toolbox serves one trajectory."""
 
-    def __init__(self, tools: Iterable[Tool], timeout_s: float = 30.0) -> None:
+    def __init__(self, tools: Iterable[Tool]) -> None:
         self.tools = {tool.name: tool for tool in tools}
-        self._timeout_s = timeout_s
         self._calls: list[ToolCall] = []
         self._unrecorded = 0
         self._room = RECORDED_TOTAL
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Raises LookupError for a tool this trajectory may not call, and whatever the tool raises."""
+        """Raises what the tool raises. The caller bounds its time, and passes no name but those of `tools`."""
         started = time.perf_counter()
         ok, said = False, ""
         try:
-            if name not in self.tools:
-                raise LookupError(f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}")
-            async with asyncio.timeout(self._timeout_s):
-                result = await self.tools[name].call(arguments)
+            result = await self.tools[name].call(arguments)
             said = json.dumps(result)
             ok = True
             return result
