@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Thinking
+from nbrl.agent.http.address import check_address
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.http.retry import RETRIED, Retry, retry_after
 from nbrl.agent.messages import Prompt
@@ -58,12 +59,7 @@ class ChatSettings(BaseModel):
     @field_validator("endpoint")
     @classmethod
     def _address(cls, value: str) -> str:
-        try:
-            url = httpx.URL(value)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"{value!r} is not an address: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-            raise ValueError("give an address like https://host/v1, without a name or password in it")
+        check_address(value)
         return value.rstrip("/")
 
 
