@@ -10,7 +10,7 @@ from nbrl.tasks.runs.config import RunConfig, check
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
-    """(what, works, what was found or how to mend it)."""
+    """(what, works, what was found or how to fix it)."""
     try:
         check(config)
         yield "recipe", True, f"{config.name} can work"
@@ -18,4 +18,4 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
         yield "recipe", False, str(error)
     yield from sandbox_checks(config.sandbox)
     for found in infra_checks(Home(config.home), config.engine, config.storage):
-        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.mend}"
+        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.fix}"

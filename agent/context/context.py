@@ -107,9 +107,9 @@ class Context:
             if self._settings.trim == "none":
                 return None
             if self._settings.trim == "soft" and not self._summarised:
-                asked = self._ask_summary(step, steps_left, state)
-                if asked is not None:
-                    return asked
+                summary = self._ask_summary(step, steps_left, state)
+                if summary is not None:
+                    return summary
             tail = self._trim(steps_left, state)
         return None if tail is None else Ask("cell", self._hang(step, self._view, tail), self._settings.action_tokens)
 

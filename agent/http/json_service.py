@@ -84,8 +84,8 @@ class Service:
                     problem = self._problem(response.status_code)
                     if response.status_code not in RETRIED:
                         raise ServiceError(problem)
-                    asked = retry_after(response.headers.get("Retry-After"))
-                    wait = wait if asked is None else asked
+                    requested = retry_after(response.headers.get("Retry-After"))
+                    wait = wait if requested is None else requested
             except (TooLargeError, EncodingError) as error:
                 raise ServiceError(f"{self._title} gave an answer that cannot be read: {error}") from None
             except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -79,10 +79,10 @@ async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int
         stdin.close()
 
     async def read(stream: asyncio.StreamReader) -> bytes:
-        found = bytearray()
-        while len(found) < limit and (chunk := await stream.read(1 << 16)):
-            found += chunk
-        return bytes(found)
+        data = bytearray()
+        while len(data) < limit and (chunk := await stream.read(1 << 16)):
+            data += chunk
+        return bytes(data)
 
     _, text, complaint = await asyncio.gather(feed(process.stdin), read(process.stdout), read(process.stderr))
     return text, complaint
