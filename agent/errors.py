@@ -5,7 +5,7 @@ What a model or its cell does wrong is never an error: it is an observation or a
 
 
 class AgentError(Exception):
-    """Base of the agent's errors; the message says what is wrong, where, and how to mend it."""
+    """Base of the agent's errors; the message says what is wrong, where, and how to fix it."""
 
 
 class PolicyError(AgentError):

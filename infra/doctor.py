@@ -1,4 +1,4 @@
-"""Whether this machine can do the work, part by part: what is wrong and how to mend it. Starts nothing, imports nothing heavy."""
+"""Whether this machine can do the work, part by part: what is wrong and how to fix it. Starts nothing, imports nothing heavy."""
 
 import importlib.metadata
 import importlib.util
@@ -32,11 +32,11 @@ class Check:
     name: str
     ok: bool
     message: str
-    mend: str = ""
+    fix: str = ""
 
 
 class WrongError(Exception):
-    """`args`: what is wrong, how to mend it."""
+    """`args`: what is wrong, how to fix it."""
 
 
 def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iterator[Check]:
@@ -83,7 +83,7 @@ def _engine(settings: EngineSettings) -> str:
     outcome = subprocess.run([settings.python, "-I", "-c", script], capture_output=True, text=True, timeout=LIMIT_S)
     if outcome.returncode:
         line = (outcome.stderr.strip().splitlines() or ["no message"])[-1]
-        raise WrongError(f"{settings.environment} is not whole: {line}", f"remove {settings.environment} and {SETUP}")
+        raise WrongError(f"{settings.environment} is incomplete: {line}", f"remove {settings.environment} and {SETUP}")
     if settings.port is not None and port_in_use(settings.port):
         raise WrongError(f"port {settings.port} is taken", "end what listens there, or set engine.port to another")
     return outcome.stdout.strip()
@@ -134,7 +134,7 @@ def _server(package: str, database: Path) -> str:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise WrongError(f"{database} cannot be written: {error}", "end what holds it, or mend its permissions") from error
+        raise WrongError(f"{database} cannot be written: {error}", "end what holds it, or fix its permissions") from error
     return f"{version}, {database} can be written"
 
 

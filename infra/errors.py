@@ -1,4 +1,4 @@
-"""Errors of the infra room: one sentence that says what is wrong, where, and how to mend it."""
+"""Errors of the infra room: one sentence that says what is wrong, where, and how to fix it."""
 
 
 class InfraError(Exception):

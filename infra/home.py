@@ -21,7 +21,7 @@ class Home:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InfraError(
-                f"cannot make {path}: {error.strerror}; choose another home folder or mend its permissions"
+                f"cannot make {path}: {error.strerror}; choose another home folder or fix its permissions"
             ) from error
         return path
 

@@ -2,15 +2,12 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-
-import httpx
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.process.shared import Shared
 
 START_TIMEOUT_S = 180.0
@@ -37,20 +34,16 @@ class PrefectServer:
         self.url = share.url
         self.owned = share.owned
 
-    @property
-    def api_url(self) -> str:
-        return f"{self.url}/api"
-
     def stop(self) -> None:
         """Gives up the share; the server ends, and is waited for, if nobody else has one."""
         self._share.leave()
 
 
-def ensure(home: Home, progress: Callable[[float], None] | None = None) -> PrefectServer:
+def ensure(home: Home) -> PrefectServer:
     """Joins the home's healthy server, or starts one and waits until it answers."""
 
     def start(pipe: int) -> tuple[Child, str]:
-        return _start(home, pipe, progress)
+        return _start(home, pipe)
 
     return PrefectServer(Shared.join(home, "prefect", start, _healthy))
 
@@ -74,7 +67,7 @@ def environment(home: Home, url: str) -> dict[str, str]:
     }
 
 
-def _start(home: Home, pipe: int, progress: Callable[[float], None] | None) -> tuple[Child, str]:
+def _start(home: Home, pipe: int) -> tuple[Child, str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = home.logs / "prefect.log"
@@ -85,22 +78,13 @@ def _start(home: Home, pipe: int, progress: Callable[[float], None] | None) -> t
     # What `prefect server start` runs in the end, without the seconds its command line takes to get there.
     line = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
     line += ["--port", str(port), "--log-level", "warning", "--no-access-log", "--timeout-keep-alive", "5"]
-    started = time.monotonic()
     child = Child.start(line, env=variables, log=log, name="Prefect", grace_s=STOP_GRACE_S, pipe=pipe, cwd=Path("/"))
-    while not _healthy(url):
-        elapsed = time.monotonic() - started
-        if not child.alive or elapsed > START_TIMEOUT_S:
-            raise ServerError(
-                f"the Prefect server did not start within {START_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
-            )
-        if progress is not None:
-            progress(elapsed)
-        time.sleep(0.05)
+    if not wait_until_healthy(child, lambda: _healthy(url), START_TIMEOUT_S):
+        raise ServerError(
+            f"the Prefect server did not start within {START_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
+        )
     return child, url
 
 
 def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/api/health", timeout=15.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return answers(f"{url}/api/health", 15.0)

@@ -13,13 +13,13 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.health import wait_until_healthy
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-ray-"
@@ -131,13 +131,11 @@ def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
 
 
 def _wait(child: Child, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not any("Ray runtime started" in line for line in child.log_tail(50)):
-        if not child.alive or time.monotonic() > deadline:
-            lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
-            stop()
-            raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
-        time.sleep(0.05)
+    if wait_until_healthy(child, lambda: any("Ray runtime started" in line for line in child.log_tail(50)), timeout_s):
+        return
+    lines = [line for line in child.log_tail(50) if re.search(r"error|fail", line, re.IGNORECASE)] or child.log_tail(1)
+    stop()
+    raise ServerError(f"Ray did not start within {timeout_s:g} s: {' '.join(lines[-1:])} (log: {child.log})")
 
 
 def check_address(address: str) -> None:

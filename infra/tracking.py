@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.health import answers, wait_until_healthy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -210,14 +210,9 @@ def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
     log = home.logs / "mlflow.log"
     environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
     child = Child.start(line, env=environment, log=log, name="MLflow", cwd=home.mlflow)
-    deadline = time.monotonic() + UI_TIMEOUT_S
-    while not _healthy(url):
-        if not child.alive or time.monotonic() > deadline:
-            child.stop()
-            raise ServerError(
-                f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})"
-            )
-        time.sleep(0.1)
+    if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
+        child.stop()
+        raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
     return Page(child, url)
 
 
@@ -243,13 +238,6 @@ def check_uri(uri: str) -> None:
             f"tracking.uri {uri!r} is no tracking server or database: give http://host:port or sqlite:///path/mlflow.db, or "
             "leave it out"
         )
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _database(home: Home) -> str:

@@ -31,8 +31,8 @@ def _namespaces() -> Check:
         command = [find_bubblewrap(), *arguments, "/bin/true"]
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except subprocess.CalledProcessError as error:
-        mend = "allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)"
-        return name, False, f"bwrap could not make its namespaces: {error.stderr.strip()}; {mend}"
+        fix = "allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)"
+        return name, False, f"bwrap could not make its namespaces: {error.stderr.strip()}; {fix}"
     except (SandboxError, OSError, subprocess.SubprocessError) as error:
         return name, False, str(error)
     return name, True, "user, pid, mount, network, ipc, uts and cgroup namespaces work"
@@ -69,17 +69,17 @@ def _protections(settings: SandboxSettings) -> list[Check]:
         missing = asyncio.run(_lacking(settings))
     except (SandboxError, OSError) as error:
         return [("protections", False, str(error))]
-    found: list[Check] = []
+    checks: list[Check] = []
     for name, meaning in MEANINGS.items():
         if name not in missing:
-            found.append((name, True, meaning.present))
+            checks.append((name, True, meaning.present))
         elif name in settings.require:
-            found.append(
-                (name, False, f"required and missing ({missing[name]}): {meaning.mend}, or do without: {meaning.absent}")
+            checks.append(
+                (name, False, f"required and missing ({missing[name]}): {meaning.fix}, or do without: {meaning.absent}")
             )
         else:
-            found.append((name, True, f"weaker here, and allowed: {meaning.absent} ({missing[name]}); to mend it {meaning.mend}"))
-    return found
+            checks.append((name, True, f"weaker here, and allowed: {meaning.absent} ({missing[name]}); to fix it {meaning.fix}"))
+    return checks
 
 
 def boundary() -> list[Check]:
@@ -88,7 +88,7 @@ def boundary() -> list[Check]:
 
 
 def checks(settings: SandboxSettings) -> list[Check]:
-    """(name, works, what was found or how to mend it), in the order in which to mend them."""
+    """(name, works, what was found or how to fix it), in the order in which to fix them."""
     found = boundary()
     zygote = _kernel(settings.model_copy(update={"provisioner": "zygote"}))
     cold = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))

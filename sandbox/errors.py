@@ -2,7 +2,7 @@
 
 
 class SandboxError(Exception):
-    """The sandbox itself failed: the message says what, where, and how to mend it."""
+    """The sandbox itself failed: the message says what, where, and how to fix it."""
 
 
 class SandboxUnavailable(SandboxError):  # noqa: N818  (says a state, not a fault of the caller)

@@ -1,40 +1,22 @@
 """The host's end of a kernel's tool channel: it answers requests one by one and survives whatever comes over the wire."""
 
 import asyncio
-import json
 import logging
 import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nbrl.sandbox import untrusted
 from nbrl.sandbox.inside.channel import LENGTH, frame
-from nbrl.sandbox.jupyter.outputs import plain
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.share import Share
 
 CallHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
-_RECORDED_CHARS = 1000
-
-_ENCODER = json.JSONEncoder(default=str, check_circular=False)  # its notes of what it is in would outlive it
 _START = re.compile(rb'\{"id": (\d{1,18}),')
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request of a kernel and what became of it; `arguments` and `answer` are JSON, shortened for the record."""
-
-    name: str
-    arguments: str
-    answer: str
-    ok: bool
-    began: float
-    seconds: float
 
 
 class _Request(NamedTuple):
@@ -49,8 +31,8 @@ class _Request(NamedTuple):
 class Broker:
     """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
 
-    `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` records every
-    request but those beyond `calls_per_kernel`, which are refused and only counted, in `refused`.
+    `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` counts
+    the requests; those beyond `calls_per_kernel` are refused.
     """
 
     def __init__(self, settings: SandboxSettings) -> None:
@@ -58,8 +40,7 @@ class Broker:
         self._due = 0.0
         self._share = Share()
         self.tools: Mapping[str, CallHandler] = {}
-        self.calls: list[Call] = []
-        self.refused = 0
+        self.calls = 0
 
     async def serve(self, channel: socket.socket) -> None:
         """Answer until the kernel closes its end. A new request means that the cell gave up on the one before.
@@ -81,7 +62,7 @@ class Broker:
                 await _stop(running)
                 with self._share.spend():
                     running = asyncio.create_task(self._respond(_parse(request), writer))
-                # So that it begins, and is recorded, also when the next request is here already.
+                # So that it begins also when the next request is here already.
                 await asyncio.sleep(0)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
@@ -99,8 +80,8 @@ class Broker:
             await asyncio.sleep(wait)
 
     async def _respond(self, request: _Request, writer: asyncio.StreamWriter) -> None:
-        began, clock = time.time(), time.monotonic()
-        answer: dict[str, Any] = {"error": "the cell gave up on it"}
+        self.calls += 1
+        answer: dict[str, Any] = {}
         try:
             answer = await self._answer(request)
             with self._share.spend():
@@ -110,7 +91,6 @@ class Broker:
             writer.write(data)
         finally:
             with self._share.spend():
-                self._record(request, answer, began, time.monotonic() - clock)
                 del request, answer
 
     def _encode(self, number: int, name: str, answer: dict[str, Any]) -> bytes:
@@ -127,7 +107,7 @@ class Broker:
         name = request.name
         if request.arguments is None:
             return {"error": f"host_call: {request.fault}"}
-        if len(self.calls) >= self._settings.calls_per_kernel:
+        if self.calls > self._settings.calls_per_kernel:
             return {"error": f"{name}: no host calls left, {self._settings.calls_per_kernel} were allowed"}
         handler = self.tools.get(name)
         if handler is None:
@@ -141,27 +121,6 @@ class Broker:
             # The cell is told the type and the message, never the host's traceback.
             _log.debug("host call %s failed", name, exc_info=True)
             return {"error": f"{name}: {type(error).__name__}: {error}"[:2000]}
-
-    def _record(self, request: _Request, answer: dict[str, Any], began: float, seconds: float) -> None:
-        if len(self.calls) >= self._settings.calls_per_kernel:
-            self.refused += 1
-            return
-        ok = "result" in answer
-        said = answer["result"] if ok else answer["error"]
-        self.calls.append(Call(plain(request.name), _short(request.arguments), _short(said), ok, began, seconds))
-
-
-def _short(value: object) -> str:
-    """The start of its JSON; what comes after that is not written."""
-    start = ""
-    try:
-        for piece in _ENCODER.iterencode(value):
-            start += piece
-            if len(start) >= _RECORDED_CHARS:
-                break
-    except (ValueError, RecursionError):
-        return "not JSON"
-    return start[:_RECORDED_CHARS]
 
 
 def _parse(data: bytes) -> _Request:

@@ -45,7 +45,7 @@ class SandboxSettings(BaseModel):
 
     call_timeout_s: float = Field(30.0, gt=0, description="time a host call may take before the cell sees an error")
     call_bytes: int = Field(1024 * 1024, ge=1024, description="largest request or answer of a host call")
-    calls_per_kernel: int = Field(1000, ge=1, description="host calls one kernel may make in its life; each is recorded")
+    calls_per_kernel: int = Field(1000, ge=1, description="host calls one kernel may make in its life")
     calls_per_s: float = Field(50.0, gt=0, description="host calls a second, after a burst of as many; more of them wait")
 
     collect_files: int = Field(64, ge=0, description="files taken out of one workspace")

@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import nbrl.infra.engine.server
 from nbrl.infra.engine.command import command
-from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 
 # Time decides nothing: another process may hold this one up in the middle of an example.
@@ -87,7 +87,7 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServ
             lambda *given: [part for part in command(*given) if part != "--skip-tokenizer-init"],
         )
         settings = EngineSettings(device="cpu", max_total_tokens=32768, request_timeout_s=60)
-        server = EngineServer.start(settings, tiny, tmp_path_factory.mktemp("logs"))
+        (server,) = wait([launch(settings, tiny, tmp_path_factory.mktemp("logs"))])
     yield server
     server.stop()
 

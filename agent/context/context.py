@@ -12,9 +12,9 @@ from nbrl.agent.context.tree import Tree
 from nbrl.agent.context.view import Editor, Part, Request, Shown, place
 from nbrl.agent.errors import ContextError
 from nbrl.agent.messages import Message, Prompt, Role
-from nbrl.agent.observation import cut_middle
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import cut_middle
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Step
 
@@ -107,9 +107,9 @@ class Context:
             if self._settings.trim == "none":
                 return None
             if self._settings.trim == "soft" and not self._summarised:
-                asked = self._ask_summary(step, steps_left, state)
-                if asked is not None:
-                    return asked
+                summary = self._ask_summary(step, steps_left, state)
+                if summary is not None:
+                    return summary
             tail = self._trim(steps_left, state)
         return None if tail is None else Ask("cell", self._hang(step, self._view, tail), self._settings.action_tokens)
 

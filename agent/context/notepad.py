@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from nbrl.agent.text import storable
+
 MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
 MARKS = {"todo": " ", "doing": "~", "done": "x"}
 
@@ -12,7 +14,7 @@ MARKS = {"todo": " ", "doing": "~", "done": "x"}
 def cut_text(text: str, chars: int = MAX_CHARS) -> str:
     """The start of a text too long for what a kernel may report, without halves of surrogate pairs, which nothing can store."""
     text = text if len(text) <= chars else text[:chars] + "…"
-    return text.encode("utf-8", "replace").decode()
+    return storable(text)
 
 
 class _Part(BaseModel):

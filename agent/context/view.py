@@ -56,13 +56,13 @@ class Request(BaseModel):
 def read_requests(reported: Any) -> list[Request]:
     """The valid requests of a kernel's report; what is forged is no request."""
     listed = reported.get("requests") if isinstance(reported, dict) else None
-    found = []
+    requests = []
     for each in listed[:MAX_REQUESTS] if isinstance(listed, list) else []:
         try:
-            found.append(Request.model_validate(each))
+            requests.append(Request.model_validate(each))
         except (ValidationError, RecursionError):
             continue
-    return found
+    return requests
 
 
 def _find(view: Sequence[Shown], cell: int) -> Shown | None:

@@ -1,20 +1,18 @@
 """A JSON service on the web, asked with a key that stays on the host."""
 
 import asyncio
-import email.utils
 import json
 import os
-import time
 from typing import Any
 
 import httpx
 
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
+from nbrl.agent.http.retry import RETRIED, retry_after
 
 ANSWER_BYTES = 4 << 20
 ATTEMPTS = 3
 PATIENCE_S = 5.0
-_RETRIED = {429, 500, 502, 503, 504}
 
 
 class ServiceError(Exception):
@@ -84,9 +82,10 @@ class Service:
                     if response.status_code == 200:
                         return await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
                     problem = self._problem(response.status_code)
-                    if response.status_code not in _RETRIED:
+                    if response.status_code not in RETRIED:
                         raise ServiceError(problem)
-                    wait = _retry_after(response.headers.get("Retry-After", ""), wait)
+                    requested = retry_after(response.headers.get("Retry-After"))
+                    wait = wait if requested is None else requested
             except (TooLargeError, EncodingError) as error:
                 raise ServiceError(f"{self._title} gave an answer that cannot be read: {error}") from None
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -116,13 +115,3 @@ def without(answer: Any, secrets: dict[str, str]) -> Any:
         if secret:
             text = text.replace(json.dumps(secret)[1:-1], name)
     return json.loads(text)
-
-
-def _retry_after(value: str, default: float) -> float:
-    """Seconds of a Retry-After header, a number or a date."""
-    if value.strip().isdecimal():
-        return float(value.strip()[:6])
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return default

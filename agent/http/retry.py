@@ -18,7 +18,7 @@ def retry_after(header: str | None, now: datetime | None = None) -> float | None
         pass
     try:
         date = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year may have any number of digits
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())

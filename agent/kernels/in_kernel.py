@@ -6,9 +6,12 @@ forged by the cell; the host validates and caps it, and nothing that earns rewar
 
 import json
 
-# The host's own caps; held to here as well, so that one long text does not cost the whole report.
-MAX_ITEMS, MAX_CHARS, REPORT_CHARS, ANSWER_CHARS = 64, 2_000, 30_000, 20_000
-MARKS = {"todo": " ", "doing": "~", "done": "x"}
+# The host's own caps, which the prelude gives; held to here as well, so that one long text does not cost the whole report.
+MAX_ITEMS: int
+MAX_CHARS: int
+REPORT_CHARS: int
+ANSWER_CHARS: int
+MARKS: dict[str, str]
 
 
 def _text(value: object, chars: int = MAX_CHARS) -> str:
@@ -241,7 +244,7 @@ class _State:
     def _listen(self) -> None:
         """Hear at once: Jupyter evaluates the host's expression after the cell, and the cell wants to know now."""
         try:
-            said = get_ipython().get_parent()["content"]["user_expressions"]["state"]  # type: ignore[name-defined]  # noqa: F821
+            said = get_ipython().get_parent()["content"]["user_expressions"]["state"]  # type: ignore[name-defined]
             if said != self._said:
                 eval(said)
                 self._said = said

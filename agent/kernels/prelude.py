@@ -4,11 +4,21 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from nbrl.agent.context.notepad import ANSWER_CHARS, MARKS, MAX_CHARS, MAX_ITEMS, REPORT_CHARS
 from nbrl.agent.tools.base import Parameter, Tool
 from nbrl.agent.tools.names import check_parameter_name, check_tool_name
 
 STATE_EXPRESSION = "_nbrl_state"
 NAMES = ("notepad", "context", "history", "submit_final_answer", STATE_EXPRESSION)
+
+CAPS = {
+    "MAX_ITEMS": MAX_ITEMS,
+    "MAX_CHARS": MAX_CHARS,
+    "REPORT_CHARS": REPORT_CHARS,
+    "ANSWER_CHARS": ANSWER_CHARS,
+    "MARKS": MARKS,
+}
+"""Of the notepad, as both sides hold to them."""
 
 # Kinds made of these words alone mean the same to the kernel's Python; any other is written as a string.
 _EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])+")
@@ -20,7 +30,7 @@ def prelude(tools: Iterable[Tool]) -> str:
     The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
     """
     source = Path(__file__).with_name("in_kernel.py").read_text(encoding="utf-8")
-    boxed = f"_nbrl = {{'__name__': 'nbrl'}}\nexec(compile({source!r}, '<nbrl>', 'exec'), _nbrl)"
+    boxed = f"_nbrl = {CAPS | {'__name__': 'nbrl'}!r}\nexec(compile({source!r}, '<nbrl>', 'exec'), _nbrl)"
     taken = f"{', '.join(NAMES)} = (_nbrl[name] for name in {NAMES!r})"
     return "\n\n".join([boxed, taken, functions(tools)])
 

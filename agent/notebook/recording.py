@@ -15,6 +15,7 @@ from nbrl.agent.errors import RecordingError
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.notebook.write import TEXT_CHARS, printable
 from nbrl.agent.observation import observe
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
@@ -22,11 +23,13 @@ from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 def read(data: bytes) -> Trajectory:
     """Raises RecordingError when it is neither, or holds no trajectory."""
     try:
-        found = json.loads(data)
+        content = json.loads(data)
         # JSON can hold halves of surrogate pairs, which no kernel takes.
-        data = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
-        made = _of_notebook(nbformat.reads(data.decode(), 4)) if "cells" in found else Trajectory.model_validate_json(data)
-        for step in made.steps:
+        data = storable(json.dumps(content, ensure_ascii=False)).encode()
+        trajectory = (
+            _of_notebook(nbformat.reads(data.decode(), 4)) if "cells" in content else Trajectory.model_validate_json(data)
+        )
+        for step in trajectory.steps:
             _check(step.tool_calls)
     except (
         ValueError,
@@ -38,16 +41,16 @@ def read(data: bytes) -> Trajectory:
         nbformat.ValidationError,
     ) as error:
         raise RecordingError(f"it is neither a notebook that nbrl saved nor a trajectory as JSON: {_first(error)}") from error
-    return made
+    return trajectory
 
 
 def as_json(trajectory: Trajectory) -> str:
     """The trajectory for `read`: bytes in base64, halves of surrogate pairs as escapes, no token ids that are unknown."""
-    found = trajectory.model_dump()
-    for node in found["nodes"]:
+    content = trajectory.model_dump()
+    for node in content["nodes"]:
         if UNKNOWN in node["token_ids"]:
             del node["token_ids"], node["logprobs"]
-    return json.dumps(found, default=lambda data: base64.urlsafe_b64encode(data).decode())
+    return json.dumps(content, default=lambda data: base64.urlsafe_b64encode(data).decode())
 
 
 def changed(recorded: Trajectory, again: Trajectory) -> list[int]:
@@ -103,5 +106,5 @@ def _check(calls: list[ToolCall]) -> None:
 
 
 def _first(error: Exception) -> str:
-    said = str(error).strip() or type(error).__name__
-    return said.splitlines()[0][:200]
+    message = str(error).strip() or type(error).__name__
+    return message.splitlines()[0][:200]

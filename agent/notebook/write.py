@@ -15,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from nbrl.agent.observation import cut_middle
+from nbrl.agent.text import cut_middle
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 TEXT_CHARS = 200_000

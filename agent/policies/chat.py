@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,15 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Thinking
+from nbrl.agent.http.address import check_address
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.http.retry import RETRIED, Retry, retry_after
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.chat_messages import chat_messages
 from nbrl.agent.policy import Generation, Sampling
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT, UNKNOWN
 
 EXCERPT = 300
+RETRIES = 5  # further tries after 429, 5xx, time-outs and broken connections
+LONGEST_WAIT_S = 60.0  # before a try; a server that asks for more is given up
 ANSWER_BYTES = 16 << 20
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 LIMIT = "max_tokens"
@@ -44,34 +47,26 @@ LATER = "look at the server, or try again later"
 
 
 class ChatSettings(BaseModel):
-    """A model behind the OpenAI chat API. The key is read from the environment and goes nowhere but into its header."""
+    """A model behind the OpenAI chat API."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     endpoint: str = Field(description="what stands before /chat/completions, such as https://host/v1")
     model: str = Field(min_length=1)
-    key_variable: str | None = Field(None, description="environment variable that holds the key; no key when not set")
     sees_images: bool = Field(False, description="send pictures; else the model reads only their sizes")
     seeded: bool = Field(False, description="send each request's seed; not every server takes one")
-    retries: int = Field(5, ge=0, le=100, description="further tries after 429, 5xx, time-outs and broken connections")
-    longest_wait_s: float = Field(60.0, gt=0, description="most seconds before a try; a server that asks for more is given up")
 
     @field_validator("endpoint")
     @classmethod
     def _address(cls, value: str) -> str:
-        try:
-            url = httpx.URL(value)
-        except httpx.InvalidURL as error:
-            raise ValueError(f"{value!r} is not an address: {error}") from error
-        if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-            raise ValueError("give an address like https://host/v1, without a name or password in it")
+        check_address(value)
         return value.rstrip("/")
 
 
 class ChatPolicy:
-    """POSTs conversations to {endpoint}/chat/completions.
+    """POSTs conversations to {endpoint}/chat/completions by a client that has the key in its header, if one is needed.
 
-    `tell` hears of each further try before it is waited for. `key_hint` says how whoever named the key can mend it.
+    `tell` hears of each further try before it is waited for. `key_hint` says what to do about a key that is refused.
     The ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the
     server's `reasoning_content` (or `reasoning`) comes back inside think tags before the content, and the thinking of earlier
     turns is not sent again; with thinking in tags it is not part of the action.
@@ -84,18 +79,13 @@ class ChatPolicy:
         sampling: Sampling,
         thinking: Thinking = "tag",
         tell: Callable[[str], None] = lambda _: None,
-        key_hint: str | None = None,
+        key_hint: str = "give the client a key that the server accepts for this model",
     ) -> None:
-        """Raises PolicyError when there is no such key."""
         self._client, self._settings, self._sampling, self._thinking = client, settings, sampling, thinking
-        self._tell, self._key_hint = tell, key_hint or _key_hint(settings.key_variable)
+        self._tell, self._key_hint = tell, key_hint
         self._url = f"{settings.endpoint}/chat/completions"
         self._limit = LIMIT
         self._estimate = EstimatingRenderer()
-        self._key = _key(settings.key_variable)
-        self._headers = {"Accept-Encoding": "gzip, deflate"}
-        if self._key:
-            self._headers["Authorization"] = f"Bearer {self._key}"
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         content: dict[str, Any] = {
@@ -112,9 +102,9 @@ class ChatPolicy:
             reply = json.loads(answer)
             choice = reply["choices"][0]
             finish, message = choice.get("finish_reason"), choice["message"]
-            text = _storable(self._text(message))
+            text = storable(self._text(message))
             count = (reply.get("usage") or {}).get("completion_tokens")
-            version = _storable(str(reply.get("model") or self._settings.model))
+            version = storable(str(reply.get("model") or self._settings.model))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise PolicyError(f"{self._url} answered something that is no chat completion: {self._excerpt(answer)}") from error
         if not isinstance(count, int) or not 0 < count <= MOST_TOKENS:
@@ -135,7 +125,7 @@ class ChatPolicy:
 
     async def _post(self, content: dict[str, Any]) -> bytes:
         """The body of the first answer of status 200 within the budget of tries. Raises PolicyError."""
-        retry = Retry(self._settings.retries, self._settings.longest_wait_s, random.random)
+        retry = Retry(RETRIES, LONGEST_WAIT_S, random.random)
         while True:
             try:
                 status, answer, asks = await self._once(content)
@@ -157,12 +147,12 @@ class ChatPolicy:
                 hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
                 tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
                 raise PolicyError(f"{self._url} {said}{tries}; {hint}")
-            self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {self._settings.retries + 1})")
+            self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
             await asyncio.sleep(wait)
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
         """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly packed."""
-        async with self._client.stream("POST", self._url, json=content, headers=self._headers) as response:
+        async with self._client.stream("POST", self._url, json=content, headers={"Accept-Encoding": "gzip, deflate"}) as response:
             try:
                 answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
             except (TooLargeError, EncodingError) as error:
@@ -173,28 +163,5 @@ class ChatPolicy:
         return " ".join(self._hide(answer.decode("utf-8", "replace")).split())[:EXCERPT]
 
     def _hide(self, text: str) -> str:
-        for secret in filter(None, (self._key, self._client.headers.get("Authorization", "").removeprefix("Bearer "))):
-            text = text.replace(secret, "[key]")
-        return text
-
-
-def _key_hint(variable: str | None) -> str:
-    if variable is None:
-        return "set key_variable to the environment variable that holds a key which the server accepts"
-    return f"put a key into {variable} that the server accepts for this model"
-
-
-def _storable(text: str) -> str:
-    """JSON can hold halves of surrogate pairs; they could be neither sent back nor stored."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise PolicyError(f"the environment variable {variable} is not set; set it to the model server's key")
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise PolicyError(f"the environment variable {variable} holds characters that no key has; set it again")
-    return key
+        key = self._client.headers.get("Authorization", "").removeprefix("Bearer ")
+        return text.replace(key, "[key]") if key else text

@@ -96,8 +96,8 @@ class SglangPolicy:
         async with self._session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as response:
             reply = await response.read()
             if response.status != 200:
-                said = reply.decode("utf-8", "replace")
+                excerpt = reply.decode("utf-8", "replace")
                 if secret := self._session.headers.get("Authorization", "").removeprefix("Bearer "):
-                    said = said.replace(secret, "[key]")
-                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {said[:EXCERPT]}")
+                    excerpt = excerpt.replace(secret, "[key]")
+                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {excerpt[:EXCERPT]}")
             return reply

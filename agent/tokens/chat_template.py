@@ -163,10 +163,10 @@ def glued(glue: Glue, messages: list[tuple[Role, str]]) -> str:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{file} cannot be read; model_path must be a Hugging Face folder: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def token_text(token: object) -> str:

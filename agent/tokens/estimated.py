@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from nbrl.agent.messages import Role
+from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 
 BYTES_PER_TOKEN = 4
@@ -35,7 +36,7 @@ class EstimatingRenderer:
         return self._unknown(TURN_TOKENS + len(sampled))
 
     def encode_action(self, text: str) -> list[int]:
-        return self._unknown(-(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN))
+        return self._unknown(-(-len(storable(text).encode()) // BYTES_PER_TOKEN))
 
     def decode(self, ids: list[int]) -> NoReturn:
         raise RuntimeError("unknown ids have no text: a policy without a tokenizer sets Generation.text")

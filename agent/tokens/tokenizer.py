@@ -98,11 +98,11 @@ class ChatTokenizer:
         except Exception as error:  # the library raises Exception itself
             raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
         template = Template.load(folder, settings.template_arguments)
-        made = cls(tokenizer, template.glue(), str(file))
-        made._learn_stops(folder)
-        made._prove(template)
-        made._suit(settings)
-        return made
+        renderer = cls(tokenizer, template.glue(), str(file))
+        renderer._learn_stops(folder)
+        renderer._prove(template)
+        renderer._suit(settings)
+        return renderer
 
     def _learn_stops(self, folder: Path) -> None:
         """Add the ends that the model's generation configuration names, such as a text's end besides a turn's."""

@@ -123,9 +123,9 @@ class Library:
                 return SearchTool(self._passages, top_k)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]
-                made = kind(base_url or url, top_k, timeout_s)
-                self._services.append(made.service)
-                return web_search(made)
+                searcher = kind(base_url or url, top_k, timeout_s)
+                self._services.append(searcher.service)
+                return web_search(searcher)
 
     def _page_reader(self) -> Tool:
         settings = self._settings.read_page
@@ -149,11 +149,11 @@ def own_tool(name: str, place: str) -> FunctionTool:
     check_tool_name(name)
     module, _, attribute = place.partition(":")
     try:
-        found: Any = vars(importlib.import_module(module))[attribute]
+        target: Any = vars(importlib.import_module(module))[attribute]
     except (ImportError, KeyError, ValueError) as error:
         raise ToolError(f"the tool {name} is not at {place!r} (package.module:function): {error}") from error
-    if isinstance(found, FunctionTool):
-        return found.named(name)
-    if not inspect.isfunction(found):
+    if isinstance(target, FunctionTool):
+        return target.named(name)
+    if not inspect.isfunction(target):
         raise ToolError(f"the tool {name}: {place!r} is no function")
-    return FunctionTool(found, name)
+    return FunctionTool(target, name)

@@ -38,9 +38,9 @@ class _Unknown:
 
     def __init__(self, name: str, calls: list[ToolCall]) -> None:
         self.name = name
-        asked = [json.loads(call.arguments) for call in calls if call.complete]
-        keys = list(dict.fromkeys(key for arguments in asked for key in arguments))
-        always = [key for key in keys if all(key in arguments for arguments in asked)]
+        arguments_of_calls = [json.loads(call.arguments) for call in calls if call.complete]
+        keys = list(dict.fromkeys(key for arguments in arguments_of_calls for key in arguments))
+        always = [key for key in keys if all(key in arguments for arguments in arguments_of_calls)]
         ordered = [*always, *(key for key in keys if key not in always)]
         names = plain_names(ordered)
         self.parameters = tuple(Parameter(names[key], key, required=key in always) for key in ordered)
@@ -63,12 +63,12 @@ class _Recorded:
         self._known = frozenset(self._answers)
 
     async def call(self, arguments: dict[str, Any]) -> Any:
-        asked = _canonical(arguments)
-        if asked not in self._known:
+        key = _canonical(arguments)
+        if key not in self._known:
             raise ReplayError(f"{self.name} was never recorded whole with these arguments; a replay asks no service")
-        if not self._answers[asked]:
+        if not self._answers[key]:
             raise ReplayError(f"{self.name} was recorded with these arguments less often than it is called")
-        recorded = self._answers[asked].popleft()
+        recorded = self._answers[key].popleft()
         answer = json.loads(recorded.result)
         if recorded.ok:
             return answer

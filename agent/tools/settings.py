@@ -1,12 +1,12 @@
 """Which tools an agent has, and their options. Keys are never here: they are read from the environment of the host."""
 
 import difflib
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from nbrl.agent.errors import ToolError
+from nbrl.agent.http.address import check_address
 from nbrl.agent.tools.names import check_tool_name
 
 BUILT_IN = ("search", "read_page", "visual_qa", "inspect_file")
@@ -20,8 +20,8 @@ class _Settings(BaseModel):
     @field_validator("base_url", "url", check_fields=False)
     @classmethod
     def _address(cls, url: str | None, info: ValidationInfo) -> str | None:
-        if url is not None and (url or info.field_name == "base_url") and not re.fullmatch(r"https?://[^\s@]+", url):
-            raise ValueError("give an address like https://host/path, without a name or password in it")
+        if url is not None and (url or info.field_name == "base_url"):
+            check_address(url)
         return url
 
 

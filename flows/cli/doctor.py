@@ -19,4 +19,4 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
         yield "recipe", False, str(error)
     yield from sandbox_checks(config.sandbox)
     for found in infra_checks(Home(config.home), config.engine, config.storage):
-        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.mend}"
+        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.fix}"

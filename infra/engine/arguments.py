@@ -36,5 +36,5 @@ def refusal(settings: EngineSettings) -> str | None:
         return None
     if not done.returncode:
         return ""
-    said = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
-    return said[-1].removeprefix(PREFIX) if said else None
+    complaints = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
+    return complaints[-1].removeprefix(PREFIX) if complaints else None

@@ -1,4 +1,4 @@
-"""Talking to one engine: token ids in, token ids and log-probs out; new weights.
+"""Operating one engine: new weights, their version, and log-probs of given tokens. Agents sample by their own client.
 
 Log-probs are log-softmax of the raw logits in float32, at temperature 1 and before top-p, whatever temperature and top_p the
 tokens were sampled with. So at temperature 1 and top_p 1 they are the log-probs of the sampling distribution itself; otherwise
@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
@@ -21,22 +20,6 @@ FLUSH_S = 5.0
 ADAPTER = "policy"  # what an engine calls the adapter that it serves
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
-Finish = Literal["stop", "length"]
-
-
-@dataclass(frozen=True)
-class EngineReply:
-    """One generation, all of it by one version of the weights; one log-prob a token.
-
-    `token_ids` ends with the stop token when one was sampled (`finish == "stop"`).
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    weights_version: str
-    finish: Finish
-    prompt_tokens: int
-    cached_tokens: int
 
 
 class EngineClient:
@@ -45,11 +28,10 @@ class EngineClient:
     `adapter` is what requests for the policy must name: ADAPTER after one was published, else None.
     """
 
-    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, seeded: bool = False) -> None:
+    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None) -> None:
         self.url = url
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
-        self.seeded = seeded
         self.adapter: str | None = None
         self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False)
 
@@ -61,52 +43,6 @@ class EngineClient:
 
     async def close(self) -> None:
         await self._http.aclose()
-
-    async def generate(
-        self,
-        input_ids: Sequence[int],
-        *,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        max_new_tokens: int,
-        stop_token_ids: Sequence[int] = (),
-        seed: int | None = None,
-    ) -> EngineReply:
-        """Samples a continuation. It ends at a stop token, at the model's own end token, or at `max_new_tokens`.
-
-        `seed` decides the sample, whatever else the engine is doing; it needs an engine with `seeded_sampling`.
-        """
-        sampling: dict[str, Any] = {
-            "temperature": temperature,
-            "top_p": top_p,
-            "max_new_tokens": max_new_tokens,
-            "stop_token_ids": list(stop_token_ids),
-        }
-        if seed is not None:
-            if not self.seeded:
-                raise EngineError(f"the engine at {self.url} ignores seeds: set engine.seeded_sampling")
-            sampling["sampling_seed"] = seed
-        answer = await self._generate(
-            {"input_ids": self._checked(input_ids), "sampling_params": sampling, "return_logprob": True}
-        )
-        meta = answer["meta_info"]
-        pairs = meta["output_token_logprobs"]
-        finish = meta["finish_reason"]["type"]
-        if finish == "abort":
-            raise EngineError(
-                f"the engine at {self.url} aborted a request: {meta['finish_reason'].get('message', 'no reason given')}"
-            )
-        token_ids = [int(pair[1]) for pair in pairs]
-        if token_ids != answer["output_ids"]:
-            raise EngineError(f"the engine at {self.url} returned log-probs of other tokens than it sampled")
-        return EngineReply(
-            token_ids=token_ids,
-            logprobs=[float(pair[0]) for pair in pairs],
-            weights_version=str(meta["weight_version"]),
-            finish=finish,
-            prompt_tokens=int(meta["prompt_tokens"]),
-            cached_tokens=int(meta["cached_tokens"]),
-        )
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-prob of each token given those before it; one fewer than `token_ids`, for the first has nothing before it."""
@@ -120,13 +56,6 @@ class EngineClient:
         if [pair[1] for pair in pairs] != list(token_ids[1:]):
             raise EngineError(f"the engine at {self.url} scored other tokens than it was given")
         return [float(pair[0]) for pair in pairs]
-
-    async def health(self) -> bool:
-        """Whether the server answers and its scheduler turns."""
-        try:
-            return (await self._http.get("/health", timeout=5.0)).status_code == 200
-        except httpx.HTTPError:
-            return False
 
     async def weights_version(self) -> str:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
@@ -192,7 +121,7 @@ class EngineClient:
     def _checked(self, token_ids: Sequence[int]) -> list[int]:
         ids = [int(token) for token in token_ids]
         if not ids:
-            raise EngineError("an empty prompt cannot be continued")
+            raise EngineError("an empty prompt cannot be scored")
         # SGLang does not check: an unknown id indexes past the embedding and takes the whole server down.
         limit = self.vocabulary_size
         if min(ids) < 0 or (limit is not None and max(ids) >= limit):

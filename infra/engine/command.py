@@ -120,5 +120,5 @@ def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str
     if not names or not packages:
         return []
     sources = _model_sources(packages[0])
-    wanted = {stem for stem, text in sources.items() if any(name in text for name in names)}
-    return sorted(set(sources) - wanted) if wanted else []
+    needed = {stem for stem, text in sources.items() if any(name in text for name in names)}
+    return sorted(set(sources) - needed) if needed else []

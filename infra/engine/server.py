@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,17 +13,16 @@ from nbrl.infra.engine.command import AdapterRoom, command, environment, vocabul
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import Child, free_port, port_in_use
+from nbrl.infra.process.health import wait_until_healthy
 
 POLL_S = 0.1
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 SHARED_MEMORY = Path("/dev/shm")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
 
-Progress = Callable[[str, float], None]  # what the engine is doing, seconds since its start
-
 
 class EngineServer:
-    """One running SGLang server. `start` returns when it answers; `stop` when nothing of it is left."""
+    """One SGLang server, made by `launch`; `stop` returns when nothing of it is left."""
 
     def __init__(self, child: Child, port: int, settings: EngineSettings, vocabulary: int) -> None:
         self._child = child
@@ -33,20 +31,6 @@ class EngineServer:
         self.url = f"http://127.0.0.1:{port}"
         self.vocabulary_size = vocabulary
 
-    @classmethod
-    def start(
-        cls,
-        settings: EngineSettings,
-        model_path: Path,
-        log_dir: Path,
-        *,
-        index: int = 0,
-        progress: Progress | None = None,
-        room: AdapterRoom | None = None,
-    ) -> "EngineServer":
-        """Starts engine number `index` and waits until it serves; EngineError if it cannot be, with what its log says."""
-        return wait([launch(settings, model_path, log_dir, index=index, room=room)], progress)[0]
-
     @property
     def log(self) -> Path:
         return self._child.log
@@ -54,8 +38,12 @@ class EngineServer:
     def alive(self) -> bool:
         return self._child.alive
 
+    def becomes_healthy(self, timeout_s: float) -> bool:
+        """Waits until it serves; False when it ended or `timeout_s` seconds passed first."""
+        return wait_until_healthy(self._child, lambda: _serves(self.url), timeout_s, POLL_S)
+
     def client(self) -> EngineClient:
-        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size, self.settings.seeded_sampling)
+        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size)
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
@@ -100,28 +88,28 @@ def launch(
     return EngineServer(child, port, settings, vocabulary_size(model_path))
 
 
-def wait(servers: list[EngineServer], progress: Progress | None = None) -> list[EngineServer]:
+def wait(servers: list[EngineServer]) -> list[EngineServer]:
     """Waits until every engine serves; if one does not, ends them all and says why."""
     started = time.monotonic()
     try:
         for server in servers:
-            while not _serves(server.url):
-                elapsed = time.monotonic() - started
-                if not server.alive():
-                    raise EngineError(f"the engine ended while starting: {server.last_words()} (log: {server.log})")
-                if elapsed > server.settings.start_timeout_s:
-                    raise EngineError(
-                        f"the engine did not come up within {server.settings.start_timeout_s:g} s, its last line is: "
-                        f"{server.last_words()} (log: {server.log}; raise engine.start_timeout_s on a slow machine)"
-                    )
-                if progress is not None:
-                    progress(_stage(server), elapsed)
-                time.sleep(POLL_S)
+            _wait(server, server.settings.start_timeout_s - (time.monotonic() - started))
     except BaseException:
         for server in servers:
             server.stop()
         raise
     return servers
+
+
+def _wait(server: EngineServer, timeout_s: float) -> None:
+    if server.becomes_healthy(timeout_s):
+        return
+    if not server.alive():
+        raise EngineError(f"the engine ended while starting: {server.last_words()} (log: {server.log})")
+    raise EngineError(
+        f"the engine did not come up within {server.settings.start_timeout_s:g} s, its last line is: "
+        f"{server.last_words()} (log: {server.log}; raise engine.start_timeout_s on a slow machine)"
+    )
 
 
 def _serves(url: str) -> bool:
@@ -131,18 +119,6 @@ def _serves(url: str) -> bool:
         return httpx.post(f"{url}/generate", json=body, timeout=30.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def _stage(server: EngineServer) -> str:
-    text = "\n".join(server._child.log_tail(50))
-    for sign, stage in (
-        ("Uvicorn running", "warming up"),
-        ("Load weight begin", "loading weights"),
-        ("server_args=", "starting workers"),
-    ):
-        if sign in text:
-            return stage
-    return "importing"
 
 
 def _sweep() -> None:

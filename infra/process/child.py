@@ -76,12 +76,8 @@ class Child:
         """The keeper's process id; the command and all it starts are its descendants."""
         return self._process.pid
 
-    @property
-    def exit_code(self) -> int | None:
-        """The command's own exit status, 128 + signal when a signal ended it, None while it runs."""
-        return self._process.poll()
-
     def wait(self, timeout_s: float | None = None) -> int:
+        """The command's own exit status once it has ended, 128 + signal when a signal ended it."""
         return self._process.wait(timeout_s)
 
     def stop(self, grace_s: float = ORPHAN_GRACE_S) -> None:

@@ -35,13 +35,13 @@ def descendants(root: int) -> list[int]:
             except OSError:
                 continue
             children.setdefault(int(parent), []).append((int(entry), state))
-    found, frontier = [], [root]
+    pids, frontier = [], [root]
     while frontier:
         for pid, state in children.get(frontier.pop(), []):
             frontier.append(pid)
             if state not in "ZX":
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def given_environment() -> dict[bytes, bytes]:

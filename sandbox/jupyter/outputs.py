@@ -10,6 +10,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 # Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+_CUT = "\n… cut …\n"
+
 Status = Literal["ok", "error", "timeout", "dead"]
 
 
@@ -19,7 +21,6 @@ class Output:
 
     kind: Literal["stream", "result", "error", "display"]
     text: str
-    truncated: bool = False
     name: str = ""
     ename: str = ""
     evalue: str = ""
@@ -41,15 +42,14 @@ def plain(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", _ANSI.sub("", text))
 
 
-def shorten(text: str, limit: int) -> tuple[str, bool]:
+def shorten(text: str, limit: int) -> str:
     """`text` within `limit` UTF-8 bytes, its middle replaced by a note when it was longer."""
     raw = text.encode()
     if len(raw) <= limit:
-        return text, False
-    note = "\n… cut …\n"
-    keep = max(0, limit - len(note.encode()))
+        return text
+    keep = max(0, limit - len(_CUT.encode()))
     head, tail = raw[: keep - keep // 2], raw[len(raw) - keep // 2 :]
-    return head.decode(errors="ignore") + note + tail.decode(errors="ignore"), True
+    return head.decode(errors="ignore") + _CUT + tail.decode(errors="ignore")
 
 
 @dataclass
@@ -74,13 +74,13 @@ class _Piece:
             self.cut += len(self.tail) - keep
             self.tail = self.tail[-keep:]
 
-    def text(self, keep: int) -> tuple[str, bool]:
+    def text(self, keep: int) -> str:
         cut, tail = self.cut, self.tail
         if cut and len(tail) > keep:
             cut, tail = cut + len(tail) - keep, tail[-keep:]
         if not cut:
-            return self.head + tail, False
-        return f"{self.head}\n… cut …\n{tail}", True
+            return self.head + tail
+        return self.head + _CUT + tail
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Outputs:
             self._held -= len(last.head) + len(last.tail)
             piece = last
         else:
-            piece = _Piece(kind, name=name, ename=shorten(plain(ename), 200)[0], evalue=shorten(plain(evalue), 2000)[0])
+            piece = _Piece(kind, name=name, ename=shorten(plain(ename), 200), evalue=shorten(plain(evalue), 2000))
             self._pieces.append(piece)
         if png is not None and self._pictures < self.images:
             piece.image = read_png(png, self.image_bytes)
@@ -145,14 +145,13 @@ class Outputs:
     def finish(self) -> list[Output]:
         """The outputs within the limit. An output may keep its share, or more when others leave theirs unused."""
         texts = [piece.text(self.limit) for piece in self._pieces]
-        allowed = _shares([len(text.encode()) for text, _ in texts], self.limit)
+        allowed = _shares([len(text.encode()) for text in texts], self.limit)
         done = []
-        for piece, (text, cut), share in zip(self._pieces, texts, allowed, strict=True):
-            short, shortened = shorten(text, share)
+        for piece, text, share in zip(self._pieces, texts, allowed, strict=True):
             named = {"name": piece.name, "ename": piece.ename, "evalue": piece.evalue}
-            done.append(Output(piece.kind, short, cut or shortened, **named, image=piece.image))
+            done.append(Output(piece.kind, shorten(text, share), **named, image=piece.image))
         if self._lost:
-            note = Output("stream", f"… {self._lost} outputs cut …\n", True, name="stderr")
+            note = Output("stream", f"… {self._lost} outputs cut …\n", name="stderr")
             done.insert((len(done) + 1) // 2, note)
         return done
 

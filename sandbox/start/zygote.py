@@ -80,8 +80,8 @@ class Zygote:
                     sock.close()
                 handles = await receive_handles(ours)
             if handles is None:
-                said = self._confined.complaints() or "it left no message"
-                raise SandboxError(f"the zygote could not fork a kernel: {said}")
+                complaints = self._confined.complaints() or "it left no message"
+                raise SandboxError(f"the zygote could not fork a kernel: {complaints}")
             try:
                 admission = await self._confined.admit(name, handles.pidfd, settings)
             except BaseException:
@@ -109,8 +109,8 @@ class Zygote:
                     # Its queue is full of requests, or of descriptors: they are served one by one, a few milliseconds each.
                     await asyncio.sleep(0.005)
                     continue
-                said = self._confined.complaints() or error
-                raise SandboxError(f"the zygote is gone: {said}") from error
+                complaints = self._confined.complaints() or error
+                raise SandboxError(f"the zygote is gone: {complaints}") from error
 
     async def end(self) -> None:
         """Kill it and every kernel it forked."""

@@ -47,7 +47,7 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
         groups.update(dict.fromkeys(names.split(","), path))
-    found = []
+    mounted = []
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(" - ")
         kind, *_, options = source.split(" ")
@@ -60,8 +60,8 @@ def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
         path = groups[min(controllers)]
         below = posixpath.relpath(path, root)
         if ".." not in (*path.split("/"), *below.split("/")):
-            found.append(Hierarchy(1 if kind == "cgroup" else 2, frozenset(controllers), Path(top), Path(top, below)))
-    return found
+            mounted.append(Hierarchy(1 if kind == "cgroup" else 2, frozenset(controllers), Path(top), Path(top, below)))
+    return mounted
 
 
 class Plan(NamedTuple):

@@ -15,11 +15,11 @@ _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a protection is good for, what its absence means, and how to mend that."""
+    """What a protection is good for, what its absence means, and how to fix that."""
 
     present: str
     absent: str
-    mend: str
+    fix: str
 
 
 MEANINGS: dict[Protection, Meaning] = {
@@ -86,7 +86,7 @@ def demand(settings: SandboxSettings, missing: dict[Protection, str]) -> None:
 def refusal(name: Protection, found: str) -> SandboxUnavailable:
     """The error for a required protection that is missing."""
     optional = "" if name in SandboxSettings.INDISPENSABLE else f", or take {name} out of sandbox.require"
-    return SandboxUnavailable(f"a kernel would run without {name} ({found}): {MEANINGS[name].mend}{optional}")
+    return SandboxUnavailable(f"a kernel would run without {name} ({found}): {MEANINGS[name].fix}{optional}")
 
 
 def _look(process: Path) -> dict[Protection, str]:

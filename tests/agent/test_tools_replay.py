@@ -30,10 +30,16 @@ async def slow() -> None:
     await asyncio.sleep(60)
 
 
+@tool
+async def late() -> None:
+    """Fails by its time."""
+    raise TimeoutError("nobody answered")
+
+
 CELLS = [
     "print(count(), count(step=2), count())",
     "for bad in ('x', None):\n    try: count(bad)\n    except Exception as error: print(type(error).__name__, error)",
-    "try: slow()\nexcept Exception as error: print(type(error).__name__, error)",
+    "try: late()\nexcept Exception as error: print(type(error).__name__, error)",
 ]
 
 
@@ -71,12 +77,12 @@ def recorded(name: str, arguments: str, result: str, ok: bool = True, complete: 
 
 def test_a_trajectory_runs_again_with_the_same_answers_and_without_its_tools() -> None:
     COUNTED.clear()
-    said, first = play(Toolbox([count, slow], timeout_s=0.2), CELLS)
+    said, first = play(Toolbox([count, late]), CELLS)
     assert said[0] == "{'count': 1} {'count': 3} {'count': 4}\n"
     assert "does not fit" in said[1]
     (stored,) = from_table(to_table([first]))
     calls = len(COUNTED)
-    again, second = play(Replay([stored], [count, slow]), CELLS)
+    again, second = play(Replay([stored], [count, late]), CELLS)
     assert again == said
     assert len(COUNTED) == calls
     assert [[(c.name, c.arguments, c.result, c.ok) for c in step.tool_calls] for step in second.steps] == [

@@ -33,10 +33,10 @@ def test_what_is_wrong_is_named_with_its_cure(home: Home, monkeypatch: pytest.Mo
     (home.mlflow / "mlflow.db").write_text("no database" * 100)
     found = examine(home, "/proc/nbrl", environment="/nowhere", device="cuda")
     assert {check.name for check in found.values() if not check.ok} == {"engine", "gpu", "storage", "mlflow"}
-    assert "make setup" in found["engine"].mend
-    assert "engine.count" in found["gpu"].mend
-    assert "storage.root" in found["storage"].mend
-    assert all(check.mend for check in found.values() if not check.ok)
+    assert "make setup" in found["engine"].fix
+    assert "engine.count" in found["gpu"].fix
+    assert "storage.root" in found["storage"].fix
+    assert all(check.fix for check in found.values() if not check.ok)
 
 
 def test_taken_port(home: Home, tmp_path: Path) -> None:

@@ -6,15 +6,19 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from nbrl.infra.engine.client import EngineClient, EngineReply
-from nbrl.infra.engine.server import EngineServer
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Generation, Sampling
+from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError, PublishError
 from tests.processes import descendants, stat
@@ -69,7 +73,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
 @pytest.fixture(scope="module")
 def engine(models: list[Model], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     settings = EngineSettings(device="cpu", seeded_sampling=True, max_total_tokens=32768, request_timeout_s=60)
-    server = EngineServer.start(settings, models[0].path, tmp_path_factory.mktemp("logs"))
+    (server,) = wait([launch(settings, models[0].path, tmp_path_factory.mktemp("logs"))])
     yield server
     server.stop()
     assert not server.alive()
@@ -98,7 +102,29 @@ def prompts(count: int, seed: int = 0) -> list[list[int]]:
     return [[source.randrange(5, VOCABULARY) for _ in range(source.randrange(10, 200))] for _ in range(count)]
 
 
-def difference(model: Model, prompt: list[int], reply: EngineReply) -> float:
+async def generate(
+    client: EngineClient,
+    ids: list[int],
+    *,
+    max_new_tokens: int,
+    stop_token_ids: Sequence[int] = (),
+    seed: int | None = None,
+    **sampling: float,
+) -> Generation:
+    """What the agents' client samples of the engine."""
+    async with engine_session(client.timeout) as session:
+        policy = SglangPolicy(session, client.url, list(stop_token_ids), Sampling(**sampling), seeded=seed is not None)
+        return await policy.generate(Prompt([ids], []), max_new_tokens, seed or 0)
+
+
+async def cached_tokens(client: EngineClient, ids: list[int]) -> int:
+    """How many of the prompt's tokens the engine takes from its cache."""
+    async with httpx.AsyncClient(base_url=client.url, timeout=client.timeout, trust_env=False) as http:
+        asked = await http.post("/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 1}})
+        return int(asked.json()["meta_info"]["cached_tokens"])
+
+
+def difference(model: Model, prompt: list[int], reply: Generation) -> float:
     expected = model.logprobs(prompt + reply.token_ids)[len(prompt) - 1 :]
     return max(abs(a - b) for a, b in zip(expected, reply.logprobs, strict=True))
 
@@ -113,13 +139,13 @@ def test_logprobs_agree_with_transformers_after_every_publish(run: Run, models: 
             model = models[round_ % 2]
             await client.publish(model.path, f"round-{round_}")
             asked = [shared + prompt for prompt in prompts(8, round_)]
-            replies = await asyncio.gather(*[client.generate(prompt, max_new_tokens=24) for prompt in asked])
+            replies = await asyncio.gather(*[generate(client, prompt, max_new_tokens=24) for prompt in asked])
             assert {reply.weights_version for reply in replies} == {f"round-{round_}"}
             worst = max(worst, *[difference(model, prompt, reply) for prompt, reply in zip(asked, replies, strict=True)])
             # A second turn on top of what was sampled: its prefix comes from the cache.
             longer = [[*prompt, *reply.token_ids, 7, 8, 9] for prompt, reply in zip(asked, replies, strict=True)]
-            again = await asyncio.gather(*[client.generate(prompt, max_new_tokens=8) for prompt in longer])
-            assert all(reply.cached_tokens > len(prompt) * 0.8 for prompt, reply in zip(longer, again, strict=True))
+            assert await cached_tokens(client, longer[0]) > len(longer[0]) * 0.8
+            again = await asyncio.gather(*[generate(client, prompt, max_new_tokens=8) for prompt in longer])
             worst = max(worst, *[difference(model, prompt, reply) for prompt, reply in zip(longer, again, strict=True)])
         return worst
 
@@ -132,7 +158,7 @@ def test_score(run: Run, models: list[Model]) -> None:
     async def scenario(client: EngineClient) -> None:
         await client.publish(models[0].path, "scored")
         for tokens in prompts(4):
-            await client.generate(tokens, max_new_tokens=1)  # what is cached must be scored all the same
+            await generate(client, tokens, max_new_tokens=1)  # what is cached must be scored all the same
             for mine, theirs in zip(await client.score(tokens), models[0].logprobs(tokens), strict=True):
                 assert abs(mine - theirs) < TOLERANCE
 
@@ -144,7 +170,7 @@ def test_logprobs_are_the_policy_s_whatever_the_sampling(run: Run, models: list[
         await client.publish(models[0].path, "tempered")
         for temperature, top_p in ((0.5, 1.0), (1.7, 1.0), (1.0, 0.5), (0.0, 1.0)):
             prompt = prompts(1)[0]
-            reply = await client.generate(prompt, temperature=temperature, top_p=top_p, max_new_tokens=12)
+            reply = await generate(client, prompt, temperature=temperature, top_p=top_p, max_new_tokens=12)
             assert difference(models[0], prompt, reply) < TOLERANCE
 
     run(scenario)
@@ -153,7 +179,7 @@ def test_logprobs_are_the_policy_s_whatever_the_sampling(run: Run, models: list[
 def test_temperature_and_top_p_act(run: Run) -> None:
     async def scenario(client: EngineClient) -> None:
         async def first(**sampling: float) -> Counter[int]:
-            asked = [client.generate([5, 6, 7], max_new_tokens=1, seed=seed, **sampling) for seed in range(60)]
+            asked = [generate(client, [5, 6, 7], max_new_tokens=1, seed=seed, **sampling) for seed in range(60)]
             return Counter(reply.token_ids[0] for reply in await asyncio.gather(*asked))
 
         usual = await first()
@@ -169,14 +195,13 @@ def test_stop_tokens_come_with_their_logprob(run: Run, models: list[Model]) -> N
         await client.publish(models[0].path, "stopping")
         prompt = prompts(1)[0]
         stops = list(range(100, 200))
-        reply = await client.generate(prompt, max_new_tokens=64, stop_token_ids=stops)
+        reply = await generate(client, prompt, max_new_tokens=64, stop_token_ids=stops)
         assert reply.finish == "stop"
         assert reply.token_ids[-1] in stops
         assert not set(reply.token_ids[:-1]) & set(stops)
         assert len(reply.logprobs) == len(reply.token_ids)
         assert difference(models[0], prompt, reply) < TOLERANCE
-        assert reply.prompt_tokens == len(prompt)
-        length = await client.generate(prompt, max_new_tokens=5)
+        length = await generate(client, prompt, max_new_tokens=5)
         assert len(length.token_ids) == 5 or length.token_ids[-1] == END
         assert length.finish == ("stop" if length.token_ids[-1] == END else "length")
 
@@ -188,12 +213,12 @@ def test_a_seed_decides_whatever_else_is_running(run: Run) -> None:
 
     async def scenario(client: EngineClient) -> None:
         async def sample(number: int) -> list[int]:
-            return (await client.generate(asked[number], max_new_tokens=20, seed=1000 + number)).token_ids
+            return (await generate(client, asked[number], max_new_tokens=20, seed=1000 + number)).token_ids
 
         alone = [await sample(number) for number in range(4)]
         together = await asyncio.gather(*[sample(number) for number in reversed(range(16))])
         assert alone == together[::-1][:4]
-        others = await client.generate(asked[0], max_new_tokens=20, seed=1)
+        others = await generate(client, asked[0], max_new_tokens=20, seed=1)
         assert others.token_ids != alone[0]
 
     run(scenario)
@@ -201,7 +226,7 @@ def test_a_seed_decides_whatever_else_is_running(run: Run) -> None:
 
 def test_seeded_samples_follow_the_distribution(run: Run) -> None:
     async def scenario(client: EngineClient) -> None:
-        replies = await asyncio.gather(*[client.generate([7, 8, 9], max_new_tokens=1, seed=seed) for seed in range(300)])
+        replies = await asyncio.gather(*[generate(client, [7, 8, 9], max_new_tokens=1, seed=seed) for seed in range(300)])
         counts = Counter(reply.token_ids[0] for reply in replies)
         chances = {reply.token_ids[0]: math.exp(reply.logprobs[0]) for reply in replies}
         for token, chance in chances.items():
@@ -214,20 +239,20 @@ def test_publish_aborts_what_is_in_flight_and_goes_on(run: Run, models: list[Mod
     async def scenario(client: EngineClient) -> None:
         await client.publish(models[0].path, "before")
         asked = prompts(24)
-        flying = [asyncio.create_task(client.generate(prompt, max_new_tokens=1000, stop_token_ids=[])) for prompt in asked]
+        flying = [asyncio.create_task(generate(client, prompt, max_new_tokens=1000, stop_token_ids=[])) for prompt in asked]
         await asyncio.sleep(0.5)
         publishing = asyncio.create_task(client.publish(models[1].path, "after"))
         await asyncio.sleep(0.05)
-        late = await client.generate(asked[0], max_new_tokens=8)
+        late = await generate(client, asked[0], max_new_tokens=8)
         await publishing
         outcomes = await asyncio.gather(*flying, return_exceptions=True)
         for prompt, outcome in zip(asked, outcomes, strict=True):
-            if isinstance(outcome, EngineReply):  # it came before, or after: never half and half
+            if isinstance(outcome, Generation):  # it came before, or after: never half and half
                 assert difference(models[outcome.weights_version == "after"], prompt, outcome) < TOLERANCE
             else:
-                assert isinstance(outcome, EngineError)
-                assert "aborted" in str(outcome)
-        assert any(isinstance(outcome, EngineError) for outcome in outcomes)
+                assert isinstance(outcome, PolicyError)
+                assert "'abort'" in str(outcome)
+        assert any(isinstance(outcome, PolicyError) for outcome in outcomes)
         assert late.weights_version == "after"
         assert difference(models[1], asked[0], late) < TOLERANCE
 
@@ -240,7 +265,7 @@ def test_refused_weights_leave_the_engine_running(run: Run, models: list[Model],
         with pytest.raises(PublishError, match="weights bad did not reach the engine"):
             await client.publish(tmp_path / "nothing", "bad")
         assert await client.weights_version() == "good"
-        reply = await client.generate(prompts(1)[0], max_new_tokens=4)
+        reply = await generate(client, prompts(1)[0], max_new_tokens=4)
         assert reply.weights_version == "good"
 
     run(scenario)
@@ -253,10 +278,10 @@ def test_paused_engine_is_recovered(run: Run, engine: EngineServer) -> None:
         async with httpx.AsyncClient(base_url=engine.url) as controller:
             (await controller.post("/pause_generation", json={"mode": "retract"})).raise_for_status()
         async with EngineClient(engine.url, timeout=0.5) as impatient:
-            with pytest.raises(EngineError, match=r"did not answer /generate within 0\.5 s"):
-                await impatient.generate([5], max_new_tokens=1)
+            with pytest.raises(PolicyError, match="TimeoutError"):
+                await generate(impatient, [5], max_new_tokens=1)
         await client.unpause()
-        assert (await client.generate([5], max_new_tokens=1)).token_ids
+        assert (await generate(client, [5], max_new_tokens=1)).token_ids
 
     run(scenario)
 
@@ -264,17 +289,14 @@ def test_paused_engine_is_recovered(run: Run, engine: EngineServer) -> None:
 def test_bad_requests_are_refused_and_harm_nobody(run: Run, engine: EngineServer) -> None:
     async def scenario(client: EngineClient) -> None:
         with pytest.raises(EngineError, match="between 0 and 512"):
-            await client.generate([5, VOCABULARY], max_new_tokens=1)
+            await client.score([5, VOCABULARY])
         with pytest.raises(EngineError, match="between 0 and 512"):
             await client.score([-1, 5])
         with pytest.raises(EngineError, match="empty prompt"):
-            await client.generate([], max_new_tokens=1)
-        with pytest.raises(EngineError, match="context length"):
-            await client.generate([5] * 3000, max_new_tokens=1)
-        async with EngineClient(engine.url, 10) as unseeded:
-            with pytest.raises(EngineError, match="ignores seeds"):
-                await unseeded.generate([5], max_new_tokens=1, seed=3)
-        assert await client.health()
+            await client.score([])
+        with pytest.raises(PolicyError, match="context length"):
+            await generate(client, [5] * 3000, max_new_tokens=1)
+        assert (await generate(client, [5], max_new_tokens=1)).token_ids
 
     run(scenario)
 
@@ -296,9 +318,8 @@ def test_idle_engine_is_idle(engine: EngineServer) -> None:
 def test_dead_engine_is_noticed(models: list[Model], engine: EngineServer) -> None:
     async def scenario() -> None:
         async with EngineClient("http://127.0.0.1:9", 5) as client:
-            assert not await client.health()
             with pytest.raises(EngineError, match="cannot be reached"):
-                await client.generate([5], max_new_tokens=1)
+                await client.weights_version()
             with pytest.raises(PublishError, match="weights x did not reach"):
                 await client.publish(models[0].path, "x")
 

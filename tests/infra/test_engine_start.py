@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.engine.server import EngineServer, launch, wait
+from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import free_port
@@ -74,14 +74,14 @@ def test_early_death_is_reported_at_once_with_its_reason(tmp_path: Path, model: 
     exit 1"""
     started = time.monotonic()
     with pytest.raises(EngineError, match=r"ended while starting: ValueError: no room for the cache \(log: .*engine-0.log\)"):
-        EngineServer.start(stand_in(tmp_path, script), model, tmp_path / "logs")
+        wait([launch(stand_in(tmp_path, script), model, tmp_path / "logs")])
     assert time.monotonic() - started < 10
 
 
 def test_time_out(tmp_path: Path, model: Path, processes: Callable[[str], list[int]]) -> None:
     settings = stand_in(tmp_path, "echo loading; exec sleep 1000", start_timeout_s=0.5)
     with pytest.raises(EngineError, match=r"did not come up within 0.5 s, its last line is: loading"):
-        EngineServer.start(settings, model, tmp_path / "logs")
+        wait([launch(settings, model, tmp_path / "logs")])
     assert processes(str(model)) == []
 
 
@@ -92,23 +92,6 @@ def test_one_of_two_fails_and_both_end(tmp_path: Path, model: Path, processes: C
     with pytest.raises(EngineError, match="ended while starting"):
         wait([engines[1], engines[0]])
     assert processes(str(model)) == []
-
-
-def test_progress_is_told(tmp_path: Path, model: Path) -> None:
-    told: list[tuple[str, float]] = []
-
-    def progress(stage: str, seconds: float) -> None:
-        told.append((stage, seconds))
-        (tmp_path / "heard").touch()
-        if stage == "starting workers":
-            raise KeyboardInterrupt
-
-    script = f"until [ -e {tmp_path}/heard ]; do sleep 0.1; done; echo 'server_args=x'; exec sleep 1000"
-    with pytest.raises(KeyboardInterrupt):
-        EngineServer.start(stand_in(tmp_path, script), model, tmp_path, progress=progress)
-    assert told[0][0] == "importing"
-    assert told[-1][0] == "starting workers"
-    assert told[-1][1] > told[0][1]
 
 
 MAPPING = """

@@ -41,7 +41,7 @@ def test_no_flip_of_a_bit_passes(folder: Path) -> None:
 
 def test_a_file_that_is_gone_is_named(folder: Path) -> None:
     (folder / "state/0.distcp").unlink()
-    with pytest.raises(DamagedError, match="0.distcp is gone"):
+    with pytest.raises(DamagedError, match=r"0\.distcp is gone"):
         check_folder(folder)
     check_folder(folder, "hf/")  # of what is asked for all is there
 

@@ -60,7 +60,7 @@ def test_stop_ends_the_whole_tree(tmp_path: Path, processes: Find) -> None:
     child.stop(grace_s=0.2)
     assert not child.alive
     assert processes(str(tmp_path)) == []
-    assert child.exit_code == 128 + signal.SIGKILL
+    assert child.wait(0) == 128 + signal.SIGKILL
     child.stop()
 
 
@@ -69,7 +69,7 @@ def test_sigterm_comes_first(tmp_path: Path) -> None:
     child = start(code, tmp_path / "log")
     assert ready(child)
     child.stop()
-    assert child.exit_code == 7
+    assert child.wait(0) == 7
 
 
 def test_ends_by_itself_with_its_own_status_and_leaves_nothing(tmp_path: Path, processes: Find) -> None:

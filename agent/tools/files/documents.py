@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from nbrl.agent.text import cut_end
+
 CONVERT = Path(__file__).with_name("convert.py")
 UNCONFINED = (sys.executable, "-I", str(CONVERT))
 """The command line of the parser without a sandbox; nbrl.tasks.rollout.notebooks gives one with."""
@@ -42,7 +44,7 @@ class Documents:
     async def to_text(self, kind: str, data: bytes, charset: str = "utf-8-sig") -> str:
         """Raises DocumentError. A longer text is cut, and says so at its end."""
         text = await self._parse(kind, data) if kind in PARSED else decode(data, charset)
-        return text if len(text) <= self._max_chars else f"{text[: self._max_chars]}\n[cut here: {self._max_chars} characters]"
+        return cut_end(text, self._max_chars)
 
     async def _parse(self, kind: str, data: bytes) -> str:
         async with self._places:
@@ -77,10 +79,10 @@ async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int
         stdin.close()
 
     async def read(stream: asyncio.StreamReader) -> bytes:
-        found = bytearray()
-        while len(found) < limit and (chunk := await stream.read(1 << 16)):
-            found += chunk
-        return bytes(found)
+        data = bytearray()
+        while len(data) < limit and (chunk := await stream.read(1 << 16)):
+            data += chunk
+        return bytes(data)
 
     _, text, complaint = await asyncio.gather(feed(process.stdin), read(process.stdout), read(process.stderr))
     return text, complaint

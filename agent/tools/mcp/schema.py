@@ -17,8 +17,8 @@ def checker(name: str, schema: dict[str, Any]) -> Callable[[dict[str, Any]], Any
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
     except (jsonschema.SchemaError, RecursionError) as error:
-        said = error.message[:200] if isinstance(error, jsonschema.SchemaError) else "it is nested too deep"
-        raise ToolError(f"the tool {name} has no valid schema, leave it out: {said}") from None
+        reason = error.message[:200] if isinstance(error, jsonschema.SchemaError) else "it is nested too deep"
+        raise ToolError(f"the tool {name} has no valid schema, leave it out: {reason}") from None
     left = [0]
     # A registry of its own: no reference in a schema makes the host fetch anything.
     rules = _bounded(left)(schema, registry=referencing.Registry())

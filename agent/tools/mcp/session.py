@@ -37,15 +37,15 @@ class McpSession:
         """All tools of the server."""
 
         async def list_all(client: "mcp.Client") -> "list[mcp.Tool]":
-            found: list[mcp.Tool] = []
+            tools: list[mcp.Tool] = []
             cursor: str | None = None
             for _ in range(PAGES):
                 page = await client.list_tools(cursor=cursor)
-                found += page.tools
+                tools += page.tools
                 cursor = page.next_cursor
                 if not cursor:
                     break
-            return found
+            return tools
 
         return await self._ask(list_all)
 

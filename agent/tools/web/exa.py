@@ -18,8 +18,8 @@ class Exa:
     async def __call__(self, query: str) -> list[Hit]:
         contents = {"text": {"maxCharacters": PASSAGE_CHARS}, "highlights": True}
         reply = await self.service.post("/search", {"query": query, "numResults": self._top_k, "contents": contents})
-        found = entries("Exa", reply, "results")
-        return [Hit(text(e.get("title")), text(e.get("url")), _passage(e)) for e in found][: self._top_k]
+        hits = entries("Exa", reply, "results")
+        return [Hit(text(e.get("title")), text(e.get("url")), _passage(e)) for e in hits][: self._top_k]
 
 
 def _passage(entry: dict[str, Any]) -> str:

@@ -17,5 +17,5 @@ class Firecrawl:
         reply = await self.service.post("/v2/search", {"query": query, "limit": self._top_k})
         if isinstance(reply, dict) and reply.get("success") is False:
             raise ServiceError("Firecrawl could not search")
-        found = entries("Firecrawl", reply, "data", "web")
-        return [Hit(text(e.get("title")), text(e.get("url")), text(e.get("description"))) for e in found][: self._top_k]
+        hits = entries("Firecrawl", reply, "data", "web")
+        return [Hit(text(e.get("title")), text(e.get("url")), text(e.get("description"))) for e in hits][: self._top_k]

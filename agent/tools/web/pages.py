@@ -10,6 +10,7 @@ import httpx
 
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.http.json_service import Service, ServiceError
+from nbrl.agent.text import cut_end
 from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.web.public_network import ForbiddenAddressError, PublicNetwork
@@ -138,10 +139,5 @@ class JinaReader:
             case {"data": {"content": str(content)} as page}:
                 title = page.get("title")
                 head = f"# {title}\n\n" if isinstance(title, str) and title and title not in content[:500] else ""
-                text = head + content
-                return (
-                    text
-                    if len(text) <= self._max_chars
-                    else f"{text[: self._max_chars]}\n[cut here: {self._max_chars} characters]"
-                )
+                return cut_end(head + content, self._max_chars)
         raise ServiceError("Jina's reader answered JSON without a page")

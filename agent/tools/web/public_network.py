@@ -37,8 +37,8 @@ def is_public(address: str) -> bool:
 
 async def resolve(host: str, port: int) -> list[str]:
     """The addresses of a host name. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
 
 
 class PublicNetwork(httpcore.AsyncNetworkBackend):

@@ -15,5 +15,5 @@ class Serper:
 
     async def __call__(self, query: str) -> list[Hit]:
         reply = await self.service.post("/search", {"q": query, "num": self._top_k})
-        found = entries("Serper", reply, "organic")
-        return [Hit(text(e.get("title")), text(e.get("link")), text(e.get("snippet"))) for e in found][: self._top_k]
+        hits = entries("Serper", reply, "organic")
+        return [Hit(text(e.get("title")), text(e.get("link")), text(e.get("snippet"))) for e in hits][: self._top_k]

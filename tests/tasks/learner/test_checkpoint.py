@@ -15,6 +15,7 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nbrl.infra.manifest import check_folder
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
@@ -224,13 +225,13 @@ def test_a_state_of_other_weights_is_refused(tmp_path: Path, other: torch.nn.Mod
 @pytest.mark.usefixtures("alone")
 def test_what_an_earlier_order_of_the_same_iteration_left_is_made_again(policy64: Path, tmp_path: Path) -> None:
     """As after a kill between checkpoint and record on a machine that is lost: the trajectories were sampled anew."""
-    learner = make(policy64)
+    learner = make_learner(policy64)
     out = str(tmp_path / "out")
     first = update_lab.write_order(tmp_path, update_lab.make_trajectories(4), out)
     before = learner.execute(first)
     assert learner.execute(first) == before  # found
     again = update_lab.write_order(tmp_path, update_lab.make_trajectories(9), out)
-    after = make(policy64).execute(again)
+    after = make_learner(policy64).execute(again)
     assert after.order != before.order
     assert after.canary_token_ids != before.canary_token_ids
     check_folder(Path(out))

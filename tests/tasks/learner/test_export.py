@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from nbrl.flows.cli.export import export
-from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
@@ -98,7 +98,7 @@ def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: 
 def served(model: Path, ids: list[int], logs: Path) -> list[float]:
     import asyncio
 
-    engine = EngineServer.start(EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60), model, logs)
+    (engine,) = wait([launch(EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60), model, logs)])
 
     async def score() -> list[float]:
         async with engine.client() as client:

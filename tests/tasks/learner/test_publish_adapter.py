@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from nbrl.agent.errors import PolicyError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
-from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.errors import EngineError, PublishError
+from nbrl.infra.errors import PublishError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
@@ -64,11 +64,13 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
     config, results = configured(policy), two_updates(policy, tmp_path)
     canary = results[0].canary_token_ids
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
-    engine = EngineServer.start(settings, policy, tmp_path / "logs", room=adapter_room(config.update.lora, policy))
+    (engine,) = wait([launch(settings, policy, tmp_path / "logs", room=adapter_room(config.update.lora, policy))])
 
-    async def sampled(client: EngineClient, adapter: str | None) -> tuple[list[int], list[float], str]:
+    async def sampled(adapter: str | None, tokens: int) -> tuple[list[int], list[float], str]:
         async with engine_session(60) as session:
-            made = await SglangPolicy(session, engine.url, [], Sampling(), adapter=adapter).generate(Prompt([canary], []), 8, 0)
+            made = await SglangPolicy(session, engine.url, [], Sampling(), adapter=adapter).generate(
+                Prompt([canary], []), tokens, 0
+            )
         return made.token_ids, made.logprobs, made.weights_version
 
     async def scenario() -> None:
@@ -80,10 +82,10 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
                 await fleet.publish(Path(result.checkpoint), str(number + 1))
                 assert await client.score(canary) == pytest.approx(result.canary_logprobs, abs=1e-3)
                 assert max(abs(a - b) for a, b in zip(first, result.canary_logprobs, strict=True)) > 0.1
-                ids, logprobs, version = await sampled(client, client.adapter)
+                ids, logprobs, version = await sampled(client.adapter, 8)
                 assert version == str(number + 1)
                 assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
-            busy = asyncio.create_task(client.generate(canary, max_new_tokens=400))
+            busy = asyncio.create_task(sampled(client.adapter, 400))
             await asyncio.sleep(0.5)
             with pytest.raises(PublishError, match="weights 3 did not reach the engine"):
                 await client.publish_adapter(tmp_path / "nowhere", "3")
@@ -92,7 +94,7 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
             await fleet.publish(None, "4")
             assert await client.score(canary) == pytest.approx(first, abs=1e-4)
             await asyncio.wait([busy])
-            assert busy.exception() is None or isinstance(busy.exception(), EngineError)
+            assert busy.exception() is None or isinstance(busy.exception(), PolicyError)
 
     try:
         asyncio.run(scenario())
