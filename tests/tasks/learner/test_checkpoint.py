@@ -26,6 +26,7 @@ from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.nodes.update import weights_digest
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.update_lab import make_learner
 
 GAE = AdvantageSettings(estimator="gae")
 
