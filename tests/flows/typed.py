@@ -64,7 +64,8 @@ _servers: "dict[bool, subprocess.Popen[str]]" = {}
 def _server(extras: bool) -> "subprocess.Popen[str]":
     if extras not in _servers:
         command = [sys.executable, "-c", ("" if extras else REFUSE) + _SERVER]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        # The width is read with the imports.
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
         _servers[extras] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY
         )

@@ -11,6 +11,9 @@ from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.tracking import Span, Tracking, TrackingSettings, ui
 
+# MLflow asks git where it is.
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
@@ -100,7 +103,6 @@ def test_unusable_database(home: Home) -> None:
         Tracking(TrackingSettings(uri="sqlite:////proc/none/mlflow.db"), home).start_run("run", {}, {})
 
 
-@pytest.mark.process
 def test_pages(home: Home) -> None:
     page = ui(home)
     try:
