@@ -31,7 +31,7 @@ ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric
 
 
 class GeneratedData(BaseModel):
-    """The invented world of nbrl.agent.worlds; train and held-out questions share no entity."""
+    """An invented world, made from `seed`; train and held-out questions share no entity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
