@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from prefect.artifacts import acreate_table_artifact
 
 from nbrl.agent.trajectory import from_table
+from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.nodes.traces import log_traces
@@ -57,5 +58,9 @@ async def record(
     done = Record(
         iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics, skipped=skipped
     )
-    await asyncio.to_thread(services.storage.write_bytes, scope.layout.record, done.model_dump_json(indent=1).encode())
+    if not await asyncio.to_thread(services.storage.create_bytes, scope.layout.record, done.model_dump_json(indent=1).encode()):
+        raise BrokenInvariantError(
+            f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train it, and go on with "
+            "the same command"
+        )
     return done

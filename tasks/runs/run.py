@@ -9,6 +9,7 @@ from datetime import datetime
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
@@ -78,31 +79,38 @@ def drop_if_empty(run: Run, storage: Storage) -> None:
 
 @contextmanager
 def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
-    """The run of this name, as of `open_run`, for this process alone. Where an error leaves it empty, it is removed.
+    """The run of this name, as of `open_run`, for this process alone among those that use this home.
 
-    Raises InfraError when another process has it.
+    A run that this process created and that an error leaves empty is removed. Raises InfraError when another process has it.
     """
     with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
-        run = open_run(config, name, storage)
+        run, created = open_run(config, name, storage)
         try:
             yield run
         except BaseException:
-            drop_if_empty(run, storage)
+            if created:
+                drop_if_empty(run, storage)
             raise
 
 
-def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
-    """The run of this name, created with its data on first use. Raises ConfigError when it exists with another configuration."""
-    found = find_run(storage, name)
-    if found is not None:
-        if found.config_digest != config.digest():
+def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]:
+    """The run of this name with its data, and whether it was created now: of several processes that try exactly one does.
+
+    Raises ConfigError when it exists with another configuration.
+    """
+    run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
+    earlier = find_run(storage, name)
+    created = earlier is None and storage.create_bytes(run.layout.identity, run.model_dump_json(indent=1).encode())
+    if not created:
+        earlier = earlier or find_run(storage, name)
+        if earlier is None:
+            raise InfraError(f"run {name!r} was removed by another process while it was opened; try again")
+        if earlier.config_digest != run.config_digest:
             raise ConfigError(
-                f"run {name!r} exists with another configuration ({storage.uri(found.layout.config)}); "
+                f"run {name!r} exists with another configuration ({storage.uri(earlier.layout.config)}); "
                 "choose another --run name, or the same settings to continue it"
             )
-        return found
-    run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
+        run = earlier
     sources.write(config.data, storage, run.layout.data)
-    storage.write_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
-    storage.write_bytes(run.layout.identity, run.model_dump_json(indent=1).encode())
-    return run
+    storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
+    return run, created

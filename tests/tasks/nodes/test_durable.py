@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from nbrl.tasks.errors import ConfigError, NothingLearnedError
+from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes.durable import durable, result_key
 from nbrl.tasks.nodes.record import overhead, record
 from nbrl.tasks.nodes.rollout import rollout
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.run import drop_if_empty, find_run, open_run
+from nbrl.tasks.runs.run import drop_if_empty, find_run, held, open_run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.runs.summary import Summary, finished
 from nbrl.tasks.services.progress import timed
@@ -48,20 +49,20 @@ def test_a_result_is_found_again_by_the_same_inputs_alone() -> None:
 def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
     storage = services(tmp_path).storage
     config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4"])
-    run = open_run(config, "a", storage)
-    assert open_run(config, "a", storage) == run == find_run(storage, "a")
+    run = open_run(config, "a", storage)[0]
+    assert open_run(config, "a", storage)[0] == run == find_run(storage, "a")
     assert storage.read_table("runs/a/data/train.parquet").num_rows == 8
     drop_if_empty(run, storage)
     assert storage.list("runs") == []
-    assert open_run(config, "a", storage).run_id != run.run_id  # a new run of the old name shares no result with it
+    assert open_run(config, "a", storage)[0].run_id != run.run_id  # a new run of the old name shares no result with it
 
 
 @pytest.mark.parametrize("change", ["update.lr=0.5", "seed=9", "rollout.prompts=2", "advantage.gamma=0.5"])
 def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Path, change: str) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
-    open_run(load("tiny-cpu", small), "a", storage)
+    open_run(load("tiny-cpu", small), "a", storage)[0]
     with pytest.raises(ConfigError, match="exists with another configuration"):
-        open_run(load("tiny-cpu", [*small, change]), "a", storage)
+        open_run(load("tiny-cpu", [*small, change]), "a", storage)[0]
 
 
 @pytest.mark.parametrize(
@@ -69,15 +70,32 @@ def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Pa
 )
 def test_a_run_is_continued_with_a_setting_that_decides_none(tmp_path: Path, change: str) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
-    run = open_run(load("tiny-cpu", small), "a", storage)
-    assert open_run(load("tiny-cpu", [*small, change]), "a", storage) == run
+    run = open_run(load("tiny-cpu", small), "a", storage)[0]
+    assert open_run(load("tiny-cpu", [*small, change]), "a", storage)[0] == run
+
+
+def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(tmp_path: Path) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    homes = [load("tiny-cpu", [*small, f"home={tmp_path}/{name}"]) for name in ("one", "other")]
+
+    def stopped(config: RunConfig, name: str) -> None:
+        with held(config, name, storage):
+            raise KeyboardInterrupt
+
+    with held(homes[0], "a", storage) as run:
+        with pytest.raises(KeyboardInterrupt):
+            stopped(homes[1], "a")
+        assert find_run(storage, "a") == run
+    with pytest.raises(KeyboardInterrupt):
+        stopped(homes[0], "b")
+    assert find_run(storage, "b") is None  # its own, and empty
 
 
 def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
     storage = services(tmp_path).storage
     storage.write_bytes("runs/a/run.json", b"")
     with pytest.raises(ConfigError, match="describes no run"):
-        open_run(load("tiny-cpu"), "a", storage)
+        open_run(load("tiny-cpu"), "a", storage)[0]
 
 
 def test_an_artifact_in_json_is_the_same_with_the_reduction_of_its_metrics() -> None:
@@ -148,6 +166,14 @@ def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, t
     assert tables == ["iteration-4"]
 
 
+def test_an_iteration_that_another_process_recorded_stops_this_one(tmp_path: Path, tables: list[str]) -> None:
+    made = services(tmp_path)
+    first = closed(made)
+    with pytest.raises(BrokenInvariantError, match="iteration 5 of run 'r' was recorded by another process"):
+        closed(made)
+    assert read_record(made.storage, SCOPE) == first
+
+
 def test_without_tracking_there_is_no_record(tmp_path: Path, tables: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = services(tmp_path)
 
@@ -181,7 +207,7 @@ def summary(**fields: object) -> Summary:
 def test_a_finished_run_is_told_by_its_summary(tmp_path: Path) -> None:
     made = services(tmp_path)
     config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4", "iterations=2", "select.patience=2"])
-    run = open_run(config, "a", made.storage)
+    run = open_run(config, "a", made.storage)[0]
 
     def outcome(fields: dict[str, object], **settings: int) -> Summary | None:
         made.storage.write_bytes("runs/a/summary.json", summary(**fields).model_dump_json().encode())
