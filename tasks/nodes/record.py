@@ -58,7 +58,8 @@ async def record(
     done = Record(
         iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics, skipped=skipped
     )
-    if not await asyncio.to_thread(services.storage.create_bytes, scope.layout.record, done.model_dump_json(indent=1).encode()):
+    data = done.model_dump_json(indent=1).encode()
+    if not await asyncio.to_thread(services.storage.create_bytes, scope.layout.record, data):
         raise BrokenInvariantError(
             f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train it, and go on with "
             "the same command"
