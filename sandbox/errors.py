@@ -7,3 +7,7 @@ class SandboxError(Exception):
 
 class SandboxUnavailable(SandboxError):  # noqa: N818  (says a state, not a fault of the caller)
     """This machine cannot confine a kernel at all: bubblewrap or user namespaces are missing."""
+
+
+class KernelLostError(SandboxError):
+    """A kernel ended because what it ran in did: a fault of the infrastructure, not the doing of its cell."""

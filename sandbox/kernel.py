@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.errors import KernelLostError, SandboxError
 from nbrl.sandbox.host_calls import Broker
 from nbrl.sandbox.jupyter.connection import Link
 from nbrl.sandbox.jupyter.messages import Message
@@ -40,7 +40,10 @@ class _Cell:
 
 
 class SandboxKernel:
-    """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`."""
+    """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`.
+
+    A kernel that ended because what it ran in did (a zygote, a launcher) raises KernelLostError instead: no cell can do that.
+    """
 
     def __init__(self, process: KernelProcess, broker: Broker, settings: SandboxSettings) -> None:
         self.broker = broker
@@ -81,6 +84,7 @@ class SandboxKernel:
     async def _execute(self, code: str, timeout: float, expressions: Mapping[str, str], silent: bool) -> Execution:
         began = time.monotonic()
         if not self.alive:
+            await self._check_lost()
             return Execution("dead", [], {}, 0.0)
         content = {
             "code": code,
@@ -106,10 +110,16 @@ class SandboxKernel:
         finally:
             self._cell = None
         if not self.alive:
+            await self._check_lost()
             status = "dead"
         elif status == "ok" and not cell.succeeded:
             status = "error"
         return Execution(status, cell.outputs.finish(), cell.answers, time.monotonic() - began)
+
+    async def _check_lost(self) -> None:
+        await self._process.end()
+        if self._process.lost():
+            raise KernelLostError("the sandbox that the kernel ran in was ended from outside; what its cell did is not known")
 
     async def _interrupt(self, cell: _Cell) -> None:
         """Interrupt until the cell ends; kill when it does not end within the grace.

@@ -111,6 +111,11 @@ class Confined:
         """Whether something still runs inside."""
         return self._lifeline is not None and self._process.poll() is None
 
+    @property
+    def killed(self) -> bool:
+        """Whether its launcher was killed, instead of ending with what ran inside."""
+        return (self._process.poll() or 0) < 0
+
     def complaints(self) -> str:
         """What was written to stderr before the first cell: why it did not start."""
         size = os.fstat(self._complaints).st_size

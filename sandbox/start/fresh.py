@@ -43,7 +43,7 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
         except BaseException:
             handles.close()
             raise
-        return KernelProcess(address, handles, ours, admission.lacking, confined.end)
+        return KernelProcess(address, handles, ours, admission.lacking, confined.end, lambda: confined.killed)
     except BaseException as error:
         ours.close()
         await asyncio.shield(confined.end())

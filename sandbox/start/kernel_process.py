@@ -97,7 +97,8 @@ class Handles(NamedTuple):
 class KernelProcess:
     """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
 
-    `lacking` names the protections it was found without, each with what was found instead; `finish` ends what is its own.
+    `lacking` names the protections it was found without, each with what was found instead; `finish` ends what is its own;
+    `lost` tells, of a kernel that has ended, whether what it ran in had ended too, which no cell can bring about.
     """
 
     def __init__(
@@ -107,10 +108,12 @@ class KernelProcess:
         channel: socket.socket,
         lacking: Mapping[Protection, str],
         finish: Callable[[], Awaitable[None]] | None,
+        lost: Callable[[], bool],
     ) -> None:
         self.address = address
         self.channel = channel
         self.lacking = lacking
+        self.lost = lost
         self.workspace = handles.workspace
         self._handles = handles
         self._pidfd = handles.pidfd

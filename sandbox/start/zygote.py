@@ -97,7 +97,7 @@ class Zygote:
             for sock in (theirs, *sockets):
                 sock.close()
         finish = None if admission.group is None else admission.group.remove
-        return KernelProcess(address, handles, ours, admission.lacking, finish)
+        return KernelProcess(address, handles, ours, admission.lacking, finish, lambda: not self.alive)
 
     async def _send(self, message: bytes, descriptors: list[int]) -> None:
         while True:

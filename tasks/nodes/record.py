@@ -61,7 +61,7 @@ async def record(
     data = done.model_dump_json(indent=1).encode()
     if not await asyncio.to_thread(services.storage.create_bytes, scope.layout.record, data):
         raise BrokenInvariantError(
-            f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train it, then go on by "
-            "the same command"
+            f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train "
+            "it, and go on with the same command"
         )
     return done

@@ -1,6 +1,7 @@
 """The pool: clean kernels, each once, never too many, and nothing left of them however their owner ends."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import tempfile
@@ -11,9 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.sandbox import doctor
-from nbrl.sandbox.errors import SandboxError, SandboxUnavailable
+from nbrl.sandbox.errors import KernelLostError, SandboxError, SandboxUnavailable
+from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
+from tests.hostile.canaries import descendants
 from tests.sandbox.sandbox_lab import Lab
 
 pytestmark = pytest.mark.sandbox
@@ -128,18 +131,45 @@ def test_a_pool_whose_end_nobody_waits_for_ends_its_zygote() -> None:
     assert not asyncio.run(run())
 
 
-def test_a_killed_zygote_is_replaced() -> None:
-    async def run() -> tuple[str, str]:
+def test_a_killed_zygote_is_replaced_and_its_kernels_are_lost_not_dead_of_their_cells() -> None:
+    async def run() -> str:
         async with KernelPool(SandboxSettings(warm=0)) as pool:
-            async with pool.kernel() as kernel:
+            async with pool.kernel() as busy, pool.kernel() as idle:
                 zygote = pool._zygote
                 assert zygote is not None
+                cell = asyncio.create_task(busy.execute("import time; time.sleep(20)"))
+                await asyncio.sleep(0.2)
                 os.kill(zygote._confined._process.pid, signal.SIGKILL)
-                died = await kernel.execute("import time; time.sleep(20)")
+                for work in (cell, idle.execute("1")):
+                    with pytest.raises(KernelLostError, match="ended from outside"):
+                        await work
             async with pool.kernel() as kernel:
-                return died.status, (await kernel.execute("2 + 2")).outputs[0].text
+                return (await kernel.execute("2 + 2")).outputs[0].text
 
-    assert asyncio.run(run()) == ("dead", "4")
+    assert asyncio.run(run()) == "4"
+
+
+def kill_launchers() -> None:
+    for pid in descendants():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if b"launcher.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_kernel_whose_launcher_was_killed_is_lost(lab: Lab) -> None:
+    async def body(kernel: SandboxKernel) -> None:
+        cell = asyncio.create_task(kernel.execute("import time; time.sleep(20)"))
+        await asyncio.sleep(0.2)
+        kill_launchers()
+        with pytest.raises(KernelLostError):
+            await cell
+
+    lab.with_kernel(body)
+
+
+@pytest.mark.parametrize("cell", ["import os; os._exit(0)", "import os; os.abort()"])
+def test_a_kernel_that_its_own_cell_killed_is_dead_of_its_cell(lab: Lab, cell: str) -> None:
+    assert [done.status for done in lab.cells(cell, "1")] == ["dead", "dead"]
 
 
 def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
