@@ -21,6 +21,9 @@ HEAD = """# Settings
 
 Every key of a recipe. A recipe is a YAML file of these sections; `--set section.key=value` overrides one. An unknown key, a value
 of the wrong kind or settings that cannot work together are errors before any work starts. Written by `docs/settings.py`.
+
+A run may be continued with other values of the keys marked ↻, as long as `policy.path` holds the same model. Every other key
+decides what is computed and must stay as it was.
 """
 WARMSTART = """
 # Settings of the warm start
@@ -86,25 +89,26 @@ def default(field: FieldInfo) -> str:
     return json.dumps(value)
 
 
-def section(path: str, model: type[BaseModel], title: str = "", note: str = "") -> list[str]:
-    """The table of a model's own keys under its heading, and then its sections."""
+def section(path: str, model: type[BaseModel], title: str = "", note: str = "", free: bool = False) -> list[str]:
+    """The table of a model's own keys under its heading, and then its sections. `free`: none of them decides a result."""
     doc = (model.__doc__ or "").strip().replace("\n    ", "\n")
     lines = [f"\n## {title or path or 'top level'}\n", doc, note, "\n| key | kind | default | |\n|---|---|---|---|"]
     nested: list[str] = []
     below: list[str] = []
     for name, field in model.model_fields.items():
         inner = members(field.annotation)
+        may_change = free or field.json_schema_extra == {"decides": False}
         dotted = f"{path}.{name}" if path else name
         for each in inner:
             optional = type(None) in get_args(field.annotation)
-            nested += section(*_place(dotted, field, each, inner), "Left out by default." if optional else "")
+            nested += section(*_place(dotted, field, each, inner), "Left out by default." if optional else "", may_change)
         if inner:
             continue
         words = "**required**" if field.is_required() else f"`{default(field)}`"
         if len(words) > LONG:
             below += [f"\nThe default of `{name}`:\n\n```text\n{default(field)}\n```"]
             words = "below"
-        lines.append(f"| `{name}` | {kind(field)} | {words} | {field.description or ''} |")
+        lines.append(f"| `{name}` | {kind(field)} | {words} | {field.description or ''}{' ↻' if may_change else ''} |")
     return [line for line in [*lines, *below] if line] + nested
 
 

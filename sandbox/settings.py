@@ -17,9 +17,11 @@ class SandboxSettings(BaseModel):
     provisioner: Literal["zygote", "bubblewrap"] = Field(
         "zygote", description="zygote forks prepared kernels; bubblewrap starts a fresh interpreter for each"
     )
-    warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand")
-    max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included")
-    start_timeout_s: float = Field(60.0, gt=0, description="a kernel that has not answered by then did not start")
+    warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand", json_schema_extra={"decides": False})
+    max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included", json_schema_extra={"decides": False})
+    start_timeout_s: float = Field(
+        60.0, gt=0, description="a kernel that has not answered by then did not start", json_schema_extra={"decides": False}
+    )
 
     preload: tuple[str, ...] = Field(("numpy", "numpy.random"), description="modules the zygote imports ahead, where installed")
 

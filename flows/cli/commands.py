@@ -11,6 +11,7 @@ from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.options import HOME, Home, checked_home
+from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import export, show
 from nbrl.flows.cli.train import train
@@ -47,6 +48,7 @@ app.command()(agent)
 
 
 app.command()(train)
+app.command()(resume)
 app.command()(evaluate)
 app.command()(export)
 app.command()(show)
@@ -105,12 +107,12 @@ def warmstart(
 def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
     with Importing():
         from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.runs.recipes import with_overrides
+        from nbrl.tasks.runs.recipes import from_settings
         from nbrl.tasks.warmstart.settings import WarmstartSettings
 
     if folder.exists():
         raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
-    settings = with_overrides(WarmstartSettings, overrides)
+    settings = from_settings(WarmstartSettings, {}, "the defaults", overrides)
 
     async def work() -> Any:
         from nbrl.flows.warmstart import run

@@ -38,7 +38,7 @@ def export(
             from nbrl.flows.cli.export import export as write
             from nbrl.tasks.runs.run import checked_name
 
-        source = write(_storage(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
+        source = write(storage_at(root), checked_name(run), checkpoint, folder, dtype, max_shard_size, adapter)
         out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
     guard(work, lambda: "nothing was written")
@@ -71,7 +71,7 @@ def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> N
         from nbrl.tasks.errors import ConfigError
         from nbrl.tasks.runs.run import checked_name
 
-    storage = _storage(root)
+    storage = storage_at(root)
     if trajectory is None:
         if path is not None:
             raise ConfigError("--notebook writes one trajectory; name it as RUN/TRAJECTORY (`nbrl show RUN` lists them)")
@@ -93,7 +93,7 @@ def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> N
         out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _storage(root: str) -> "Storage":
+def storage_at(root: str) -> "Storage":
     """The storage at `root`. Raises ConfigError when it is empty."""
     from nbrl.infra.storage import Storage, StorageSettings
     from nbrl.tasks.errors import ConfigError

@@ -22,25 +22,37 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
-    begun: list[Callable[[], bool]] = []
-    name = run
 
-    def stopped() -> str:
-        return f"the same command with --run {name} continues where it was" if begun and begun[0]() else ""
-
-    def work() -> None:
-        nonlocal name
+    def prepare() -> tuple[Any, str] | None:
         with Importing():
-            from nbrl.infra.storage import Storage
             from nbrl.tasks.runs.preflight import prepared
-            from nbrl.tasks.runs.run import checked_name, find_run, new_name
+            from nbrl.tasks.runs.run import checked_name, new_name
 
         config = prepared(recipe, set_ or [], "train")
         if dry_run:
             _plan(config)
+            return None
+        return config, checked_name(new_name(config.name) if run is None else run)
+
+    train_run(prepare, lambda name: f"the same command with --run {name} continues where it was")
+
+
+def train_run(prepare: Callable[[], tuple[Any, str] | None], how_to_continue: Callable[[str], str]) -> None:
+    """Train the run that `prepare` gives configuration and name of; stopped in the middle, say how it goes on."""
+    begun: list[tuple[Any, str]] = []
+
+    def stopped() -> str:
+        from nbrl.infra.storage import Storage
+        from nbrl.tasks.runs.run import find_run
+
+        left = [name for config, name in begun if find_run(Storage(config.storage), name) is not None]
+        return how_to_continue(left[0]) if left else ""
+
+    def work() -> None:
+        if (prepared := prepare()) is None:
             return
-        name = checked_name(new_name(config.name) if run is None else run)
-        begun.append(lambda: find_run(Storage(config.storage), str(name)) is not None)
+        begun.append(prepared)
+        config, name = prepared
 
         async def flow() -> Any:
             from nbrl.flows.train import train as flow

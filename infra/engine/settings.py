@@ -14,13 +14,20 @@ class EngineSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: str = Field(
-        ".venv-engine", description="folder of the Python environment with SGLang, looked for here and then beside the code"
+        ".venv-engine",
+        description="folder of the Python environment with SGLang, looked for here and then beside the code",
+        json_schema_extra={"decides": False},
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPUs where there are any")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="of the weights and of the computation; auto is float32 on the CPU and the model's own on a GPU"
     )
-    count: int = Field(default=1, ge=1, description="engines that share the work, each with all the weights")
+    count: int = Field(
+        default=1,
+        ge=1,
+        description="engines that share the work, each with all the weights",
+        json_schema_extra={"decides": False},
+    )
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs of one engine; its weights are split over them")
     max_total_tokens: int | None = Field(
         default=None,
@@ -28,9 +35,12 @@ class EngineSettings(BaseModel):
         description="tokens that one engine keeps in its KV cache; when not set, 65536 on the CPU and what fits on a GPU",
     )
     max_running_requests: int = Field(
-        default=64, ge=1, description="requests that one engine works on at once; further ones wait"
+        default=64,
+        ge=1,
+        description="requests that one engine works on at once; further ones wait",
+        json_schema_extra={"decides": False},
     )
-    threads: int = Field(default=1, ge=1, description="CPU threads of one engine")
+    threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra={"decides": False})
     base_seed: int = Field(0, description="seed of the first engine's own draws; each further engine has the next number")
     seeded_sampling: bool = Field(
         False, description="draw each request by a seed of its own, so that the same request gives the same tokens"
@@ -40,9 +50,20 @@ class EngineSettings(BaseModel):
         ge=1024,
         le=65535,
         description="port of the first engine, the others take those after it; any free ones when not set",
+        json_schema_extra={"decides": False},
     )
-    start_timeout_s: float = Field(default=180, gt=0, description="seconds in which an engine must answer after its start")
-    request_timeout_s: float = Field(default=120, gt=0, description="most seconds of one request, the wait for its turn included")
+    start_timeout_s: float = Field(
+        default=180,
+        gt=0,
+        description="seconds in which an engine must answer after its start",
+        json_schema_extra={"decides": False},
+    )
+    request_timeout_s: float = Field(
+        default=120,
+        gt=0,
+        description="most seconds of one request, the wait for its turn included",
+        json_schema_extra={"decides": False},
+    )
     extra_args: dict[str, str] = Field(
         {}, description="further flags of SGLang's server, without their dashes; the value is empty where a flag takes none"
     )

@@ -94,21 +94,30 @@ class LoraSettings(_Closed):
 class UpdateSettings(_Closed):
     """How a batch becomes optimiser steps: one by default, strictly on-policy."""
 
-    workers: int = Field(2, ge=1, description="data-parallel ranks; the weights are sharded over them")
-    threads_per_worker: int = Field(1, ge=1, description="CPU threads of one worker's tensor operations")
+    workers: int = Field(
+        2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra={"decides": False}
+    )
+    threads_per_worker: int = Field(
+        1, ge=1, description="CPU threads of one worker's tensor operations", json_schema_extra={"decides": False}
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto takes CUDA where the Ray cluster has GPUs; each worker then needs one"
+        "auto",
+        description="auto takes CUDA where the Ray cluster has GPUs; each worker then needs one",
+        json_schema_extra={"decides": False},
     )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="of the forward and backward pass; bfloat16 keeps float32 master weights"
     )
     activation_checkpointing: bool = Field(
-        False, description="a layer keeps its input alone and is forwarded again in the backward pass: less memory, more time"
+        False,
+        description="a layer keeps its input alone and is forwarded again in the backward pass: less memory, more time",
+        json_schema_extra={"decides": False},
     )
     offload: tuple[Literal["optimizer", "reference"], ...] = Field(
         (),
         description="what stands in host memory and not on the GPU: optimizer (what is trained, its gradients and moments, "
         "stepped on the CPU), reference (its weights)",
+        json_schema_extra={"decides": False},
     )
     deterministic: bool = Field(
         False, description="only operations that give the same bits each time; one without such a form ends the run"
@@ -141,7 +150,10 @@ class UpdateSettings(_Closed):
     critic: CriticSettings | None = None
     lora: LoraSettings | None = Field(None, description="train adapters on the policy (and the critic) instead of all weights")
     tokens_per_micro_batch: int = Field(
-        8192, ge=1, description="unique tokens of one forward; an action whose path is longer goes alone"
+        8192,
+        ge=1,
+        description="unique tokens of one forward; an action whose path is longer goes alone",
+        json_schema_extra={"decides": False},
     )
 
     @property

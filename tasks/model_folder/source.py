@@ -1,10 +1,12 @@
 """The policy's folder: a local Hugging Face folder, or a model of the hub."""
 
+import hashlib
 import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nbrl.infra.manifest import file_sha256
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
@@ -19,8 +21,11 @@ class PolicySettings(BaseModel):
     path: str = Field(
         min_length=1,
         description="a folder in Hugging Face format, or owner/name of the hub; ./name is looked for beside the recipe first",
+        json_schema_extra={"decides": False},
     )
-    revision: str | None = Field(None, description="branch, tag or commit on the hub; the main branch when not set")
+    revision: str | None = Field(
+        None, description="branch, tag or commit on the hub; the main branch when not set", json_schema_extra={"decides": False}
+    )
 
 
 class _Config(BaseModel):
@@ -99,6 +104,14 @@ def fetch(settings: PolicySettings) -> Path:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise _not_given(settings, error) from error
+
+
+def content_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a model folder's files, wherever it is."""
+    sha = hashlib.sha256()
+    for path in sorted(path for suffix in ("json", "safetensors", "jinja") for path in folder.glob(f"*.{suffix}")):
+        sha.update(f"{path.name} {file_sha256(path)}\n".encode())
+    return sha.hexdigest()
 
 
 def _not_given(settings: PolicySettings, error: Exception) -> ConfigError:

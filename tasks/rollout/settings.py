@@ -12,7 +12,19 @@ class RolloutSettings(BaseModel):
 
     prompts: int = Field(64, ge=1, description="questions a round")
     group_size: int = Field(4, ge=1, description="trajectories a question, which are compared with each other")
-    runners: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes")
-    episodes_per_runner: int = Field(8, ge=1, le=4096, description="episodes at once on each of them; every one holds a kernel")
-    attempts: int = Field(3, ge=1, le=20, description="tries of a trajectory, each in a fresh kernel, before it counts as failed")
+    runners: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes", json_schema_extra={"decides": False})
+    episodes_per_runner: int = Field(
+        8,
+        ge=1,
+        le=4096,
+        description="episodes at once on each of them; every one holds a kernel",
+        json_schema_extra={"decides": False},
+    )
+    attempts: int = Field(
+        3,
+        ge=1,
+        le=20,
+        description="tries of a trajectory, each in a fresh kernel, before it counts as failed",
+        json_schema_extra={"decides": False},
+    )
     tools: ToolSettings = ToolSettings()

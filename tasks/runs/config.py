@@ -1,6 +1,4 @@
-"""RunConfig: every room's settings, composed, checked together and digested."""
-
-import hashlib
+"""RunConfig: every room's settings, composed."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,7 +23,12 @@ class PublishSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tolerance: float = Field(1e-3, gt=0, description="largest difference of a token's log-probability; above it the run ends")
+    tolerance: float = Field(
+        1e-3,
+        gt=0,
+        description="largest difference of a token's log-probability; above it the run ends",
+        json_schema_extra={"decides": False},
+    )
 
 
 class EvaluateSettings(BaseModel):
@@ -34,7 +37,10 @@ class EvaluateSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: int = Field(
-        0, ge=0, description="iterations from one evaluation to the next; 0: only before the first and after the last"
+        0,
+        ge=0,
+        description="iterations from one evaluation to the next; 0: only before the first and after the last",
+        json_schema_extra={"decides": False},
     )
     samples: int = Field(1, ge=1, le=100, description="trajectories a question; scores are means over all of them")
     questions: int | None = Field(None, ge=1, description="the first so many held-out questions; all when not set")
@@ -54,10 +60,16 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name")
+    name: str = Field(
+        "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name", json_schema_extra={"decides": False}
+    )
     seed: int = Field(0, description="decides every draw of the run")
-    iterations: int = Field(ge=0, description="iterations of the whole run; a finished run goes on when there are more")
-    home: str = Field(".nbrl", description="folder of the local servers' state and logs")
+    iterations: int = Field(
+        ge=0,
+        description="iterations of the whole run; a finished run goes on when there are more",
+        json_schema_extra={"decides": False},
+    )
+    home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
     policy: PolicySettings
     data: DataSettings = GeneratedData()
     agent: AgentSettings = AgentSettings()
@@ -69,25 +81,14 @@ class RunConfig(BaseModel):
     update: UpdateSettings = UpdateSettings()
     publish: PublishSettings = PublishSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
-    record: RecordSettings = RecordSettings()
+    record: RecordSettings = Field(RecordSettings(), json_schema_extra={"decides": False})
     engine: EngineSettings = EngineSettings()
     sandbox: SandboxSettings = SandboxSettings()
-    ray: RaySettings = RaySettings()
-    storage: StorageSettings = StorageSettings()
-    tracking: TrackingSettings = TrackingSettings()
+    ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
+    storage: StorageSettings = Field(StorageSettings(), json_schema_extra={"decides": False})
+    tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra={"decides": False})
 
     @property
     def learner_estimates(self) -> bool:
         """Whether the learner makes the advantages: it alone has a critic's values and the reference's log-probs."""
         return self.advantage.with_critic or self.update.kl_in_reward
-
-    def digest(self) -> str:
-        """Digest of all that decides an iteration's results. More iterations and more patience continue a run; where it runs does
-        not matter, nor over how many ranks an update is spread and in what portions.
-        """
-        decisive = self.model_dump_json(exclude=dict.fromkeys(INDIFFERENT, True) | {"update": SPREAD, "select": {"patience"}})
-        return hashlib.sha256(decisive.encode()).hexdigest()
-
-
-INDIFFERENT = ("iterations", "home", "ray", "storage", "tracking", "record")
-SPREAD = {"workers", "threads_per_worker", "device", "activation_checkpointing", "offload", "tokens_per_micro_batch"}

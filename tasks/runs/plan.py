@@ -7,6 +7,7 @@ import yaml
 
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, weights
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import digest
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 STATE_BYTES = 12  # of a trained number in float32: itself and AdamW's two moments
@@ -20,7 +21,7 @@ def plan(config: RunConfig) -> str:
     if update.kl_coefficient:
         kl = f"{update.kl_estimator} KL × {update.kl_coefficient:g} to the initial policy in the {update.kl_in}"
     lines = [
-        f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {config.digest()[:12]}",
+        f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {digest(config)[:12]}",
         f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
         f"{config.agent.max_steps} steps, up to {config.select.max_rounds} rounds",
         f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes, "

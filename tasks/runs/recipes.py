@@ -47,9 +47,10 @@ def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
     return _checked(RunConfig, tree)
 
 
-def with_overrides(settings: type[Settings], overrides: Iterable[str]) -> Settings:
-    """The defaults of `settings` with `a.b=c` overrides applied. Raises ConfigError naming override, key and remedy."""
-    tree = RecipeTree([Path("the defaults")])
+def from_settings(settings: type[Settings], values: dict[str, Any], source: str, overrides: Iterable[str]) -> Settings:
+    """`values`, which come from `source`, with `a.b=c` overrides applied. Raises ConfigError naming override, key and remedy."""
+    tree = RecipeTree([Path(source)])
+    tree.settings |= values
     tree.override(list(overrides))
     return _checked(settings, tree)
 

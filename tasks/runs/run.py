@@ -13,16 +13,19 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, fault_in_words
 from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.scope import Scope
 
+SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Run(BaseModel):
-    """Identity of a run. `config_digest` is that of the configuration it was created with."""
+    """Identity of a run: `config_digest` is that of the settings it began with, `policy` that of its initial model's files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,6 +34,7 @@ class Run(BaseModel):
     config_digest: str
     seed: int
     recipe: str
+    policy: str = ""
 
     @property
     def layout(self) -> RunLayout:
@@ -98,19 +102,48 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
 
     Raises ConfigError when it exists with another configuration.
     """
-    run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
+    run = Run(
+        name=name,
+        run_id=uuid.uuid4().hex,
+        config_digest=digest(config),
+        seed=config.seed,
+        recipe=config.name,
+        policy=content_digest(fetch(config.policy)),
+    )
     earlier = find_run(storage, name)
     created = earlier is None and storage.create_bytes(run.layout.identity, run.model_dump_json(indent=1).encode())
     if not created:
         earlier = earlier or find_run(storage, name)
         if earlier is None:
             raise InfraError(f"run {name!r} was removed by another process while it was opened; try again")
-        if earlier.config_digest != run.config_digest:
-            raise ConfigError(
-                f"run {name!r} exists with another configuration ({storage.uri(earlier.layout.config)}); "
-                "choose another --run name, or the same settings to continue it"
-            )
+        _check_same(storage, earlier, run, config)
         run = earlier
     sources.write(config.data, storage, run.layout.data)
     storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created
+
+
+def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> None:
+    """Raises ConfigError where a setting that decides results, or the initial model, is not what the run began with."""
+    if storage.exists(earlier.layout.config):
+        found = differences(stored_config(storage, earlier), config)
+    else:  # ended between the creation of the run and its first file
+        found = [] if earlier.config_digest == now.config_digest else ["its settings were others"]
+    if earlier.policy not in ("", now.policy):
+        found.append(f"policy.path {config.policy.path} holds another model than the run began with")
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise ConfigError(
+            f"run {earlier.name!r} exists with another configuration: {'; '.join(found[:SHOWN])}{more}; "
+            "choose another --run name, or the same settings to continue it"
+        )
+
+
+def stored_config(storage: Storage, run: Run) -> RunConfig:
+    """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
+    key = run.layout.config
+    try:
+        return RunConfig.model_validate(yaml.safe_load(storage.read_bytes(key)))
+    except (yaml.YAMLError, ValidationError) as error:
+        words = fault_in_words(error) if isinstance(error, ValidationError) else str(error)
+        raise ConfigError(f"{storage.uri(key)} is no configuration of this release: {words}; name another run") from error

@@ -10,4 +10,9 @@ class SelectSettings(BaseModel):
 
     drop_rate: float = Field(0.5, ge=0, le=1, description="probability that a group without signal is dropped")
     max_rounds: int = Field(3, ge=1, le=20, description="rounds of fresh prompts until the batch is full")
-    patience: int = Field(5, ge=1, description="iterations in a row without a group that has signal, after which the run ends")
+    patience: int = Field(
+        5,
+        ge=1,
+        description="iterations in a row without a group that has signal, after which the run ends",
+        json_schema_extra={"decides": False},
+    )

@@ -57,7 +57,7 @@ def test_works_and_leaves_nothing(tmp_path: Path, ending: str, processes: Callab
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom infra import ray_cluster\nfrom nbrl.infra.errors import ServerError\n"
+        "import sys\nfrom pathlib import Path\nfrom nbrl.infra import ray_cluster\nfrom nbrl.infra.errors import ServerError\n"
         "try:\n ray_cluster.start(ray_cluster.RaySettings(address='127.0.0.1:9'), Path(sys.argv[1]))\n"
         "except ServerError as error:\n print(error)"
     )

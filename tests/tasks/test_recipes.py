@@ -7,6 +7,7 @@ import yaml
 
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.plan import plan
 from nbrl.tasks.runs.recipes import load, names
 
@@ -109,10 +110,10 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
 
 
 def test_the_digest_ignores_where_a_run_lives_how_its_updates_are_spread_and_how_long_it_goes_on() -> None:
-    base = load("tiny-cpu").digest()
-    assert load("tiny-cpu", ["iterations=99", "home=/elsewhere", "storage.root=/elsewhere"]).digest() == base
-    assert load("tiny-cpu", ["update.workers=3", "update.tokens_per_micro_batch=64", "update.device=cpu"]).digest() == base
-    assert load("tiny-cpu", ["update.lr=0.5"]).digest() != base
+    base = digest(load("tiny-cpu"))
+    assert digest(load("tiny-cpu", ["iterations=99", "home=/elsewhere", "storage.root=/elsewhere"])) == base
+    assert digest(load("tiny-cpu", ["update.workers=3", "update.tokens_per_micro_batch=64", "update.device=cpu"])) == base
+    assert digest(load("tiny-cpu", ["update.lr=0.5"])) != base
 
 
 def test_the_plan_names_the_trajectories_of_an_iteration() -> None:

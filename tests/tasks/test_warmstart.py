@@ -14,7 +14,7 @@ from nbrl.agent.tools.corpus import SearchTool
 from nbrl.tasks.environments.world.names import all_names
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.recipes import with_overrides
+from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.warmstart.demonstrations import examples
 from nbrl.tasks.warmstart.demonstrators import record
 from nbrl.tasks.warmstart.run import make_demonstrations, make_policy
@@ -115,10 +115,10 @@ def test_a_typo_in_the_settings_is_an_error() -> None:
 
 
 def test_overrides_act_or_are_refused() -> None:
-    assert with_overrides(WarmstartSettings, ["steps=5", "lr=1e-2"]).steps == 5
+    assert from_settings(WarmstartSettings, {}, "the defaults", ["steps=5", "lr=1e-2"]).steps == 5
     with pytest.raises(ConfigError, match="did you mean 'steps'"):
-        with_overrides(WarmstartSettings, ["step=5"])
+        from_settings(WarmstartSettings, {}, "the defaults", ["step=5"])
     with pytest.raises(ConfigError, match="greater than or equal to 1"):
-        with_overrides(WarmstartSettings, ["steps=0"])
+        from_settings(WarmstartSettings, {}, "the defaults", ["steps=0"])
     with pytest.raises(ConfigError, match="key=value"):
-        with_overrides(WarmstartSettings, ["steps"])
+        from_settings(WarmstartSettings, {}, "the defaults", ["steps"])

@@ -2,12 +2,16 @@
 
 import asyncio
 import math
+import os
+import re
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError
 from nbrl.tasks.metrics import Metric, of
@@ -18,6 +22,7 @@ from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import drop_if_empty, find_run, held, open_run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.runs.summary import Summary, finished
@@ -57,21 +62,70 @@ def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
     assert open_run(config, "a", storage)[0].run_id != run.run_id  # a new run of the old name shares no result with it
 
 
-@pytest.mark.parametrize("change", ["update.lr=0.5", "seed=9", "rollout.prompts=2", "advantage.gamma=0.5"])
-def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("update.lr=0.5", "update.lr is 0.5, the run began with 0.0"),
+        ("seed=9", "seed is 9, the run began with 0"),
+        ("rollout.prompts=2", "rollout.prompts is 2, the run began with 4"),
+        ("advantage.gamma=0.5", "advantage.gamma is 0.5, the run began with 0.95"),
+        ("update.loss.kind=ppo", 'update.loss.kind is "ppo", the run began with "policy_gradient"'),
+    ],
+)
+def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Path, change: str, words: str) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
     open_run(load("tiny-cpu", small), "a", storage)[0]
-    with pytest.raises(ConfigError, match="exists with another configuration"):
-        open_run(load("tiny-cpu", [*small, change]), "a", storage)[0]
+    with pytest.raises(ConfigError, match=f"exists with another configuration: {re.escape(words)}"):
+        open_run(load("tiny-cpu", [*small, change]), "a", storage)
 
 
 @pytest.mark.parametrize(
-    "change", ["iterations=99", "select.patience=9", "update.workers=1", "home=/elsewhere", "record.traces=0"]
+    "change",
+    "iterations=99 select.patience=9 update.workers=1 home=/elsewhere record.traces=0 engine.port=4000 rollout.runners=2 "
+    "sandbox.start_timeout_s=9 engine.request_timeout_s=9 name=b evaluate.every=1".split(),
 )
 def test_a_run_is_continued_with_a_setting_that_decides_none(tmp_path: Path, change: str) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
     run = open_run(load("tiny-cpu", small), "a", storage)[0]
     assert open_run(load("tiny-cpu", [*small, change]), "a", storage)[0] == run
+
+
+def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another_model(tmp_path: Path) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    config = load("tiny-cpu", small)
+    run = open_run(config, "a", storage)[0]
+    copy = shutil.copytree(config.policy.path, tmp_path / "copy")
+    moved = load("tiny-cpu", [*small, f"policy.path={copy}"])
+    assert open_run(moved, "a", storage)[0] == run
+    with (copy / "model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    with pytest.raises(ConfigError, match="holds another model than the run began with"):
+        open_run(moved, "a", storage)
+
+
+def test_a_run_of_a_release_that_knew_fewer_keys_goes_on(tmp_path: Path) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    run = open_run(load("tiny-cpu", small), "a", storage)[0]
+    settings = yaml.safe_load(storage.read_bytes(run.layout.config))
+    del settings["advantage"]["gamma"], settings["publish"]
+    storage.write_bytes(run.layout.config, yaml.safe_dump(settings).encode())
+    assert open_run(load("tiny-cpu", small), "a", storage)[0] == run
+    settings["advantage"]["unheard_of"] = 1
+    storage.write_bytes(run.layout.config, yaml.safe_dump(settings).encode())
+    with pytest.raises(ConfigError, match=r"no configuration of this release: advantage\.unheard_of"):
+        open_run(load("tiny-cpu", small), "a", storage)
+
+
+def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4", "update.lr=0.5"]
+    began = load("tiny-cpu", small)
+    run = open_run(began, "a", storage)[0]
+    config = resumed_config(storage, "a", ["iterations=77"])
+    assert (config.iterations, config.update, config.storage.root) == (77, began.update, storage.settings.root)
+    assert open_run(config, "a", storage)[0] == run
+    with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; there are: a"):
+        resumed_config(storage, "b", [])
 
 
 def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(tmp_path: Path) -> None:

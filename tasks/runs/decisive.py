@@ -1,0 +1,51 @@
+"""Which settings decide what a run computes, and how two configurations differ in them.
+
+A field whose `json_schema_extra` is `{"decides": False}` may change when a run is continued; every other one may not.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+SHOWN_CHARS = 60  # of a value
+
+
+def decisive(settings: BaseModel) -> dict[str, Any]:
+    """The settings that decide a result, as JSON values by dotted key."""
+    dumped = settings.model_dump(mode="json")
+    leaves: dict[str, Any] = {}
+    for name, value in settings:
+        if type(settings).model_fields[name].json_schema_extra == {"decides": False}:
+            continue
+        if isinstance(value, BaseModel):
+            leaves |= {f"{name}.{key}": leaf for key, leaf in decisive(value).items()}
+        else:
+            leaves[name] = dumped[name]
+    return leaves
+
+
+def digest(settings: BaseModel) -> str:
+    """SHA-256 of the settings that decide a result."""
+    return hashlib.sha256(json.dumps(decisive(settings), sort_keys=True).encode()).hexdigest()
+
+
+def differences(began: BaseModel, now: BaseModel) -> list[str]:
+    """One phrase for each decisive key in which two configurations differ."""
+    before, after = decisive(began), decisive(now)
+    return [
+        f"{key} is {_shown(after, key)}, the run began with {_shown(before, key)}"
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _shown(leaves: dict[str, Any], key: str) -> str:
+    if key not in leaves:
+        return "not set"
+    text = json.dumps(leaves[key], ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
