@@ -121,9 +121,11 @@ def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, sto
         assert database.execute("select count(*) from trace_info").fetchone()[0] >= 2
 
 
-def test_a_finished_run_is_not_done_again(home: Path, storage: Storage) -> None:
+@pytest.mark.parametrize("resumed", [False, True], ids=["train", "resume"])
+def test_a_finished_run_is_not_done_again(home: Path, storage: Storage, resumed: bool) -> None:
     before = storage.read_bytes("runs/small/summary.json")
-    again = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("again"), check=False)
+    line = [str(NBRL), "resume", "small", "--root", f"{home}/storage"] if resumed else command(home, "small")
+    again = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("again"), check=False)
     assert again.returncode == 0, again.stderr[-3000:]
     assert "iteration" not in again.stderr
     assert "exact match" in again.stdout

@@ -81,8 +81,19 @@ def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "change",
-    "iterations=99 select.patience=9 update.workers=1 home=/elsewhere record.traces=0 engine.port=4000 rollout.runners=2 "
-    "sandbox.start_timeout_s=9 engine.request_timeout_s=9 name=b evaluate.every=1".split(),
+    [
+        "iterations=99",
+        "select.patience=9",
+        "update.workers=1",
+        "home=/elsewhere",
+        "record.traces=0",
+        "engine.port=4000",
+        "rollout.runners=2",
+        "sandbox.start_timeout_s=9",
+        "engine.request_timeout_s=9",
+        "name=b",
+        "evaluate.every=1",
+    ],
 )
 def test_a_run_is_continued_with_a_setting_that_decides_none(tmp_path: Path, change: str) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
