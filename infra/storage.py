@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,7 @@ from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.manifest import MANIFEST, file_sha256, read_manifest, write_manifest
 from nbrl.infra.s3_blobs import S3Blobs
+from nbrl.infra.sealed_json import seal, unseal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,13 +61,17 @@ class Storage:
         """Whether it is a folder of this machine."""
         return isinstance(self._blobs, LocalBlobs)
 
-    def read_bytes(self, key: str) -> bytes:
+    def read_bytes(self, key: str, digest: str = "") -> bytes:
+        """The object. Raises MissingError, and DamagedError where its SHA-256 is not `digest`, when one is given."""
         key = _checked(key)
         with self._named("read", key):
             try:
-                return self._blobs.read(key)
+                data = self._blobs.read(key)
             except FileNotFoundError as error:
                 raise MissingError(f"{self._blobs.uri(key)} does not exist") from error
+        if digest and sha256(data) != digest:
+            raise DamagedError(f"{self._blobs.uri(key)} is damaged: it is not what was written there; bring it back from a copy")
+        return data
 
     def write_bytes(self, key: str, data: bytes) -> str:
         """Writes all of `data` or nothing; the SHA-256 of it."""
@@ -116,10 +121,24 @@ class Storage:
         """Where the object lies on this machine, for those who must open it in place; None on S3."""
         return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
 
-    def read_table(self, key: str) -> "pa.Table":
+    def read_table(self, key: str, digest: str = "") -> "pa.Table":
+        """As `read_bytes`, read as Parquet."""
         import pyarrow.parquet as pq
 
-        return pq.read_table(io.BytesIO(self.read_bytes(key)))
+        data = self.read_bytes(key, digest)
+        with self._named("read", key):
+            return pq.read_table(io.BytesIO(data))
+
+    def read_json(self, key: str) -> dict[str, Any]:
+        """The fields that `write_json` or `create_json` wrote. Raises MissingError and DamagedError."""
+        return unseal(self.read_bytes(key), self.uri(key))
+
+    def write_json(self, key: str, fields: dict[str, Any]) -> None:
+        self.write_bytes(key, seal(fields))
+
+    def create_json(self, key: str, fields: dict[str, Any]) -> bool:
+        """As `create_bytes`."""
+        return self.create_bytes(key, seal(fields))
 
     def write_table(self, key: str, table: "pa.Table") -> str:
         import pyarrow.parquet as pq

@@ -1,6 +1,5 @@
 """Finds trajectories among the artifacts of runs and evaluations."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,7 +96,7 @@ def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
     done = 0
     while layout.iteration(done).record in files:
         done += 1
-    summary = json.loads(storage.read_bytes(layout.summary)) if layout.summary in files else {"iterations": -1}
+    summary = storage.read_json(layout.summary) if layout.summary in files else {"iterations": -1}
     if summary["iterations"] != done:
         return str(done), "unfinished"
     if summary.get("stalled"):

@@ -53,9 +53,8 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
     Where the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards
     and the learner applies the estimator to them before its first optimiser step.
     """
-    read = services.storage.read_table
-    kept = {row["group"] for s in selections for row in read(s.path).to_pylist() if row["kept"]}
-    rows = [row for r in rewards for row in read(r.path).to_pylist() if row["group"] in kept]
+    kept = {row["group"] for selection in selections for row in services.read(selection).to_pylist() if row["kept"]}
+    rows = [row for scored in rewards for row in services.read(scored).to_pylist() if row["group"] in kept]
     table = reward_table(rows) if services.config.learner_estimates else advantage_table(rows, services.config.advantage)
     path = scope.layout.advantages
     digest = services.storage.write_table(path, table)

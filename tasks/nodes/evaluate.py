@@ -24,7 +24,7 @@ async def evaluate_into(services: Services, layout: RoundLayout, questions_key: 
     questions = questions.append_column("group", questions["id"])
     rows = task_rows(questions, settings.samples, seed)
     trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version)
-    rewards = await score_trajectories(services, layout, questions_key)
+    rewards = await score_trajectories(services, layout, trajectories, table)
     sampled, scored = trajectories.values, rewards.values
     metrics = {
         "em": scored["reward/em"],

@@ -1,7 +1,6 @@
 """publish: the new weights go live in every engine, and it is proved."""
 
 import asyncio
-import json
 import time
 
 from nbrl.tasks.errors import BrokenInvariantError
@@ -21,7 +20,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     version = str(scope.updates + 1)
     await services.engines.publish(await services.local_folder(update.path), version)
     swapped = time.monotonic()
-    result = json.loads(await asyncio.to_thread(services.storage.read_bytes, scope.layout.update_result))
+    result = await asyncio.to_thread(services.storage.read_json, scope.layout.update_result)
     worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
     tolerance = services.config.publish.tolerance
     if not worst <= tolerance:

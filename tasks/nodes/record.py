@@ -42,7 +42,7 @@ async def record(
     checkpoint = scope.checkpoint(updates) if updates else ""
 
     def track() -> None:
-        chosen = from_table(services.storage.read_table(trajectories.path).slice(0, services.config.record.traces))
+        chosen = from_table(services.read(trajectories).slice(0, services.config.record.traces))
         if updates > scope.updates:
             scores = {"reward/em": metrics["reward/em"]}
             services.tracking.log_checkpoint(f"{scope.run}-{updates:06d}", services.storage.uri(checkpoint), scores, step)
@@ -58,8 +58,7 @@ async def record(
     done = Record(
         iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics, skipped=skipped
     )
-    data = done.model_dump_json(indent=1).encode()
-    if not await asyncio.to_thread(services.storage.create_bytes, scope.layout.record, data):
+    if not await asyncio.to_thread(services.storage.create_json, scope.layout.record, done.model_dump(mode="json")):
         raise BrokenInvariantError(
             f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train "
             "it, and go on with the same command"

@@ -36,11 +36,11 @@ def facet_means(rewards: pa.Table) -> dict[str, Metric]:
     return of(metrics, "mean")
 
 
-async def score_trajectories(services: Services, layout: RoundLayout, prompts: str) -> Artifact:
-    """Score the trajectories of a round against the table of prompts that they answer. Shared by training and evaluation."""
+async def score_trajectories(services: Services, layout: RoundLayout, trajectories: Artifact, prompts: pa.Table) -> Artifact:
+    """Score the trajectories of a round against the prompts that they answer. Shared by training and evaluation."""
 
     def score() -> Artifact:
-        rows = with_answers(services.storage.read_table(layout.trajectories), services.storage.read_table(prompts))
+        rows = with_answers(services.read(trajectories), prompts)
         blocks = [rows.slice(first, BLOCK_ROWS) for first in range(0, len(rows), BLOCK_ROWS)]
         rewards = map_tables(blocks, score_table, (services.config.reward,))
         digest = services.storage.write_table(layout.rewards, rewards)
@@ -52,4 +52,5 @@ async def score_trajectories(services: Services, layout: RoundLayout, prompts: s
 @durable
 async def reward(services: Services, scope: Scope, prompts: Artifact, trajectories: Artifact, round_: int) -> Artifact:
     """Rewards of one round's trajectories; the ground truth is read here and nowhere before."""
-    return await score_trajectories(services, scope.layout.round(round_), prompts.path)
+    table = await asyncio.to_thread(services.read, prompts)
+    return await score_trajectories(services, scope.layout.round(round_), trajectories, table)

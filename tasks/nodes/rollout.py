@@ -100,6 +100,6 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     """The groups of one round's prompts."""
     settings = services.config.rollout
     version = await services.serve(scope)
-    table = await asyncio.to_thread(services.storage.read_table, prompts.path)
+    table = await asyncio.to_thread(services.read, prompts)
     rows = task_rows(table, settings.group_size, scope.draw("rollout"))
     return await roll_out(services, "rollout", rows, scope.layout.round(round_), services.config.sampling, version)

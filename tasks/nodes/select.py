@@ -24,7 +24,7 @@ def by_group(rewards: pa.Table) -> pa.Table:
 @durable
 def select(services: Services, scope: Scope, rewards: Artifact, wanted: int, round_: int) -> Artifact:
     """Judge every group of a round; of those kept, the first `wanted` fill the batch and the rest are surplus."""
-    groups = by_group(services.storage.read_table(rewards.path))
+    groups = by_group(services.read(rewards))
     rows = judge_table(groups, services.config.select, scope.draw("select")).to_pylist()
     free = wanted
     for row in rows:

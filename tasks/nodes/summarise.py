@@ -67,7 +67,7 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
         curve_path=services.storage.uri(run.layout.curve),
         example=f"{run.name}/{_example(services, after)}",
     )
-    services.storage.write_bytes(run.layout.summary, summary.model_dump_json(indent=1).encode())
+    services.storage.write_json(run.layout.summary, summary.model_dump(mode="json"))
     (services.scratch / "learning-curve.png").write_bytes(picture)
     services.tracking.log_file(services.scratch / "learning-curve.png")
     scores = sorted(key for key in scores_after if key in ("em", "f1") or key.startswith("em/"))

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,9 +39,9 @@ def _order(
     services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], before: Path | None, folder: Path
 ) -> UpdateOrder:
     """The order to the learner, and in `folder` the tables that it names."""
-    advantage_rows = services.storage.read_table(advantages.path)
+    advantage_rows = services.read(advantages)
     selected = advantage_rows["trajectory"].unique()
-    rounds = [services.storage.read_table(artifact.path) for artifact in trajectories]
+    rounds = [services.read(artifact) for artifact in trajectories]
     batch = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -65,7 +64,7 @@ def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
     if services.storage.local_path(checkpoint) is None:
         services.storage.upload_folder(out, checkpoint)
     summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
-    services.storage.write_bytes(scope.layout.update_result, json.dumps(summary).encode())
+    services.storage.write_json(scope.layout.update_result, summary)
     return Artifact(path=checkpoint, digest=weights_digest(out / HF), metrics=of(update_metrics(result.metrics), "last"))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import updates_of
 from nbrl.tasks.runs.run import Run
@@ -32,8 +33,14 @@ class Record(BaseModel):
 
 
 def read_record(storage: Storage, scope: Scope) -> Record | None:
-    path = scope.layout.record
-    return Record.model_validate_json(storage.read_bytes(path)) if storage.exists(path) else None
+    """The record of an iteration, where it happened. Raises DamagedError."""
+    key = scope.layout.record
+    if not storage.exists(key):
+        return None
+    try:
+        return Record.model_validate(storage.read_json(key))
+    except DamagedError as error:
+        raise DamagedError(f"{error}, or delete it: what the iteration made is found again and recorded anew") from error
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:

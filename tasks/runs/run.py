@@ -9,7 +9,7 @@ from datetime import datetime
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nbrl.infra.errors import InfraError
+from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
@@ -70,8 +70,8 @@ def find_run(storage: Storage, name: str) -> Run | None:
     if not storage.exists(path):
         return None
     try:
-        return Run.model_validate_json(storage.read_bytes(path))
-    except ValidationError as error:
+        return Run.model_validate(storage.read_json(path))
+    except (DamagedError, ValidationError) as error:
         raise ConfigError(f"{storage.uri(path)} describes no run; name another run, or bring the file back") from error
 
 
@@ -111,7 +111,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         policy=content_digest(fetch(config.policy)),
     )
     earlier = find_run(storage, name)
-    created = earlier is None and storage.create_bytes(run.layout.identity, run.model_dump_json(indent=1).encode())
+    created = earlier is None and storage.create_json(run.layout.identity, run.model_dump(mode="json"))
     if not created:
         earlier = earlier or find_run(storage, name)
         if earlier is None:

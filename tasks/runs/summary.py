@@ -48,7 +48,7 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
     path = run.layout.summary
     if not storage.exists(path):
         return None
-    summary = Summary.model_validate_json(storage.read_bytes(path))
+    summary = Summary.model_validate(storage.read_json(path))
     if summary.iterations != config.iterations and not (summary.stalled and summary.skipped_in_row >= config.select.patience):
         return None
     return learned(summary)

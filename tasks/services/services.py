@@ -4,12 +4,14 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.scope import Scope
+from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.progress import Progress
 
@@ -53,6 +55,10 @@ class Services:
         if self._training is None:
             raise RuntimeError("an evaluation has neither learner nor tracking")
         return self._training
+
+    def read(self, artifact: Artifact) -> pa.Table:
+        """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
+        return self.storage.read_table(artifact.path, artifact.digest)
 
     async def serve(self, scope: Scope) -> str:
         """The version that `scope.updates` updates made, served by every engine: published again where another one is."""

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.advantage import advantage, advantage_table
@@ -53,6 +54,19 @@ def test_the_first_groups_with_signal_fill_the_batch_and_the_rest_is_surplus(tmp
     assert found == {"a": "all_wrong", "b": "kept", "c": "all_right", "d": "kept", "e": "surplus"}
     assert done.values["select/kept"] == 2.0
     assert done.values["select/dropped/surplus"] == 1.0
+
+
+def test_a_table_that_is_not_what_its_node_wrote_is_not_read(tmp_path: Path) -> None:
+    """A valid one of other content, as of another writer, and one with a flipped bit."""
+    made = services(tmp_path)
+    scored, other = rewards(made, {"a": [0, 1]}), rewards(made, {"b": [1, 1]}, round_=1)
+    whole = made.storage.read_bytes(scored.path)
+    for damaged in (made.storage.read_bytes(other.path), whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
+        made.storage.write_bytes(scored.path, damaged)
+        with pytest.raises(DamagedError, match="is not what was written there"):
+            selected(made, scored, wanted=4)
+        with pytest.raises(DamagedError):
+            asyncio.run(advantage.alone(made, SCOPE, [scored], []))
 
 
 def test_a_group_with_a_failed_trajectory_is_set_aside_whole_and_counted(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import record as record_node
@@ -229,6 +230,14 @@ def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, t
     logged = made.tracking.logged  # type: ignore[attr-defined]
     assert [what for what, _ in logged] == ["checkpoint", "trace", "trace", "metrics"]
     assert tables == ["iteration-4"]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"iteration": 4', b'{"iteration": 5, "sha256": "0"}'])
+def test_a_damaged_record_is_one_sentence_that_says_how_to_go_on(tmp_path: Path, data: bytes) -> None:
+    storage = services(tmp_path).storage
+    storage.write_bytes(SCOPE.layout.record, data)
+    with pytest.raises(DamagedError, match=r"record\.json is damaged: .*, or delete it: what the iteration made is found again"):
+        read_record(storage, SCOPE)
 
 
 def test_an_iteration_that_another_process_recorded_stops_this_one(tmp_path: Path, tables: list[str]) -> None:
