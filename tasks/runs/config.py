@@ -1,4 +1,4 @@
-"""RunConfig: every room's settings, composed, checked together and digested."""
+"""RunConfig: the settings of all folders, composed into one model, and their digest."""
 
 import hashlib
 
@@ -36,27 +36,27 @@ class EvaluateSettings(BaseModel):
     every: int = Field(
         0, ge=0, description="iterations from one evaluation to the next; 0: only before the first and after the last"
     )
-    samples: int = Field(1, ge=1, le=100, description="trajectories a question; scores are means over all of them")
-    questions: int | None = Field(None, ge=1, description="the first so many held-out questions; all when not set")
+    samples: int = Field(1, ge=1, le=100, description="trajectories per question; scores are means over all of them")
+    questions: int | None = Field(None, ge=1, description="number of held-out questions, taken from the first; all when not set")
     sampling: Sampling = Sampling()
 
 
 class RecordSettings(BaseModel):
-    """What a finished iteration leaves in MLflow besides its metrics."""
+    """What a finished iteration writes to MLflow besides its metrics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces each iteration")
+    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces per iteration")
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run. Closed: an unknown key is an error."""
+    """All settings of a run. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name")
-    seed: int = Field(0, description="decides every draw of the run")
-    iterations: int = Field(ge=0, description="iterations of the whole run; a finished run goes on when there are more")
+    seed: int = Field(0, description="seed of every random draw of the run")
+    iterations: int = Field(ge=0, description="iterations of the run in total; a higher number continues a finished run")
     home: str = Field(".nbrl", description="folder of the local servers' state and logs")
     policy: PolicySettings
     data: DataSettings = GeneratedData()
@@ -78,12 +78,12 @@ class RunConfig(BaseModel):
 
     @property
     def learner_estimates(self) -> bool:
-        """Whether the learner makes the advantages: it alone has a critic's values and the reference's log-probs."""
+        """Whether the learner computes the advantages: only it has a critic's values and the reference's log-probs."""
         return self.advantage.with_critic or self.update.kl_in_reward
 
     def digest(self) -> str:
-        """Digest of all that decides an iteration's results. More iterations and more patience continue a run; where it runs does
-        not matter, nor over how many ranks an update is spread and in what portions.
+        """Digest of all settings that decide an iteration's results. It excludes the number of iterations and the patience, with
+        which a run may continue, where the run executes, and over how many ranks and in what portions an update is spread.
         """
         decisive = self.model_dump_json(exclude=dict.fromkeys(INDIFFERENT, True) | {"update": SPREAD, "select": {"patience"}})
         return hashlib.sha256(decisive.encode()).hexdigest()
