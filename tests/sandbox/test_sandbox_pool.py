@@ -123,7 +123,7 @@ def test_a_pool_whose_end_nobody_waits_for_ends_its_zygote() -> None:
             await asyncio.sleep(0)
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
-        return zygote._confined.running
+        return zygote._bubblewrap.running
 
     assert not asyncio.run(run())
 
@@ -134,7 +134,7 @@ def test_a_killed_zygote_is_replaced() -> None:
             async with pool.kernel() as kernel:
                 zygote = pool._zygote
                 assert zygote is not None
-                os.kill(zygote._confined._process.pid, signal.SIGKILL)
+                os.kill(zygote._bubblewrap._process.pid, signal.SIGKILL)
                 died = await kernel.execute("import time; time.sleep(20)")
             async with pool.kernel() as kernel:
                 return died.status, (await kernel.execute("2 + 2")).outputs[0].text
