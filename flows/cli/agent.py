@@ -131,11 +131,11 @@ def agent(
             writable(path)
         _refuse_idle(context, endpoint, replay)
         recorded = load(replay, root) if replay is not None else None
-        asked_text = question if question is not None or recorded is None else recorded.question
-        if not asked_text or not asked_text.strip():
+        question_text = question if question is not None or recorded is None else recorded.question
+        if not question_text or not question_text.strip():
             raise ConfigError("there is no question; give one, or a recording by --replay")
         # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
-        text = asked_text.encode("utf-8", "replace").decode()
+        text = question_text.encode("utf-8", "replace").decode()
         server = None
         if endpoint is not None:
             server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
@@ -145,7 +145,7 @@ def agent(
         available = options.settings(server, api_key_env, attached=bool(file))
         if recorded is None:
             require_keys(available, ability)
-        asked = Question(
+        full_question = Question(
             text=text,
             endpoint=server,
             agent=checked(
@@ -175,9 +175,9 @@ def agent(
             if path is not None and trajectory.steps:
                 write(path, trajectory)
 
-        with nullcontext() if quiet else Live(err, asked.task, asked.agent) as live:
+        with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
             tell = _tell_nobody if quiet else say
-            asyncio.run(cancel_on_term(lambda: answer(asked, live, keep, tell)))
+            asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))
 
@@ -197,12 +197,12 @@ def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | Non
     from nbrl.tasks.errors import ConfigError
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if replay is None and "root" in given:
+    given_names = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if replay is None and "root" in given_names:
         raise ConfigError("--root is where --replay looks for a run; leave it out, or give --replay")
     if endpoint is None and replay is None:
         raise ConfigError("no model given: pass --endpoint URL or --replay FILE")
-    if endpoint is None and (idle := [name for name in _ACTING if name in given]):
+    if endpoint is None and (idle := [name for name in _ACTING if name in given_names]):
         option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
         raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")
 

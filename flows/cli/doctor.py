@@ -18,5 +18,5 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     except ConfigError as error:
         yield "recipe", False, str(error)
     yield from sandbox_checks(config.sandbox)
-    for found in infra_checks(Home(config.home), config.engine, config.storage):
-        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.fix}"
+    for check in infra_checks(Home(config.home), config.engine, config.storage):
+        yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"

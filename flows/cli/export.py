@@ -39,10 +39,10 @@ def export(
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
             source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", below)
             _check(source, below, storage.uri(path))
-            made = Path(beside) / "made"
-            made.mkdir()
-            write(source / below, made, dtype, max_shard_size)
-            made.rename(target)
+            complete = Path(beside) / "made"
+            complete.mkdir()
+            write(source / below, complete, dtype, max_shard_size)
+            complete.rename(target)
     except (OSError, shutil.Error) as error:
         raise ConfigError(f"{target} could not be made: {error}") from error
     return storage.uri(path)

@@ -17,9 +17,9 @@ def is_mapping(annotation: object) -> bool:
 
 def dotted(model: type[BaseModel], above: str = "") -> list[str]:
     """All keys of a model and its sections, including alternative sections, but no keys below names that the user chooses."""
-    found: list[str] = []
+    keys: list[str] = []
     for name, field in model.model_fields.items():
         sections = [] if is_mapping(field.annotation) else members(field.annotation)
         below = [key for section in sections for key in dotted(section, f"{above}{name}.")]
-        found += below or [f"{above}{name}"]
-    return list(dict.fromkeys(found))
+        keys += below or [f"{above}{name}"]
+    return list(dict.fromkeys(keys))

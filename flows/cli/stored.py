@@ -85,12 +85,12 @@ def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> N
             raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
         out.print(listing(storage, run, limit, out.width), crop=False)
         return
-    for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
+    for number, (key, match, rewards) in enumerate(find(storage, run, identity)):
         if path is None:
-            out.print(render(key, found, rewards))
+            out.print(render(key, match, rewards))
             continue
         target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
-        save(target, found, rewards)
+        save(target, match, rewards)
         out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
 
 
