@@ -13,7 +13,7 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    temperature: float = Field(1.0, ge=0, description="0 takes the likeliest token")
+    temperature: float = Field(1.0, ge=0, description="0 always takes the likeliest token")
     top_p: float = Field(
         1.0, gt=0, le=1, description="sample among the likeliest tokens that together have this probability; 1 samples among all"
     )

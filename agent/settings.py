@@ -1,4 +1,4 @@
-"""How the agent behaves; composed into the run's configuration by nbrl.tasks.runs.config."""
+"""Settings of the agent; nbrl.tasks.runs.config composes them into the run's configuration."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nbrl.agent.grammar import CodeStyle, Grammar, Thinking
 
 Argument = str | bool | int
-"""A value that a chat template takes."""
+"""A value that a chat template accepts."""
 
 SYSTEM_PROMPT = (
     "You solve a task by writing Python cells for a notebook. Each turn, {form}. Its output comes back inside <output></output>; "
@@ -24,36 +24,38 @@ SUMMARY_PROMPT = (
 
 
 class AgentSettings(BaseModel):
-    """Limits and wording of one episode. Token limits count the policy's tokens, `context_tokens` the prompt and the action."""
+    """Limits and wording of one episode. Token limits count the policy's tokens; `context_tokens` is for prompt and action."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_steps: int = Field(8, ge=1, le=1000, description="think-code-observe steps before the trajectory ends")
-    context_tokens: int = Field(25_600, ge=64, description="most tokens of prompt and action together")
-    action_tokens: int = Field(3_072, ge=8, description="most tokens of one action")
+    context_tokens: int = Field(25_600, ge=64, description="maximum tokens of prompt and action together")
+    action_tokens: int = Field(3_072, ge=8, description="maximum tokens of one action")
     observation_chars: int = Field(20_000, ge=32, description="longest observation; the middle of a longer one is cut")
     trim: Literal["none", "hard", "soft"] = Field(
         "hard",
-        description="at the token limit: end; keep task, notepad, last and pinned steps; or have the policy summarise the others",
+        description="when the context is full: none ends; hard keeps notepad, last and pinned steps; soft summarises the rest",
     )
-    keep_steps: int = Field(1, ge=0, description="last steps that trimming keeps in view as long as they fit; not with trim none")
-    summary_tokens: int = Field(512, ge=8, description="most tokens of a summary and the thinking before it; trim soft only")
-    summary_prompt: str = Field(SUMMARY_PROMPT, description="asks for a summary, may use {tokens}; trim soft only")
-    cell_timeout_s: float = Field(30.0, gt=0, description="most seconds of one cell; then it is interrupted")
+    keep_steps: int = Field(
+        1, ge=0, description="number of last steps that trimming keeps in view as long as they fit; not with trim none"
+    )
+    summary_tokens: int = Field(512, ge=8, description="maximum tokens of a summary and the thinking before it; trim soft only")
+    summary_prompt: str = Field(SUMMARY_PROMPT, description="request for a summary, may use {tokens}; trim soft only")
+    cell_timeout_s: float = Field(30.0, gt=0, description="maximum seconds of one cell; then it is interrupted")
     deadline_s: float = Field(240.0, gt=0, description="wall time of a trajectory; at the deadline it ends and is scored")
     thinking: Thinking = Field(
         "tag",
-        description="tag: asked to think inside think_tag; native: a reasoning model does so by itself, with any text inside",
+        description="tag: the model is asked to think inside think_tag; native: a reasoning model thinks by itself, in any text",
     )
-    think_tag: str = Field("think", pattern=r"^[a-z_]+$", description="thinking tag only")
-    code_style: CodeStyle = Field("tag", description="tag: a cell inside code_tag; fence: a ```python block")
-    code_tag: str = Field("code", pattern=r"^[a-z_]+$", description="code_style tag only")
+    think_tag: str = Field("think", pattern=r"^[a-z_]+$", description="tag around the thinking; thinking tag only")
+    code_style: CodeStyle = Field("tag", description="tag: a cell is written inside code_tag; fence: in a ```python block")
+    code_tag: str = Field("code", pattern=r"^[a-z_]+$", description="tag around the code; code_style tag only")
     template_arguments: dict[str, Argument] = Field(
-        {}, description="for the model's chat template, such as enable_thinking or date_string"
+        {}, description="arguments of the model's chat template, such as enable_thinking or date_string"
     )
     system_prompt: str = Field(
         SYSTEM_PROMPT,
-        description="may use {form} (how to write an action), {tools} and, where they are asked for, {think} and {code}",
+        description="may use {form} (how to write an action), {tools} and, if the model writes in tags, {think} and {code}",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the settings models, so that the page cannot drift from the code.
+"""Write docs/settings.md from the settings models, so that the page cannot drift from the code.
 
 Usage: python docs/settings.py
 """
@@ -19,8 +19,9 @@ from nbrl.tasks.warmstart.settings import WarmstartSettings
 PAGE = Path(__file__).with_name("settings.md")
 HEAD = """# Settings
 
-Every key of a recipe. A recipe is a YAML file of these sections; `--set section.key=value` overrides one. An unknown key, a value
-of the wrong kind or settings that cannot work together are errors before any work starts. Written by `docs/settings.py`.
+This page lists every key of a recipe. A recipe is a YAML file of these sections; `--set section.key=value` overrides a key. An
+unknown key, a value of the wrong kind or settings that cannot work together are errors before any work starts. Written by
+`docs/settings.py`.
 
 A run may be continued with other values of the keys marked ↻, as long as `policy.path` holds the same model. Every other key
 decides what is computed and must stay as it was.
@@ -28,10 +29,10 @@ decides what is computed and must stay as it was.
 WARMSTART = """
 # Settings of the warm start
 
-`nbrl warmstart FOLDER --set key=value` takes these.
+These are the keys of `nbrl warmstart FOLDER --set key=value`.
 """
 NAMES = {str: "string", int: "integer", float: "number", bool: "true/false", Path: "path"}
-LONG = 60  # a default of more characters stands below its table
+LONG = 60  # a default of more characters is printed below its table
 
 
 def kind(field: FieldInfo) -> str:

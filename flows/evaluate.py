@@ -34,10 +34,10 @@ async def evaluate(
     name: str | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Trajectories and rewards below `evaluations/<name>`; the metrics are returned. Nothing is learned.
+    """Write trajectories and rewards below `evaluations/<name>` and return the metrics. Nothing is learned.
 
-    `recipe` and `overrides` are those of `train`. Evaluated is the recipe's policy or, of the run named `run`, the checkpoint
-    after `checkpoint` updates, the newest when not given. Raises ConfigError where one of them cannot be had.
+    `recipe` and `overrides` are those of `train`. This evaluates the recipe's policy or, with `run`, that run's checkpoint after
+    `checkpoint` updates, by default the newest. Raises ConfigError if one of them does not exist.
     """
     config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "evaluate")
     layout = EvaluationLayout(checked_name(new_name(run or config.name) if name is None else name))

@@ -20,10 +20,10 @@ from nbrl.tasks.services.services import Services
 
 @flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run}-{scope.iteration:06d}")
 async def iterate(services: Services, scope: Scope, cursor: int) -> Record:
-    """Rounds of prompts fill the batch, one update learns from it, its weights go live. `cursor` is the first prompt to ask.
+    """Fill the batch by rounds of prompts, update from it and publish the weights. `cursor` is the position of the first prompt.
 
-    Where no round has a group with signal, or all steps of what was kept are worth the same, there is no update, and the record
-    says why.
+    If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
+    why.
     """
     started = time.monotonic()
     config = services.config

@@ -24,7 +24,7 @@ from nbrl.tasks.services.start import training_services
 
 @flow(name="train", flow_run_name="{run}")
 async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequence[str] = ()) -> Summary:
-    """Train the run named `run`, a new one or an old one to be continued, and return what it came to.
+    """Train the run named `run`, which is created or continued, and return its summary.
 
     `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or a configuration that passed preflight.
     Raises ConfigError for a configuration that cannot work, and NothingLearnedError when no iteration made an update.
@@ -42,7 +42,7 @@ async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequ
 
 
 async def _train(config: RunConfig, run: Run, progress: Progress) -> Summary:
-    """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is found, not done again."""
+    """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
     async with training_services(config, run, progress) as services:
         records = list[Record]()
         first = last = await _evaluate(services, run, records)
@@ -58,7 +58,7 @@ async def _train(config: RunConfig, run: Run, progress: Progress) -> Summary:
 
 
 async def _iterate(services: Services, run: Run, records: list[Record]) -> Record:
-    """The next iteration after `records`, or what is left of it where it happened already."""
+    """Run the next iteration after `records`, or read its record if it already happened."""
     scope = run.scope(len(records), records[-1].updates if records else 0)
     record = read_record(services.storage, scope)
     if record is None:
@@ -79,7 +79,7 @@ async def _evaluate(services: Services, run: Run, records: list[Record]) -> Arti
 
 
 def _line(records: list[Record], patience: int) -> str:
-    """The newest iteration in a line."""
+    """The newest iteration as one line."""
     record, metrics = records[-1], records[-1].metrics
     line = (
         f"iteration {record.iteration + 1:3d}   reward {metrics['reward/total']:.3f}   EM {metrics['reward/em']:.3f}   "

@@ -1,4 +1,4 @@
-"""A tiny policy from nothing: tokenizer → demonstrations → train → save."""
+"""Makes a tiny policy from nothing: tokenizer → demonstrations → train → save."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ from nbrl.tasks.warmstart.tokenizer import make_tokenizer
 T = TypeVar("T")
 
 
-def _whole(value: T) -> T:
+def _unsearched(value: T) -> T:
     """Passes a large argument of a task through unchanged; otherwise Prefect searches it, item by item, for futures."""
     return cast(T, quote(value))
 
@@ -36,7 +36,7 @@ async def demonstrations(settings: WarmstartSettings, words: Tokenizer) -> Demon
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 async def train(words: Tokenizer, examples: Demonstrations, settings: WarmstartSettings) -> Trained:
-    """Cancelled, it stops at its next line of progress: a thread cannot be ended from outside."""
+    """Train in a thread. If cancelled, it stops at its next line of progress, because a thread cannot be ended from outside."""
     logger, cancelled = get_run_logger(), threading.Event()
 
     def report(line: str) -> None:
@@ -57,9 +57,9 @@ async def save(trained: Trained, words: Tokenizer, out: Path) -> None:
 
 @flow(name="warmstart", persist_result=False)
 async def run(settings: WarmstartSettings, out: Path) -> dict[str, float]:
-    """Make a policy in `out`; the metrics of its training."""
+    """Make a policy in `out` and return the metrics of its training."""
     words = await tokenizer(settings)
     examples = await demonstrations(settings, words)
-    trained = await train(words, _whole(examples), settings)
-    await save(_whole(trained), words, out)
+    trained = await train(words, _unsearched(examples), settings)
+    await save(_unsearched(trained), words, out)
     return trained.metrics

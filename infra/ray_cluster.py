@@ -37,7 +37,7 @@ CONNECT_S = 5.0  # Ray itself tries for minutes
 
 
 class RaySettings(BaseModel):
-    """`address` joins an existing cluster; the other settings are about our own."""
+    """`address` joins an existing cluster; the other settings configure nbrl's own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,13 +45,15 @@ class RaySettings(BaseModel):
         None, description="host:port of a cluster to join; when not set, one is started on this machine and ends with the run"
     )
     num_cpus: int | None = Field(
-        default=None, ge=1, description="CPUs that our own cluster offers; those of this machine when not set"
+        default=None, ge=1, description="CPUs that nbrl's own cluster offers; those of this machine when not set"
     )
     num_gpus: int | None = Field(
-        default=None, ge=0, description="GPUs that our own cluster offers; those of this machine when not set"
+        default=None, ge=0, description="GPUs that nbrl's own cluster offers; those of this machine when not set"
     )
-    object_store_mb: int = Field(default=200, ge=80, description="shared memory of our own cluster's object store")
-    start_timeout_s: float = Field(default=120, gt=0, description="seconds in which our own cluster must answer after its start")
+    object_store_mb: int = Field(default=200, ge=80, description="shared memory of the object store of nbrl's own cluster")
+    start_timeout_s: float = Field(
+        default=120, gt=0, description="maximum seconds until nbrl's own cluster answers after its start"
+    )
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> "RaySettings":

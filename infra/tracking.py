@@ -51,9 +51,9 @@ class TrackingSettings(BaseModel):
     )
     artifacts: str | None = Field(
         None,
-        description="where new experiments keep their files; when not set, below the home or where the server has them",
+        description="where new experiments keep their files; when not set, below the home or where the server keeps them",
     )
-    experiment: str = Field("nbrl", description="the MLflow experiment that runs are kept in; it is made where there is none")
+    experiment: str = Field("nbrl", description="the MLflow experiment of the runs; it is created if it does not exist")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class _Request(NamedTuple):
     fault: str = ""
 
 
-class Broker:
+class HostCalls:
     """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
 
     `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` counts

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbrl.sandbox.errors import KernelLostError, SandboxError
-from nbrl.sandbox.host_calls import Broker
-from nbrl.sandbox.jupyter.connection import Link
+from nbrl.sandbox.host_calls import HostCalls
+from nbrl.sandbox.jupyter.connection import Connection
 from nbrl.sandbox.jupyter.messages import Message
 from nbrl.sandbox.jupyter.outputs import Execution, Output, Outputs, Status
 from nbrl.sandbox.settings import SandboxSettings
@@ -45,15 +45,15 @@ class SandboxKernel:
     A kernel that ended because what it ran in did (a zygote, a launcher) raises KernelLostError instead: no cell can do that.
     """
 
-    def __init__(self, process: KernelProcess, broker: Broker, settings: SandboxSettings) -> None:
-        self.broker = broker
+    def __init__(self, process: KernelProcess, host_calls: HostCalls, settings: SandboxSettings) -> None:
+        self.host_calls = host_calls
         self.files = Workspace(process.workspace, settings)
         self._process = process
         self._settings = settings
         self._lock = asyncio.Lock()
         self._cell: _Cell | None = None
         self._welcome = asyncio.Event()
-        self._link = Link(process.address, settings.message_bytes, self._receive, self._on_break)
+        self._connection = Connection(process.address, settings.message_bytes, self._receive, self._on_break)
         self._watch = asyncio.create_task(self._watch_end())
 
     @property
@@ -95,7 +95,7 @@ class SandboxKernel:
             "stop_on_error": False,
         }
         outputs = Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
-        cell = self._cell = _Cell(self._link.send("execute_request", content), outputs, expressions)
+        cell = self._cell = _Cell(self._connection.send("execute_request", content), outputs, expressions)
         status: Status = "ok"
         try:
             if not await self._until(cell.replied, timeout):
@@ -135,7 +135,7 @@ class SandboxKernel:
 
     async def close(self) -> None:
         """Kill the kernel and give back everything it held on the host."""
-        self._link.close()
+        self._connection.close()
         self.files.close()
         await self._process.end()
 

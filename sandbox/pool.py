@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from nbrl.sandbox.errors import SandboxError
-from nbrl.sandbox.host_calls import Broker, CallHandler
+from nbrl.sandbox.host_calls import CallHandler, HostCalls
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start import descriptors, fresh
@@ -18,7 +18,7 @@ from nbrl.sandbox.walls.filesystem import compile_once
 __all__ = ["CallHandler", "KernelPool"]
 
 
-class _Clean:
+class _CleanKernel:
     """A kernel that has run the prelude and nothing else, with its tool channel already served."""
 
     def __init__(self, kernel: SandboxKernel, serving: asyncio.Task[None]) -> None:
@@ -42,9 +42,9 @@ class KernelPool:
         self._settings = settings
         self._prelude = prelude
         self._live = asyncio.Semaphore(settings.max_live)
-        self._warm: list[asyncio.Task[_Clean]] = []
+        self._warm: list[asyncio.Task[_CleanKernel]] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self._out: set[_Clean] = set()
+        self._out: set[_CleanKernel] = set()
         self._zygote: Zygote | None = None
         self._zygote_lock = asyncio.Lock()
 
@@ -59,7 +59,7 @@ class KernelPool:
             for task in self._warm:
                 task.cancel()
             for made in await asyncio.gather(*self._warm, return_exceptions=True):
-                if isinstance(made, _Clean):
+                if isinstance(made, _CleanKernel):
                     self._discard(made)
             self._warm.clear()
             for clean in list(self._out):
@@ -74,7 +74,7 @@ class KernelPool:
     async def kernel(self, tools: Mapping[str, CallHandler] | None = None) -> AsyncIterator[SandboxKernel]:
         """A clean kernel for one trajectory, which may call `tools` and nothing else; it is killed at the end."""
         clean = await self._take()
-        clean.kernel.broker.tools = tools or {}
+        clean.kernel.host_calls.tools = tools or {}
         self._out.add(clean)
         try:
             yield clean.kernel
@@ -86,7 +86,7 @@ class KernelPool:
         """Wait until every kernel that was given back is gone."""
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def _take(self) -> _Clean:
+    async def _take(self) -> _CleanKernel:
         """The warm kernel that is ready soonest; dead ones are passed over, and those that failed before anybody asked: what was
         wrong then need not be now."""
         while True:
@@ -110,7 +110,7 @@ class KernelPool:
         while len(self._warm) < max(self._settings.warm, at_least):
             self._warm.append(asyncio.create_task(self._make()))
 
-    async def _make(self) -> _Clean:
+    async def _make(self) -> _CleanKernel:
         await self._live.acquire()
         try:
             return await self._start()
@@ -118,11 +118,11 @@ class KernelPool:
             self._live.release()
             raise
 
-    async def _start(self) -> _Clean:
+    async def _start(self) -> _CleanKernel:
         process = await self._birth()
-        broker = Broker(self._settings)
-        kernel = SandboxKernel(process, broker, self._settings)
-        clean = _Clean(kernel, asyncio.create_task(broker.serve(process.channel)))
+        host_calls = HostCalls(self._settings)
+        kernel = SandboxKernel(process, host_calls, self._settings)
+        clean = _CleanKernel(kernel, asyncio.create_task(host_calls.serve(process.channel)))
         try:
             await kernel.ready()
             # A zygote's kernels have run it, and other cells, before their birth.
@@ -158,7 +158,7 @@ class KernelPool:
                 self._zygote = await Zygote.start(self._settings, self._prelude)
             return self._zygote
 
-    def _discard(self, clean: _Clean) -> None:
+    def _discard(self, clean: _CleanKernel) -> None:
         """End a kernel in the background; its place is free once it is gone."""
         self._out.discard(clean)
 

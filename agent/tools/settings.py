@@ -1,4 +1,4 @@
-"""Which tools an agent has, and their options. Keys are never here: they are read from the environment of the host."""
+"""Which tools an agent has, and their options. API keys are never settings: they are read from the host's environment."""
 
 import difflib
 from typing import Annotated, Any, Literal
@@ -28,29 +28,29 @@ class _Settings(BaseModel):
 class CorpusSearch(_Settings):
     """Search over the passages of the run's data, by BM25."""
 
-    engine: Literal["corpus"] = Field("corpus", description="search looks in the corpus")
+    engine: Literal["corpus"] = Field("corpus", description="search uses the corpus")
     top_k: int = Field(1, ge=1, le=50, description="passages returned")
 
 
 class WebSearch(_Settings):
     """Search of the web. The key is in SERPER_API_KEY, EXA_API_KEY or FIRECRAWL_API_KEY."""
 
-    engine: Literal["serper", "exa", "firecrawl"] = Field(description="the service that search asks")
+    engine: Literal["serper", "exa", "firecrawl"] = Field(description="the service that search uses")
     top_k: int = Field(5, ge=1, le=50, description="pages returned")
-    base_url: str | None = Field(None, description="the service's own when not set")
-    timeout_s: float = Field(20.0, gt=0, description="most seconds of one search")
+    base_url: str | None = Field(None, description="address of the service; its public one when not set")
+    timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one search")
 
 
 class PageSettings(_Settings):
-    """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, key in JINA_API_KEY if any."""
+    """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, with JINA_API_KEY if set."""
 
     reader: Literal["direct", "jina"] = Field(
         "direct", description="who fetches a page: direct, this host; jina, the reader at base_url"
     )
-    base_url: str = Field("https://r.jina.ai", description="of the reader; jina only")
+    base_url: str = Field("https://r.jina.ai", description="address of the reader; jina only")
     max_bytes: int = Field(5_000_000, ge=1_000, description="largest page; direct only")
     max_chars: int = Field(100_000, ge=100, description="longest text returned; the rest is cut")
-    timeout_s: float = Field(20.0, gt=0, description="most seconds of one page")
+    timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one page")
 
     @model_validator(mode="after")
     def _of_the_reader(self) -> "PageSettings":
@@ -64,17 +64,17 @@ class FileSettings(_Settings):
     """Reading of files of the workspace by `inspect_file`."""
 
     max_chars: int = Field(100_000, ge=100, description="longest text returned, or shown to the model; the rest is cut")
-    timeout_s: float = Field(15.0, gt=0, description="most seconds of one file")
+    timeout_s: float = Field(15.0, gt=0, description="maximum seconds of one file")
 
 
 class ModelSettings(_Settings):
-    """The model that `visual_qa` and `inspect_file` ask, behind any OpenAI-compatible endpoint."""
+    """The model that `visual_qa` and `inspect_file` use, at any OpenAI-compatible endpoint."""
 
-    base_url: str = Field(description="the part before /chat/completions")
-    name: str = Field(description="the model, as the endpoint names it")
-    key: Variable | None = Field("OPENAI_API_KEY", description="environment variable of the key; null: none is sent")
-    max_tokens: int = Field(1_000, ge=1, description="longest answer")
-    timeout_s: float = Field(25.0, gt=0, description="most seconds of one answer")
+    base_url: str = Field(description="the address up to /chat/completions")
+    name: str = Field(description="name of the model at the endpoint")
+    key: Variable | None = Field("OPENAI_API_KEY", description="environment variable with the API key; null: none is sent")
+    max_tokens: int = Field(1_000, ge=1, description="maximum tokens of one answer")
+    timeout_s: float = Field(25.0, gt=0, description="maximum seconds of one answer")
 
 
 class McpSettings(_Settings):
@@ -83,9 +83,11 @@ class McpSettings(_Settings):
     command: tuple[str, ...] = Field((), description="program and arguments; it speaks on its standard input and output")
     environment: tuple[Variable, ...] = Field((), description="variables of the host's environment that the program gets")
     url: str = Field("", description="address of a streamable HTTP endpoint; instead of command")
-    headers: dict[str, Variable] = Field(default_factory=dict, description="header: environment variable with its value")
-    tools: tuple[str, ...] | None = Field(None, description="those of its tools that are used; all when not set")
-    timeout_s: float = Field(20.0, gt=0, description="most seconds of one call, and of the start")
+    headers: dict[str, Variable] = Field(
+        default_factory=dict, description="name of a header: environment variable with its value"
+    )
+    tools: tuple[str, ...] | None = Field(None, description="the tools of this server that are used; all when not set")
+    timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one call, and of the start")
 
     @model_validator(mode="after")
     def _one_way(self) -> "McpSettings":
@@ -99,18 +101,18 @@ class McpSettings(_Settings):
 
 
 class ToolSettings(_Settings):
-    """Tools by ability. A list names tools (search, read_page, visual_qa, inspect_file, one of `own`) and MCP servers whole."""
+    """Tools by ability. A list names tools (search, read_page, visual_qa, inspect_file, one of `own`) or complete MCP servers."""
 
     default: tuple[str, ...] | None = Field(
-        None, description="tools of abilities that are not named; not set: search, where there is a corpus"
+        None, description="tools of abilities that are not named; when not set, search if there is a corpus"
     )
-    abilities: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="ability: its tools; may be none")
+    abilities: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="name of an ability: its tools; may be empty")
     search: CorpusSearch | WebSearch = Field(CorpusSearch(), discriminator="engine")
     read_page: PageSettings = PageSettings()
     inspect_file: FileSettings = FileSettings()
     model: ModelSettings | None = None
     mcp: dict[str, McpSettings] = Field(default_factory=dict, description="servers by name")
-    own: dict[str, str] = Field(default_factory=dict, description="your own tools, name: package.module:function")
+    own: dict[str, str] = Field(default_factory=dict, description="your own tools, name of a tool: package.module:function")
 
     @field_validator("search", mode="before")
     @classmethod

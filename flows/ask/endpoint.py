@@ -1,4 +1,4 @@
-"""What answers at an address: a SGLang server, spoken to in token ids, or any server of the OpenAI chat API."""
+"""The model server at an address: a SGLang server, used with token ids, or any server of the OpenAI chat API."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ from nbrl.tasks.errors import ConfigError
 
 CONNECT_S = 10.0
 ABOUT_S, ABOUT_BYTES = 30.0, 4 << 20
-"""For what a server says of itself, which takes it no time."""
+"""Limits of a request about the server itself, which it answers at once."""
 ANSWER_S = 600.0
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`url` is the server's root, or of a chat API whatever stands before `/chat/completions`; `key` goes nowhere else.
+    """`url` is the server's root, or the part of a chat API's address before `/chat/completions`; `key` is sent nowhere else.
 
     `sees_images` is for chat APIs; `seeded` sends each request's seed.
     """
@@ -46,9 +46,9 @@ class Endpoint:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def client(self) -> httpx.AsyncClient:
-        """A client that carries the key and follows no redirect; a proxy of the environment is not asked for this machine.
+        """A client that sends the key and follows no redirect; for this machine it ignores the environment's proxy.
 
-        Raises ConfigError when `url` is no address.
+        Raises ConfigError if `url` is not an address.
         """
         try:
             url = httpx.URL(self.url)
@@ -63,13 +63,13 @@ class Endpoint:
 
 
 class KeyRefusedError(ConfigError):
-    """A server says nothing without a key, or another key."""
+    """A server requires a key, or another key."""
 
 
 async def ask(client: httpx.AsyncClient, url: str) -> Any:
-    """The JSON at `url`, or None when the server has none there.
+    """Return the JSON at `url`, or None if the server has none there.
 
-    Raises ConfigError when there is no server, KeyRefusedError when it wants a key or another one.
+    Raises ConfigError if there is no server, KeyRefusedError if it requires a key or another one.
     """
     try:
         async with asyncio.timeout(ABOUT_S), client.stream("GET", url, headers={"Accept-Encoding": "gzip, deflate"}) as response:
@@ -77,22 +77,22 @@ async def ask(client: httpx.AsyncClient, url: str) -> Any:
                 raise KeyRefusedError(f"{url} answered {response.status_code}; {key_hint('Authorization' in client.headers)}")
             if response.status_code != 200:
                 return None
-            said = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ABOUT_BYTES)
+            content = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ABOUT_BYTES)
     except (httpx.HTTPError, TimeoutError, UnicodeError) as error:  # the last for names that no resolver takes
         reason = str(error) or type(error).__name__
         raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error
     except (TooLargeError, EncodingError) as error:
         raise ConfigError(f"what {url} answers cannot be read: {error}; correct --endpoint") from error
     try:
-        return json.loads(said)
+        return json.loads(content)
     except (ValueError, RecursionError):
         return None
 
 
 async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | None:
-    """The folder of the tokenizer of the SGLang server at `endpoint`; None to speak chat.
+    """The folder of the tokenizer of the SGLang server at `endpoint`, or None to use the chat API.
 
-    That is when the address names a chat API (`…/v1`), the server is another, or its tokenizer is not on this machine.
+    It is None if the address names a chat API (`…/v1`), the server is not SGLang, or its tokenizer is not on this machine.
     """
     if endpoint.tokenizer is not None:
         return endpoint.tokenizer
@@ -101,10 +101,10 @@ async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | 
         return None
     for page in ("get_model_info", "model_info"):
         try:
-            said = await ask(client, f"{root}/{page}")
-        except KeyRefusedError:  # `served` asks where every server of models has an answer
+            info = await ask(client, f"{root}/{page}")
+        except KeyRefusedError:  # every server of models answers what `served` requests
             return None
-        match said:
+        match info:
             case {"tokenizer_path": str(path)} if _is_here(path):
                 return Path(path)
     return None
@@ -114,7 +114,7 @@ def _is_here(folder: str) -> bool:
     """Whether the folder that a server names holds a tokenizer on this machine."""
     try:
         return (Path(folder) / "tokenizer.json").is_file()
-    except (OSError, ValueError):  # no name of a file here
+    except (OSError, ValueError):  # not the name of a file here
         return False
 
 
@@ -125,22 +125,22 @@ def chat_url(endpoint: Endpoint) -> str:
 
 
 async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int | None]:
-    """The models of the chat API by name, each with the most tokens it reads, where the server says so.
+    """The models of the chat API by name, each with its maximum context if the server reports it.
 
-    Raises ConfigError when it refuses the key, unless a model of the chat API is named: it may refuse no more than this list.
+    Raises ConfigError if it refuses the key, unless a model of the chat API is named: the server may refuse only this list.
     """
     try:
-        said = await ask(client, f"{chat_url(endpoint)}/models")
+        reply = await ask(client, f"{chat_url(endpoint)}/models")
     except KeyRefusedError:
         if endpoint.model is None or endpoint.tokenizer is not None:
             raise
         return {}
-    match said:
+    match reply:
         case {"data": list(models)}:
-            known = [model for model in models if isinstance(model, dict) and "id" in model]
-            limits = [model.get("max_model_len") for model in known]
+            named = [model for model in models if isinstance(model, dict) and "id" in model]
+            limits = [model.get("max_model_len") for model in named]
             return {
-                str(model["id"]): limit if isinstance(limit, int) else None for model, limit in zip(known, limits, strict=True)
+                str(model["id"]): limit if isinstance(limit, int) else None for model, limit in zip(named, limits, strict=True)
             }
     return {}
 
@@ -157,7 +157,7 @@ def model_of(endpoint: Endpoint, models: dict[str, int | None]) -> str:
 
 
 def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_tokens: int) -> None:
-    """Raises ConfigError when the model reads less than the agent may give it. The only model served goes by any name."""
+    """Raises ConfigError if the model's context is smaller than the agent's. A single served model matches any name."""
     only = next(iter(models.values())) if len(models) == 1 else None
     limit = models.get(endpoint.model or "", only)
     if limit is not None and context_tokens > limit:
@@ -167,7 +167,7 @@ def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_token
 
 
 def key_hint(given: bool) -> str:
-    """What to do on the command line about a key that a server does not take."""
+    """What to change on the command line when a server refuses the key."""
     if given:
         return "put a key that it accepts into the environment variable that --api-key-env names"
     return "put its key into an environment variable and name that one by --api-key-env NAME"
@@ -180,9 +180,9 @@ async def connect(
     agent: AgentSettings,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Policy, Renderer]:
-    """The policy at `endpoint`, as long as `stack` lives, and the tokens it counts in. Raises ConfigError or AgentError.
+    """The policy at `endpoint`, which lives as long as `stack`, and its renderer. Raises ConfigError or AgentError.
 
-    `tell` hears of each further try of a request that failed.
+    `tell` is called for each retry of a failed request.
     """
     client = await stack.enter_async_context(endpoint.client())
     folder = await tokenizer_of(client, endpoint)

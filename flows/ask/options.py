@@ -1,4 +1,4 @@
-"""Settings out of a command's options."""
+"""Makes settings from a command's options."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,18 +11,18 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], /, **options: Any) -> Model:
-    """A settings model of these values. Raises ConfigError, in one sentence that names the option."""
+    """Return a settings model with these values. Raises ConfigError in one sentence that names the option."""
     try:
         return model.model_validate(options)
     except ValidationError as error:
-        place, said = first_fault(error)
-        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {said}" if place else said) from error
+        place, fault = first_fault(error)
+        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {fault}" if place else fault) from error
 
 
 def checked_file(model: type[Model], content: Any, file: Path) -> Model:
-    """A settings model of what `file` holds. Raises ConfigError, in one sentence that names file and key."""
+    """Return a settings model with the `content` of `file`. Raises ConfigError in one sentence that names file and key."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        place, said = first_fault(error)
-        raise ConfigError(f"{file}: {'.'.join(place)}: {said}" if place else f"{file}: {said}") from error
+        place, fault = first_fault(error)
+        raise ConfigError(f"{file}: {'.'.join(place)}: {fault}" if place else f"{file}: {fault}") from error

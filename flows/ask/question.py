@@ -28,9 +28,9 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, of whom, and with what at hand.
+    """A question with the model, files and tools that answer it.
 
-    With a trajectory `recorded` its tools' answers are served again, and without an `endpoint` its actions are played too.
+    With a `recorded` trajectory its tools' answers are served again, and without an `endpoint` its actions are played too.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Question:
 
     @property
     def task(self) -> str:
-        """The question as the agent reads it; a recorded one already names its files."""
+        """The question as the agent reads it, with the names of its files; a recorded one already contains them."""
         names = "\n".join(f"- {name}" for name in self.files)
         named = f"\n\nFiles in the working folder:\n{names}" if names else ""
         return self.text if self.text.endswith(named) else self.text + named
@@ -59,10 +59,10 @@ async def answer(
     keep: Callable[[Trajectory], None],
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run the episode and hand its trajectory to `keep`, also what there is of one that is cancelled.
+    """Run the episode and pass its trajectory to `keep`, even the part that exists when it is cancelled.
 
-    `tell` hears of each further try of a request to the model that failed.
-    Raises AgentError, SandboxError or ConfigError when the episode cannot begin; what goes wrong in it is a status.
+    `tell` is called for each retry of a failed request to the model.
+    Raises AgentError, SandboxError or ConfigError if the episode cannot begin; what goes wrong during it is a status.
     """
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
@@ -81,21 +81,21 @@ async def answer(
 
 
 async def _policy(stack: AsyncExitStack, question: Question, tell: Callable[[str], None]) -> tuple[Policy, Renderer]:
-    """Who acts, and the tokens it counts in."""
+    """The policy that acts, and its renderer."""
     if question.endpoint is not None:
         return await connect(stack, question.endpoint, question.sampling, question.agent, tell)
     if question.recorded is None:
-        raise ConfigError("nobody acts: name a server, or a recording whose actions are played")
+        raise ConfigError("no policy: give --endpoint URL, or --replay FILE to play recorded actions")
     folder = question.tokenizer
     tokenizer = EstimatingRenderer() if folder is None else ChatTokenizer.load(folder, question.agent)
     return RecordedPolicy(question.recorded.steps, question.agent, tokenizer), tokenizer
 
 
 def _sandbox(files: dict[str, bytes]) -> SandboxSettings:
-    """One kernel, its workspace larger by the files that are put there."""
+    """Settings of one kernel whose workspace also has space for the files."""
     settings = SandboxSettings(warm=0, max_live=1)
-    room = sum(map(len, files.values())) // MIB + 1 if files else 0
-    return settings.model_copy(update={"workspace_mb": settings.workspace_mb + room})
+    extra = sum(map(len, files.values())) // MIB + 1 if files else 0
+    return settings.model_copy(update={"workspace_mb": settings.workspace_mb + extra})
 
 
 def _put(kernel: SandboxKernel, files: dict[str, bytes]) -> None:
@@ -107,7 +107,7 @@ def _put(kernel: SandboxKernel, files: dict[str, bytes]) -> None:
 
 
 def attachments(paths: Sequence[Path]) -> dict[str, bytes]:
-    """The files at `paths` by the names they get in the workspace. Raises ConfigError."""
+    """The contents of the files at `paths` by their names in the workspace. Raises ConfigError."""
     files: dict[str, bytes] = {}
     for path in paths:
         if path.name in files:

@@ -1,4 +1,4 @@
-"""A trajectory to run again: found by its name, and how far it came out the same."""
+"""Finds a trajectory to run again by its name, and compares the replay with it."""
 
 from pathlib import Path
 
@@ -11,20 +11,20 @@ from nbrl.tasks.errors import ConfigError
 
 
 def load(name: str, root: str) -> Trajectory:
-    """Of a notebook or a JSON file that `nbrl agent` made, or RUN/TRAJECTORY of the storage at `root`, the newest of that name.
+    """Load a notebook or JSON file that `nbrl agent` wrote, or the newest RUN/TRAJECTORY of this name in the storage at `root`.
 
-    Raises ConfigError when there is none or no action in it.
+    Raises ConfigError if there is none, or if it has no action.
     """
     run, _, identity = name.partition("/")
     if (path := Path(name)).is_file():
-        found = _read(path)
+        trajectory = _read(path)
     elif identity and path.suffix not in (".ipynb", ".json"):
-        found = find(Storage(StorageSettings(root=root)), run, identity)[-1][1]
+        trajectory = find(Storage(StorageSettings(root=root)), run, identity)[-1][1]
     else:
         raise ConfigError(f"there is no file {name} to replay; name a saved notebook, a trajectory as JSON, or RUN/TRAJECTORY")
-    if not any(step.kind == "cell" for step in found.steps):
+    if not any(step.kind == "cell" for step in trajectory.steps):
         raise ConfigError(f"the recording {name} has no action; there is nothing to replay")
-    return found
+    return trajectory
 
 
 def _read(path: Path) -> Trajectory:

@@ -1,4 +1,4 @@
-"""The tools that a command's options name, as the settings and the passages of a library."""
+"""Turns a command's options about tools into the settings and passages of a tool library."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SEARCH_KEYS = {"serper": serper.VARIABLE, "exa": exa.VARIABLE, "firecrawl": fire
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """`names` None: search where there is something to search, inspect_file where there are files, and every MCP server."""
+    """If `names` is None: search if there is something to search, inspect_file if there are files, and every MCP server."""
 
     names: list[str] | None = None
     corpus: Path | None = None
@@ -31,7 +31,7 @@ class ToolOptions:
     ability: str = ""
 
     def settings(self, endpoint: Endpoint | None, key: str | None, attached: bool) -> ToolSettings:
-        """`endpoint` is asked by visual_qa, its key is in the environment variable `key`; None where actions are played.
+        """`visual_qa` uses `endpoint` with the key in the environment variable `key`; it is None if actions are replayed.
 
         Raises ConfigError.
         """
@@ -64,12 +64,12 @@ class ToolOptions:
         if self.names is not None or self.web is not None or self.mcp:
             raise ConfigError(f"the tools are described in {file}; leave out --tools, --web and --mcp")
         try:
-            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
-        settings = checked_file(ToolSettings, found, file)
+        settings = checked_file(ToolSettings, content, file)
         if self.corpus is not None and not settings.needs_corpus():
             raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
         if self.corpus is None and settings.needs_corpus():
@@ -79,18 +79,18 @@ class ToolOptions:
         return settings
 
     def passages(self) -> list[str]:
-        """What `search` looks in: the texts of a .jsonl file, else each line that is not empty. Raises ConfigError."""
+        """The passages for `search`: the texts of a .jsonl file, else each line that is not empty. Raises ConfigError."""
         if self.corpus is None:
             return []
         try:
-            # Other ends of lines than a newline may stand in a passage.
+            # A passage may contain other line separators than a newline.
             lines = [line for line in self.corpus.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         except (OSError, ValueError) as error:
             raise ConfigError(f"the corpus {self.corpus} cannot be read as text: {error}") from error
-        found = [_passage(line, f"{self.corpus}:{number}") for number, line in enumerate(lines, 1)] if self._jsonl else lines
-        if not found:
-            raise ConfigError(f"the corpus {self.corpus} is empty; give a file with a passage a line")
-        return found
+        passages = [_passage(line, f"{self.corpus}:{number}") for number, line in enumerate(lines, 1)] if self._jsonl else lines
+        if not passages:
+            raise ConfigError(f"the corpus {self.corpus} is empty; give a file with one passage per line")
+        return passages
 
     @property
     def _jsonl(self) -> bool:
@@ -98,7 +98,7 @@ class ToolOptions:
 
 
 def require_keys(tools: ToolSettings, ability: str) -> None:
-    """Raises ConfigError for a tool of this ability that needs a key which the environment lacks: no call of it could work."""
+    """Raises ConfigError if a tool of this ability needs a key that the environment lacks, since all its calls would fail."""
     names = tools.abilities.get(ability, tools.default or ())
     if "search" in names and isinstance(tools.search, WebSearch):
         engine = tools.search.engine

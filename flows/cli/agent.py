@@ -1,4 +1,4 @@
-"""`nbrl agent`: its options, and what it prints, saves and ends with."""
+"""`nbrl agent`: its options, its output, its saved notebook and its exit code."""
 
 import asyncio
 import os
@@ -24,23 +24,25 @@ def agent(
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="the model; not needed where one is served")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="name of the model; not needed if the server has only one")
+    ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="the model's tokenizer, to speak token ids with a SGLang server")
+        Path | None, typer.Option(metavar="FOLDER", help="the model's tokenizer, for exchanging token ids with a SGLang server")
     ] = None,
     api_key_env: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="the environment variable that holds the key", autocompletion=completion.variables),
     ] = None,
     file: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="a file for the agent's working folder; may be repeated")
+        list[Path] | None, typer.Option(metavar="PATH", help="a file to put into the agent's working folder; may be repeated")
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="what the tool search looks in: .jsonl, or text with a passage a line")
+        Path | None, typer.Option(metavar="FILE", help="passages for the tool search: .jsonl, or text with one passage per line")
     ] = None,
     web: Annotated[
         Literal["serper", "exa", "firecrawl"] | None,
-        typer.Option(help="the tool search asks this engine; its key is in ENGINE_API_KEY"),
+        typer.Option(help="engine of the tool search; its key is read from ENGINE_API_KEY"),
     ] = None,
     mcp: Annotated[
         list[str] | None,
@@ -49,52 +51,59 @@ def agent(
     tools: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="exactly these built-in tools, repeated or with commas", autocompletion=completion.built_in_tools
+            metavar="NAME",
+            help="use exactly these built-in tools; repeat the option or separate names by commas",
+            autocompletion=completion.built_in_tools,
         ),
     ] = None,
     tool_settings: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="the tools as a recipe has them under rollout.tools")
+        Path | None, typer.Option(metavar="FILE.yaml", help="settings of the tools, as under rollout.tools in a recipe")
     ] = None,
-    ability: Annotated[str, typer.Option(metavar="NAME", help="the tools of this ability of --tool-settings")] = "",
+    ability: Annotated[str, typer.Option(metavar="NAME", help="use the tools that --tool-settings gives to this ability")] = "",
     system_prompt: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="your own, with {form} and {tools} where they belong")
+        Path | None, typer.Option(metavar="FILE", help="a system prompt of your own, with the placeholders {form} and {tools}")
     ] = None,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY whose tools answer as they were recorded"),
+        typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY; tools answer as recorded there"),
     ] = None,
     root: Annotated[str, typer.Option(help="storage root of a RUN/TRAJECTORY to replay")] = completion.ROOT,
-    max_steps: Annotated[int, typer.Option(help="think-code-observe steps before it gives up")] = 20,
-    context_tokens: Annotated[int, typer.Option(help="most tokens of prompt and action together")] = 25_600,
-    action_tokens: Annotated[int, typer.Option(help="most tokens of one action")] = 3_072,
+    max_steps: Annotated[int, typer.Option(help="maximum think-code-observe steps")] = 20,
+    context_tokens: Annotated[int, typer.Option(help="maximum tokens of prompt and action together")] = 25_600,
+    action_tokens: Annotated[int, typer.Option(help="maximum tokens of one action")] = 3_072,
     trim: Annotated[
         Literal["none", "hard", "soft"],
-        typer.Option(help="when the context is full: end, keep the last step and what is pinned, or summarise"),
+        typer.Option(
+            help="when the context is full: end (none), keep the last and pinned steps (hard), or summarise the others (soft)"
+        ),
     ] = "hard",
-    cell_timeout: Annotated[float, typer.Option(metavar="SECONDS", help="time of one cell")] = 60.0,
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="time of everything")] = 1_800.0,
-    temperature: Annotated[float, typer.Option(help="of the sampling; 0 takes the likeliest token")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="nucleus of the sampling")] = 1.0,
+    cell_timeout: Annotated[float, typer.Option(metavar="SECONDS", help="maximum time of one cell")] = 60.0,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="maximum time in total")] = 1_800.0,
+    temperature: Annotated[float, typer.Option(help="sampling temperature; 0 always takes the likeliest token")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="sample among the likeliest tokens that together have this probability")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="sent with each request, for servers that sample by seed")] = None,
     thinking: Annotated[
         Literal["tag", "native"],
-        typer.Option(help="the model is asked to think in a tag, or is a reasoning model that does so anyway"),
+        typer.Option(help="the model is asked to think in a tag, or is a reasoning model that thinks by itself"),
     ] = "tag",
-    code_style: Annotated[Literal["tag", "fence"], typer.Option(help="a cell stands in a tag, or in a ```python block")] = "tag",
-    sees_images: Annotated[bool, typer.Option("--sees-images", help="a chat model gets the pictures of its cells")] = False,
+    code_style: Annotated[
+        Literal["tag", "fence"], typer.Option(help="the model writes cells in a tag, or in a ```python block")
+    ] = "tag",
+    sees_images: Annotated[bool, typer.Option("--sees-images", help="send images from cells to a chat model")] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.ipynb", help="where the notebook is written; else under a name with the time")
+        Path | None,
+        typer.Option(metavar="FILE.ipynb", help="where to write the notebook; by default under a name with date and time"),
     ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="write no notebook")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the trajectory as JSON instead of the answer")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the answer")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print only the answer")] = False,
 ) -> None:
     """Ask the agent a question: the model at URL thinks and writes cells, which run in a sandbox on this machine.
 
-    With --replay and no --endpoint the recorded actions are played again, and neither model nor service is asked.
+    With --replay and no --endpoint the recorded actions are played again, without any request to a model or service.
 
-    The steps are shown on stderr while they happen, the answer is printed on stdout, and all of it is saved as a notebook. Ends
-    with 0 when it answered, with 3 when not, with 1 after an error and with 130 after Ctrl-C.
+    The steps are shown on stderr as they happen, the answer is printed on stdout, and everything is saved as a notebook. The exit
+    code is 0 if the agent answered, 3 if it did not, 1 after an error and 130 after Ctrl-C.
     """
     kept: list[Any] = []
     path = None if no_save else save or Path(time.strftime(f"nbrl-%Y%m%d-%H%M%S-{secrets.token_hex(2)}.ipynb"))
@@ -122,11 +131,11 @@ def agent(
             writable(path)
         _refuse_idle(context, endpoint, replay)
         recorded = load(replay, root) if replay is not None else None
-        asked_text = question if question is not None or recorded is None else recorded.question
-        if not asked_text or not asked_text.strip():
+        question_text = question if question is not None or recorded is None else recorded.question
+        if not question_text or not question_text.strip():
             raise ConfigError("there is no question; give one, or a recording by --replay")
-        # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which cannot be sent.
-        text = asked_text.encode("utf-8", "replace").decode()
+        # Bytes of the command line that are not UTF-8 arrive as lone surrogates, which cannot be sent.
+        text = question_text.encode("utf-8", "replace").decode()
         server = None
         if endpoint is not None:
             server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
@@ -136,7 +145,7 @@ def agent(
         available = options.settings(server, api_key_env, attached=bool(file))
         if recorded is None:
             require_keys(available, ability)
-        asked = Question(
+        full_question = Question(
             text=text,
             endpoint=server,
             agent=checked(
@@ -166,9 +175,9 @@ def agent(
             if path is not None and trajectory.steps:
                 write(path, trajectory)
 
-        with nullcontext() if quiet else Live(err, asked.task, asked.agent) as live:
+        with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
             tell = _tell_nobody if quiet else say
-            asyncio.run(cancel_on_term(lambda: answer(asked, live, keep, tell)))
+            asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))
 
@@ -177,23 +186,23 @@ def agent(
 
 
 def _tell_nobody(_: str) -> None:
-    """Where nothing but the answer is wanted."""
+    """Print nothing, for --quiet."""
 
 
 _ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_p", "seed", "sees_images")
 
 
 def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | None) -> None:
-    """Raises ConfigError for an option that would do nothing, and when nobody would act."""
+    """Raises ConfigError for an option that would have no effect, and if there is neither a model nor a recording."""
     from nbrl.tasks.errors import ConfigError
 
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    if replay is None and "root" in given:
+    given_names = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if replay is None and "root" in given_names:
         raise ConfigError("--root is where --replay looks for a run; leave it out, or give --replay")
     if endpoint is None and replay is None:
         raise ConfigError("no model given: pass --endpoint URL or --replay FILE")
-    if endpoint is None and (idle := [name for name in _ACTING if name in given]):
+    if endpoint is None and (idle := [name for name in _ACTING if name in given_names]):
         option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
         raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")
 
@@ -224,7 +233,7 @@ def _key(variable: str | None) -> str | None:
 
 
 def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> None:
-    """Print what came out and end with its exit code."""
+    """Print the result and exit with its code."""
     from nbrl.agent.trajectory import Status
 
     if as_json:
@@ -236,7 +245,7 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
     if trajectory.status is Status.FAILED:
         say(trajectory.failure, "red")
     elif trajectory.status is Status.TOKEN_LIMIT and not trajectory.steps:
-        say("the question and the tools leave no room for an action; raise --context-tokens or lower --action-tokens", "red")
+        say("the question and the tools leave no space for an action; raise --context-tokens or lower --action-tokens", "red")
     elif not quiet:
         say(f"{trajectory.status} after {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s")
     if path is not None and trajectory.steps and not quiet:

@@ -38,10 +38,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", help="print the version and stop", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Options before a command."""
 
 
 app.command()(agent)
@@ -56,9 +56,9 @@ app.command()(show)
 
 @app.command()
 def doctor(
-    recipe: Annotated[str, typer.Option(help="check for this recipe", autocompletion=completion.recipes)] = "tiny-cpu",
+    recipe: Annotated[str, typer.Option(help="recipe to check", autocompletion=completion.recipes)] = "tiny-cpu",
 ) -> None:
-    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
+    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; report what is wrong and how to fix it."""
 
     def work() -> bool:
         with Importing():
@@ -91,7 +91,7 @@ def ui(home: Home = HOME) -> None:
 
 @app.command()
 def warmstart(
-    folder: Annotated[Path, typer.Argument(help="where the model folder is written; it must not exist yet")],
+    folder: Annotated[Path, typer.Argument(help="where to write the model folder; it must not exist yet")],
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,7 +100,7 @@ def warmstart(
     ] = None,
     home: Home = HOME,
 ) -> None:
-    """Make the tiny policy again from nothing: tokenizer, demonstrations, supervised training."""
+    """Make the tiny policy from nothing: tokenizer, demonstrations, supervised training."""
     guard(lambda: _warmstart(folder, set_ or [], home), lambda: "nothing was written")
 
 

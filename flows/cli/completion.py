@@ -1,4 +1,4 @@
-"""What the shell offers at a key press. Each function imports what it needs and no more; none asks the network."""
+"""Completions in the shell. To be quick, each function imports only what it needs and uses no network."""
 
 import os
 from pathlib import Path
@@ -25,14 +25,14 @@ def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
 
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
-    """Names of the folders with a file of this `pattern`, under the root that was typed so far."""
+    """Names of the folders with a file that matches `pattern`, under the root of the command line so far."""
     overrides = [one.partition("=")[2] for one in context.params.get("set_") or () if one.startswith("storage.root=")]
     root = Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
     return sorted(path.parent.name for path in root.glob(pattern) if path.parent.name.startswith(typed))
 
 
 def recipe_keys(typed: str) -> list[str]:
-    """What `--set` takes of a recipe."""
+    """Keys that `--set` accepts for a recipe."""
     from nbrl.flows.cli.setting_keys import dotted
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
 

@@ -1,4 +1,4 @@
-"""Every room's own checks, one after the other."""
+"""Runs the checks of the recipe, the sandbox and the infrastructure, one after the other."""
 
 from collections.abc import Iterator
 
@@ -11,12 +11,12 @@ from nbrl.tasks.runs.config_check import check_config
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
-    """(what, works, what was found or how to fix it)."""
+    """Yields (name of a check, whether it passed, result or how to fix it)."""
     try:
         check_config(config)
         yield "recipe", True, f"{config.name} can work"
     except ConfigError as error:
         yield "recipe", False, str(error)
     yield from sandbox_checks(config.sandbox)
-    for found in infra_checks(Home(config.home), config.engine, config.storage):
-        yield found.name, found.ok, found.message if found.ok else f"{found.message}; {found.fix}"
+    for check in infra_checks(Home(config.home), config.engine, config.storage):
+        yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"

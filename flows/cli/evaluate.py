@@ -18,15 +18,15 @@ def evaluate(
         str | None,
         typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy", autocompletion=completion.runs),
     ] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
-    name: Annotated[str | None, typer.Option(help="name of the evaluation; made of recipe and time when not given")] = None,
+    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; by default the newest")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the evaluation; by default made of recipe and time")] = None,
     set_: Set = None,
 ) -> None:
-    """Evaluate a policy on the recipe's held-out questions: exact match and F1, all trajectories kept."""
+    """Evaluate a policy on the recipe's held-out questions: exact match and F1, and keep all trajectories."""
     begun: list[str] = []
 
     def stopped() -> str:
-        return f"evaluation {begun[0]} stays unfinished, evaluate again under another --name" if begun else ""
+        return f"evaluation {begun[0]} stays unfinished; evaluate again under another --name" if begun else ""
 
     def work() -> None:
         with Importing():

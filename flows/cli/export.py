@@ -24,10 +24,10 @@ def export(
     max_shard_size: str | None = None,
     adapter: bool = False,
 ) -> str:
-    """Make `target` from a run's checkpoint, the newest finished one by default, and give that checkpoint's place.
+    """Write `target` from a run's checkpoint, by default the newest finished one, and return the checkpoint's URI.
 
-    With `adapter` it is what LoRA trained, as peft has it, instead of the whole model.
-    `target` appears when it is whole. Raises ConfigError when something is there already, or it cannot be made.
+    With `adapter`, write what LoRA trained, in peft's format, instead of the complete model.
+    `target` appears only when it is complete. Raises ConfigError if it is not empty or cannot be written.
     """
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigError(f"{target} exists; name a folder that does not, nothing is overwritten")
@@ -39,17 +39,17 @@ def export(
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
             source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", below)
             _check(source, below, storage.uri(path))
-            made = Path(beside) / "made"
-            made.mkdir()
-            write(source / below, made, dtype, max_shard_size)
-            made.rename(target)
+            complete = Path(beside) / "made"
+            complete.mkdir()
+            write(source / below, complete, dtype, max_shard_size)
+            complete.rename(target)
     except (OSError, shutil.Error) as error:
         raise ConfigError(f"{target} could not be made: {error}") from error
     return storage.uri(path)
 
 
 def _check(checkpoint: Path, below: str, name: str) -> None:
-    """Raises ConfigError unless what is to be exported is there and whole."""
+    """Raises ConfigError unless the checkpoint has a complete `below` (model or adapter) to export."""
     if below == ADAPTER and checkpoint.is_dir() and not (checkpoint / ADAPTER).is_dir():
         raise ConfigError(f"{name} has no adapter: the run was trained without update.lora")
     try:
@@ -62,7 +62,7 @@ def _check(checkpoint: Path, below: str, name: str) -> None:
 
 
 def closing(target: Path, source: str, adapter: bool) -> str:
-    """What was written, and what to type next; not to be wrapped."""
+    """Message with what was written and the next commands, which must not be wrapped."""
     folder = shlex.quote(str(target))
     if adapter:
         return (

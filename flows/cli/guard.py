@@ -20,8 +20,8 @@ NOTHING_LEARNED = 4  # exit code of a run that made no update; 3 is that of an a
 
 
 def guard(work: Callable[[], T], stopped: Callable[[], str] = lambda: "") -> T:
-    """Report the project's own exceptions in a line each (exit code 1, or 4 when nothing was learned), and Ctrl-C with what
-    `stopped` says of what is left (exit code 130).
+    """Report the project's own exceptions without a traceback (exit code 1, or 4 if nothing was learned), and Ctrl-C with the
+    message of `stopped` about what remains (exit code 130).
     """
     try:
         interrupt.release()
@@ -37,7 +37,7 @@ def guard(work: Callable[[], T], stopped: Callable[[], str] = lambda: "") -> T:
 
 
 def _check_folder() -> None:
-    """Raises RunError when the current folder is gone: no path could be told."""
+    """Raises RunError if the current folder was deleted, because no relative path can then be resolved."""
     try:
         os.getcwd()
     except OSError as error:
@@ -45,7 +45,7 @@ def _check_folder() -> None:
 
 
 async def cancel_on_term(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Await `work`; SIGTERM cancels it as Ctrl-C does."""
+    """Await `work`, which SIGTERM cancels like Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported: an exception may get lost in an import, and there is nothing to end yet but this process."""
+"""Ctrl-C while modules are imported: an import may swallow the exception, so the process exits at once."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ def _leave(*_: object) -> None:
 
 
 def hold() -> None:
-    """From now on Ctrl-C ends this process at once. Where it is ignored, as in a shell's background job, it stays so."""
+    """Let Ctrl-C end this process at once. If SIGINT is ignored, as in a shell's background job, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
 
 
 def release() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt again."""
+    """Let Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Importing:
-    """A context in which modules are imported and nothing else is done."""
+    """A context only for importing modules, in which Ctrl-C ends the process at once."""
 
     def __enter__(self) -> None:
         hold()

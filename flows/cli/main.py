@@ -1,4 +1,4 @@
-"""`nbrl`: where the program begins. The commands are in flows/cli/commands.py."""
+"""Entry point of `nbrl`. The commands are in flows/cli/commands.py."""
 
 import io
 import sys
@@ -7,7 +7,7 @@ from nbrl.flows.cli import interrupt
 
 
 def main() -> None:
-    """Run what was typed."""
+    """Run the command line."""
     interrupt.hold()  # until a command begins its work
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
@@ -17,9 +17,9 @@ def main() -> None:
 
 
 def _take_any_text(stream: object) -> None:
-    """Have a stream write `?` for what its encoding lacks, instead of an error. A closed stream is None.
+    """Let a stream write `?` for characters that its encoding lacks, instead of raising. A closed stream is None.
 
-    Bytes of file names that are no UTF-8 are written as they are, where the stream can.
+    Bytes of file names that are not UTF-8 are written unchanged, if the stream can.
     """
     if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
         stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they mean for the next command."""
+"""Options that several commands share, and the flags that repeat them in a suggested next command."""
 
 from typing import Annotated, Any
 
@@ -27,10 +27,10 @@ def checked_home(folder: str) -> str:
 
 
 def root_flag(config: Any) -> str:
-    """What `nbrl show` must be told to find this run's storage."""
+    """The flag with which `nbrl show` finds this run's storage."""
     return "" if config.storage.root == ROOT else f" --root {config.storage.root}"
 
 
 def home_flag(config: Any) -> str:
-    """What `nbrl ui` must be told to show this run's pages."""
+    """The flag with which `nbrl ui` shows this run's pages."""
     return "" if config.home == HOME else f" --home {config.home}"

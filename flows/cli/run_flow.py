@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a flow against this home's Prefect server, with Ctrl-C and SIGTERM ending everything it started."""
+    """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started."""
     from nbrl.infra import prefect_server, tracking
     from nbrl.infra.home import Home as LocalHome
 
@@ -19,7 +19,7 @@ def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     server = prefect_server.ensure(home)
     try:
         os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
-        for name in ("NO_PROXY", "no_proxy"):  # our own servers are not reached through a proxy
+        for name in ("NO_PROXY", "no_proxy"):  # local servers are not reached through a proxy
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
         return _ended_alike(work)
     finally:
@@ -27,7 +27,7 @@ def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _ended_alike(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run `work`. While a flow runs Prefect makes an exception of its own of SIGTERM; it, too, ends as Ctrl-C does."""
+    """Run `work`. While a flow runs, Prefect turns SIGTERM into an exception of its own; handle it like Ctrl-C."""
     from prefect.exceptions import TerminationSignal  # reads the environment
 
     try:

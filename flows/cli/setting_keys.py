@@ -1,4 +1,4 @@
-"""The keys of a settings model, as a recipe and `--set` have them."""
+"""The keys of a settings model, as recipes and `--set` use them."""
 
 from typing import get_args, get_origin
 
@@ -6,20 +6,20 @@ from pydantic import BaseModel
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """Settings models an annotation allows: itself, the members of a union, or the values of a mapping."""
+    """The settings models that an annotation allows: itself, the members of a union, or the values of a mapping."""
     return [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
 
 
 def is_mapping(annotation: object) -> bool:
-    """Whether its keys are names of the user's own."""
+    """Whether the annotation is a mapping, whose keys the user chooses."""
     return get_origin(annotation) is dict
 
 
 def dotted(model: type[BaseModel], above: str = "") -> list[str]:
-    """All keys of a model and of the sections in it, those of alternatives too. Below names of the user's own it does not go."""
-    found: list[str] = []
+    """All keys of a model and its sections, including alternative sections, but no keys below names that the user chooses."""
+    keys: list[str] = []
     for name, field in model.model_fields.items():
         sections = [] if is_mapping(field.annotation) else members(field.annotation)
         below = [key for section in sections for key in dotted(section, f"{above}{name}.")]
-        found += below or [f"{above}{name}"]
-    return list(dict.fromkeys(found))
+        keys += below or [f"{above}{name}"]
+    return list(dict.fromkeys(keys))

@@ -1,4 +1,4 @@
-"""`nbrl show` and `nbrl export`: what runs left on a storage."""
+"""`nbrl show` and `nbrl export`: read runs from a storage."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,15 +19,16 @@ Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/p
 
 def export(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
-    folder: Annotated[Path, typer.Argument(help="where the model folder is written; nothing there is overwritten")],
-    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; the newest when not given")] = None,
+    folder: Annotated[Path, typer.Argument(help="where to write the model folder; nothing is overwritten")],
+    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; by default the newest")] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="convert the weights; as they are when not given")
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="convert the weights; by default they are copied unchanged"),
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="cut the weights into files of at most this size, e.g. 5GB")
+        str | None, typer.Option(metavar="SIZE", help="split the weights into files of at most this size, e.g. 5GB")
     ] = None,
-    adapter: Annotated[bool, typer.Option("--adapter", help="only what LoRA trained, in peft's format")] = False,
+    adapter: Annotated[bool, typer.Option("--adapter", help="write only what LoRA trained, in peft's format")] = False,
     root: Root = ROOT,
 ) -> None:
     """Write a run's policy as a Hugging Face folder: weights, tokenizer, chat template, configurations."""
@@ -49,12 +50,12 @@ def show(
         str | None,
         typer.Argument(
             metavar="RUN[/TRAJECTORY]",
-            help="a run or an evaluation lists its trajectories; with an id, that one is shown; without any, all runs are listed",
+            help="with the name of a run or evaluation, list its trajectories; with an id, show that one; without, list all runs",
             autocompletion=completion.runs_and_evaluations,
         ),
     ] = None,
     root: Root = ROOT,
-    limit: Annotated[int, typer.Option(min=1, help="most rows of a list of trajectories")] = 40,
+    limit: Annotated[int, typer.Option(min=1, help="maximum rows of a list of trajectories")] = 40,
     notebook: Annotated[
         Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
     ] = None,
@@ -84,17 +85,17 @@ def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> N
             raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
         out.print(listing(storage, run, limit, out.width), crop=False)
         return
-    for number, (key, found, rewards) in enumerate(find(storage, run, identity)):
+    for number, (key, match, rewards) in enumerate(find(storage, run, identity)):
         if path is None:
-            out.print(render(key, found, rewards))
+            out.print(render(key, match, rewards))
             continue
         target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
-        save(target, found, rewards)
+        save(target, match, rewards)
         out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
 
 
 def storage_at(root: str) -> "Storage":
-    """The storage at `root`. Raises ConfigError when it is empty."""
+    """Return the storage at `root`. Raises ConfigError if `root` is empty."""
     from nbrl.infra.storage import Storage, StorageSettings
     from nbrl.tasks.errors import ConfigError
 

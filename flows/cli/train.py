@@ -19,9 +19,9 @@ def train(
         str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
     ] = None,
     set_: Set = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and stop")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
 ) -> None:
-    """Train a policy: evaluate, iterate, evaluate. Ends with a table, a learning curve and what to type next."""
+    """Train a policy: evaluate, iterate, evaluate. Prints at the end a table, a learning curve and the next commands."""
 
     def prepare() -> tuple[Any, str] | None:
         with Importing():
@@ -69,7 +69,7 @@ def train_run(prepare: Callable[[], tuple[Any, str] | None], how_to_continue: Ca
 
 
 def _plan(config: Any) -> None:
-    """Check what a dry run takes the time for, and print what the run would do."""
+    """Make all checks of a dry run, also the slow ones, and print what the run would do."""
     from nbrl.tasks.runs.data_review import review
     from nbrl.tasks.runs.plan import plan
     from nbrl.tasks.runs.preflight import rehearse

@@ -1,4 +1,4 @@
-"""Serves the pages of a home folder."""
+"""Serves the MLflow and Prefect pages of a home folder."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ from nbrl.infra.tracking import ui
 
 
 def serve(folder: str, console: Console) -> None:
-    """Blocks until Ctrl-C or SIGTERM; ends the servers it started and leaves those it found."""
+    """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone."""
     home = Home(folder)
     prefect = prefect_server.ensure(home)
     try:

@@ -1,4 +1,4 @@
-"""Shows an episode in a terminal while it runs: each action and observation as it comes, and a spinner for what is awaited."""
+"""Shows an episode in a terminal while it runs: each action and observation as it arrives, and a spinner while waiting."""
 
 from typing import Self
 
@@ -10,7 +10,7 @@ from nbrl.flows.display.trajectory import action, notepad, observation, task
 
 
 class Live:
-    """An nbrl.agent.watcher.Watcher and a context manager, whose spinner ends with it. Without a terminal there is no spinner."""
+    """An nbrl.agent.watcher.Watcher and a context manager, which ends the spinner. Without a terminal there is no spinner."""
 
     def __init__(self, console: Console, question: str, settings: AgentSettings) -> None:
         self._console, self._question, self._settings = console, question, settings
@@ -26,7 +26,7 @@ class Live:
         self._spinner.stop()
 
     def asked(self, index: int, tokens: int) -> None:
-        if not self._begun:  # what cannot begin is an error and nothing else
+        if not self._begun:  # an episode that cannot begin prints only an error
             self._console.print(task(self._question))
             self._begun = True
         left = max(0, self._settings.context_tokens - tokens)

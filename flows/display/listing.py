@@ -15,32 +15,32 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import EVALUATIONS, RUNS, TRAJECTORIES, EvaluationLayout, RoundLayout, RunLayout, name_of, place_of
 
-MOST = {"answer": 20}  # the width at which a column is cut
+MOST = {"answer": 20}  # widths at which columns are cut
 
 
 def files(storage: Storage, run: str) -> list[str]:
-    """Every compacted trajectories file of a run or of an evaluation."""
+    """The keys of all compacted tables of trajectories of a run or evaluation."""
     keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
     tables = [key for key in keys if key.endswith(f"/{TRAJECTORIES}")]
     if not tables:
-        known = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
-        if run in known:
+        names = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
+        if run in names:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
-        hint = did_you_mean(run, known)
+        hint = did_you_mean(run, names)
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
     return tables
 
 
 def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
-    """All trajectories with this id (a question is asked in several evaluations), each with its file and its row of rewards."""
-    found = []
+    """All trajectories with this id (evaluations repeat questions), each with its file and its row of rewards."""
+    matches = []
     for key in files(storage, run):
         table = storage.read_table(key)
         for match in from_table(table.filter(pc.equal(table["id"], trajectory))):
-            found.append((key, match, _rewards(storage, key, trajectory)))
-    if not found:
+            matches.append((key, match, _rewards(storage, key, trajectory)))
+    if not matches:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
-    return found
+    return matches
 
 
 def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | No
 
 
 def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
-    """The newest trajectories of a run, one a row of `width` characters, or of more where its id needs them."""
+    """The newest trajectories of a run, one per row of `width` characters, or more if an id needs them."""
     rows: list[tuple[str, str, str, str, str]] = []
     for key in reversed(files(storage, run)):
         where = place_of(key)
@@ -69,7 +69,7 @@ def _line(text: str) -> str:
 
 
 def overview(storage: Storage) -> RenderableType:
-    """Every run and every evaluation by name, one a row: how many iterations it finished, and whether all of it is done."""
+    """All runs and evaluations, one per row: name, number of finished iterations, and whether it is complete."""
     rows = [
         (name, "run", *_progress(storage, name, files))
         for name, files in _by_name(storage, RUNS)
@@ -91,7 +91,7 @@ def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
 
 
 def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
-    """Finished iterations of a run and its state. One that is continued after its end has a summary of fewer iterations."""
+    """Number of finished iterations of a run, and its state. A run continued after its end has a summary of fewer iterations."""
     layout = RunLayout(run)
     done = 0
     while layout.iteration(done).record in files:
@@ -105,20 +105,20 @@ def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:
-    """The columns of MOST are cut there, and with a `width` the last one where the row is full; the first one never is.
+    """Columns in MOST are cut at their width, and with `width` the last column where the row is full; the first is never cut.
 
-    To be printed without cropping: what is too long for a terminal goes on in its next line.
+    Print the table without cropping: what is too long for a terminal then continues on the next line.
     """
     cells = [[plain(cell) for cell in row] for row in rows]
-    wanted = [max([len(name), *(row[column].cell_len for row in cells)]) for column, name in enumerate(names)]
-    widths = [min(needed, MOST.get(name, needed)) for name, needed in zip(names, wanted, strict=True)]
+    needed = [max([len(name), *(row[column].cell_len for row in cells)]) for column, name in enumerate(names)]
+    widths = [min(most, MOST.get(name, most)) for name, most in zip(names, needed, strict=True)]
     between = 3 * len(names) + 1
     if width is not None:
         widths[-1] = max(len(names[-1]), min(widths[-1], width - between - sum(widths[:-1])))
-    # Given room for all of it, the table leaves the widths of its columns alone.
+    # With enough total width, the table does not change the widths of its columns.
     table = Table(title=title or None, title_justify="left", box=SIMPLE, width=sum(widths) + between)
-    for name, room in zip(names, widths, strict=True):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", width=room)
+    for name, columns in zip(names, widths, strict=True):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", width=columns)
     for row in cells:
         table.add_row(*row)
     return table

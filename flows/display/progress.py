@@ -1,4 +1,4 @@
-"""Shows the progress of a run: one live line per node on a terminal, and lasting lines everywhere."""
+"""Shows the progress of a run: one live line per node on a terminal, and permanent lines everywhere."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from rich.text import Text
 
 @dataclass
 class Line:
-    """One node or service. `seconds` is None while it is under way; what passed until now is then counted here, to be seen."""
+    """One node or service. `seconds` is None while it runs; the line then shows the time since it appeared."""
 
     name: str
     shown_since: float = field(default_factory=time.monotonic)

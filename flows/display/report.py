@@ -1,4 +1,4 @@
-"""What the terminal says at the end of a run."""
+"""The report in the terminal at the end of a run."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,7 +19,7 @@ def report(summary: Summary) -> RenderableType:
     names = {"em": "exact match", "f1": "F1"} | {key: f"  {key[3:]}" for key in sorted(summary.after) if key.startswith("em/")}
     for key, name in names.items():
         scores.add_row(name, f"{summary.before[key]:.3f}", f"{summary.after[key]:.3f}")
-    times = Table("node", "seconds", "an iteration", title="where the time went", title_justify="left")
+    times = Table("node", "seconds", "per iteration", title="where the time went", title_justify="left")
     for node in NODES:
         seconds = summary.seconds.get(node, 0.0)
         times.add_row(node, f"{seconds:.1f}", f"{seconds / max(1, summary.iterations):.2f}")
@@ -28,7 +28,7 @@ def report(summary: Summary) -> RenderableType:
 
 
 def closing(summary: Summary, root: str, home: str) -> str:
-    """The figures in a sentence, and what to type next with the options `root` and `home`; not to be wrapped."""
+    """The figures in one sentence, and the next commands with the options `root` and `home`, which must not be wrapped."""
     stalled = f"the run ended early: {summary.stalled}\n" if summary.stalled else ""
     return (
         f"{stalled}"

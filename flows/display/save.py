@@ -1,4 +1,4 @@
-"""A notebook goes to a file that a user named."""
+"""Writes a notebook to a file that the user names."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from nbrl.tasks.errors import ConfigError
 
 
 def writable(path: Path) -> Path:
-    """`path`, when a file can be made there; asked before the work whose result it is to hold. Raises ConfigError."""
+    """Return `path` if a file can be written there; to be called before the work starts. Raises ConfigError."""
     folder = path.parent
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name the notebook's file")
@@ -21,7 +21,7 @@ def writable(path: Path) -> Path:
 
 
 def save(path: Path, trajectory: Trajectory, rewards: dict[str, object] | None = None) -> None:
-    """Write the trajectory as a notebook; a file of this name is replaced. Raises ConfigError."""
+    """Write the trajectory as a notebook, replacing a file of this name. Raises ConfigError."""
     try:
         path.write_bytes(written(notebook(trajectory, rewards)))
     except OSError as error:

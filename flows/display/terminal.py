@@ -1,4 +1,4 @@
-"""Where everything is printed: answers and tables on `out`, the rest on `err`."""
+"""Consoles for all output: answers and tables on `out`, everything else on `err`."""
 
 from rich.console import Console
 from rich.text import Text
@@ -7,10 +7,10 @@ out, err = Console(), Console(stderr=True)
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup, and nothing that a terminal would obey."""
+    """The text without markup or terminal control sequences."""
     return Text("".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text), style)
 
 
 def say(text: str, style: str = "") -> None:
-    """A line for people, on stderr; some of it may come from a server."""
+    """Print a line on stderr; part of it may come from a server."""
     err.print(plain(f"nbrl: {text}", style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A trajectory for a terminal: think, code, output, reward. What a model wrote is text, never markup nor terminal control."""
+"""Renders a trajectory for a terminal: think, code, output, reward. Text of a model is never markup or terminal control."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ SHOWN_CHARS = 1_000
 
 
 def render(key: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) -> RenderableType:
-    """The whole trajectory; `rewards` is its row of a rewards table, if it was scored."""
+    """Render the complete trajectory; `rewards` is its row of a rewards table, if it was scored."""
     verdict = f"{trajectory.status}, {len(trajectory.steps)} steps, {trajectory.seconds:.1f} s"
     if rewards is not None:
         verdict += f", reward {rewards['total']:.3f}"
@@ -28,8 +28,8 @@ def render(key: str, trajectory: Trajectory, rewards: Mapping[str, Any] | None) 
             parts.append(plain(f"reward {earned[index]:.3f}", "dim"))
     answer = plain(trajectory.answer if trajectory.answer is not None else "(none)")
     facets = [f"{name} {value:.3g}" for name, value in (rewards or {}).items() if isinstance(value, float) and name != "total"]
-    told = [answer, plain(verdict, "dim"), *([plain(", ".join(facets), "dim")] if facets else [])]
-    parts.append(Panel(Group(*told), title="answer", title_align="left", border_style="green"))
+    lines = [answer, plain(verdict, "dim"), *([plain(", ".join(facets), "dim")] if facets else [])]
+    parts.append(Panel(Group(*lines), title="answer", title_align="left", border_style="green"))
     if trajectory.failure:
         parts.append(plain(trajectory.failure, "red"))
     return Group(*parts)
@@ -40,7 +40,7 @@ def task(question: str) -> RenderableType:
 
 
 def action(index: int, step: Step) -> Iterator[RenderableType]:
-    """What the policy did: think and code, or what was wrong with it."""
+    """The policy's action: think and code, or why it is malformed."""
     yield plain(f"step {index + 1}", "bold blue")
     yield plain(step.think, "italic")
     if step.malformed:
@@ -50,7 +50,7 @@ def action(index: int, step: Step) -> Iterator[RenderableType]:
 
 
 def observation(step: Step) -> Iterator[RenderableType]:
-    """What came of it."""
+    """The output of the action and its tool calls."""
     if not step.malformed:
         yield plain(step.observation or "(no output)", "cyan" if step.cell_status in ("ok", "none") else "red")
     for call in step.tool_calls:
@@ -58,11 +58,11 @@ def observation(step: Step) -> Iterator[RenderableType]:
 
 
 def notepad(step: Step, before: str) -> Iterator[RenderableType]:
-    """The notepad after a step, where it is not what it was `before`."""
+    """The notepad after a step, if it differs from `before`."""
     if step.notepad not in (before, Step().notepad) and (notes := NotepadState.model_validate_json(step.notepad).render()):
         yield Panel(plain(notes), title="notepad", title_align="left", border_style="dim")
 
 
 def _short(recorded: str) -> str:
-    """A call is recorded whole, and may be long."""
+    """Shorten a recorded call, which may be long."""
     return recorded if len(recorded) <= SHOWN_CHARS else f"{recorded[:SHOWN_CHARS]}…"

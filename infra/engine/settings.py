@@ -15,12 +15,12 @@ class EngineSettings(BaseModel):
 
     environment: str = Field(
         ".venv-engine",
-        description="folder of the Python environment with SGLang, looked for here and then beside the code",
+        description="folder of the Python environment with SGLang, relative to the current folder or else to the repository",
         json_schema_extra={"decides": False},
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPUs where there are any")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto uses the GPUs if there are any")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of the weights and of the computation; auto is float32 on the CPU and the model's own on a GPU"
+        "auto", description="dtype of weights and computation; auto is float32 on the CPU and the model's own on a GPU"
     )
     count: int = Field(
         default=1,
@@ -37,35 +37,35 @@ class EngineSettings(BaseModel):
     max_running_requests: int = Field(
         default=64,
         ge=1,
-        description="requests that one engine works on at once; further ones wait",
+        description="requests that one engine processes at once; further ones wait",
         json_schema_extra={"decides": False},
     )
     threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra={"decides": False})
-    base_seed: int = Field(0, description="seed of the first engine's own draws; each further engine has the next number")
+    base_seed: int = Field(0, description="seed of the first engine's sampling; each further engine has the next number")
     seeded_sampling: bool = Field(
-        False, description="draw each request by a seed of its own, so that the same request gives the same tokens"
+        False, description="sample each request with a seed of its own, so that the same request gives the same tokens"
     )
     port: int | None = Field(
         default=None,
         ge=1024,
         le=65535,
-        description="port of the first engine, the others take those after it; any free ones when not set",
+        description="port of the first engine, the others take the ports after it; any free ports when not set",
         json_schema_extra={"decides": False},
     )
     start_timeout_s: float = Field(
         default=180,
         gt=0,
-        description="seconds in which an engine must answer after its start",
+        description="maximum seconds until an engine answers after its start",
         json_schema_extra={"decides": False},
     )
     request_timeout_s: float = Field(
         default=120,
         gt=0,
-        description="most seconds of one request, the wait for its turn included",
+        description="maximum seconds of one request, including the wait for its turn",
         json_schema_extra={"decides": False},
     )
     extra_args: dict[str, str] = Field(
-        {}, description="further flags of SGLang's server, without their dashes; the value is empty where a flag takes none"
+        {}, description="further flags of SGLang's server, without their dashes; the value is empty if a flag takes none"
     )
 
     @field_validator("extra_args", mode="before")
@@ -95,7 +95,7 @@ class EngineSettings(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """The engine's environment: from where the command runs, or else beside the code, where set-up makes it."""
+        """The engine's environment: in the current folder, or else in the repository, where set-up creates it."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment
         return beside if beside.exists() and not here.exists() else here
 
@@ -107,7 +107,7 @@ class EngineSettings(BaseModel):
 CODE = Path(__file__).resolve().parents[2]
 
 
-# What settings of their own decide, and what the client relies on.
+# Flags that other settings decide, and flags on which the client relies.
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
     | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}

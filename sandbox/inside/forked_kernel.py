@@ -60,7 +60,7 @@ def _rehearse_messages() -> None:
         client.recv_multipart()
 
 
-class PreparedKernel(IPythonKernel):
+class ForkedKernel(IPythonKernel):
     """A kernel without subshells and debugger: its main thread reads the shell channel itself.
 
     Threads cost a fork dear, so there is one beside the main thread: IOPub, which also serves control and the heartbeat.
@@ -75,7 +75,7 @@ class PreparedKernel(IPythonKernel):
     _supports_kernel_subshells = False
 
     @classmethod
-    def prepare(cls, prelude: str = "") -> "PreparedKernel":
+    def prepare(cls, prelude: str = "") -> "ForkedKernel":
         """The kernel as far as it can be shared: the shell, its history off, its error and display paths warm, what the
         trusted `prelude` defines. Raises RuntimeError when the prelude fails."""
         config = configuration()
@@ -86,7 +86,7 @@ class PreparedKernel(IPythonKernel):
         log.propagate = False
         parts = {"session": session, "shell_channel_thread": _NoShellThread(), "log": log, "user_ns": None}
         with no_debugger():
-            kernel: PreparedKernel = cls.instance(config=config, **parts)
+            kernel: ForkedKernel = cls.instance(config=config, **parts)
         # Stock kernels belong to an application, which is asked for its kernel by `%matplotlib`.
         Application.instance().kernel = kernel  # type: ignore[attr-defined]
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")

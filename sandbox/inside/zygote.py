@@ -23,7 +23,7 @@ from typing import Any
 from nbrl.sandbox.inside import confine, limits
 from nbrl.sandbox.inside.adopted_kernel import announce, install_host_call
 from nbrl.sandbox.inside.channel import Channel
-from nbrl.sandbox.inside.forked_kernel import PreparedKernel
+from nbrl.sandbox.inside.forked_kernel import ForkedKernel
 from nbrl.sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6
@@ -55,7 +55,7 @@ def _demand_nothing_shared(control: int) -> None:
         raise RuntimeError(f"kernels would share what the prelude or a module of sandbox.preload holds open: {', '.join(shared)}")
 
 
-def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int]) -> None:
+def _live(kernel: ForkedKernel, birth: dict[str, Any], descriptors: list[int]) -> None:
     """The newborn's life, in a process of its own."""
     own, *adopted = descriptors
     sock = socket.socket(fileno=own)
@@ -68,7 +68,7 @@ def _live(kernel: PreparedKernel, birth: dict[str, Any], descriptors: list[int])
     kernel.start()
 
 
-def _serve(control: socket.socket, kernel: PreparedKernel, code: bytes) -> None:
+def _serve(control: socket.socket, kernel: ForkedKernel, code: bytes) -> None:
     ids = {"uid": os.geteuid(), "gid": os.getegid()}
     # One buffer, wiped after each fork: a later kernel must not find an earlier one's key in its own memory.
     message, space = bytearray(1 << 16), socket.CMSG_SPACE(4 * _DESCRIPTORS)
@@ -120,7 +120,7 @@ def main() -> None:
     for name in sys.argv[4:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    kernel = PreparedKernel.prepare(prelude)
+    kernel = ForkedKernel.prepare(prelude)
     # What the first reseeding sets up, OpenSSL above all, need not be set up in every kernel: 3 ms of CPU.
     _reseed()
     # Nobody waits for the kernels here; their ends must not leave zombies.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from nbrl.sandbox.jupyter import zmtp
-from nbrl.sandbox.jupyter.messages import Message, Wire
+from nbrl.sandbox.jupyter.messages import Message, MessageCodec
 from nbrl.sandbox.share import Share
 from nbrl.sandbox.start.kernel_process import Address
 
@@ -20,7 +20,7 @@ _TURN = 50
 _CHUNK = 1 << 16
 
 
-class _Connection:
+class _Channel:
     """One ZeroMQ connection over a unix socket. `broken` is called once, when the peer ends it or breaks its rules."""
 
     def __init__(
@@ -139,28 +139,28 @@ class _Connection:
             self._socket.close()
 
 
-class Link:
+class Connection:
     """Calls `receive` for each message that this kernel signed, and `broken` once when a connection ends for good: the kernel is
     gone, its message had more than `largest` bytes, it does not speak the protocol."""
 
     def __init__(self, address: Address, largest: int, receive: Callable[[Message], None], broken: Callable[[], None]) -> None:
-        self._wire = Wire(address.key)
+        self._codec = MessageCodec(address.key)
         self._receive = receive
         self._broken = broken
         self._closed = False
         shell, iopub = (address.of(channel).removeprefix("ipc://") for channel in ("shell", "iopub"))
-        self._shell = _Connection(shell, "DEALER", largest, self._parse, self._break)
-        self._iopub = _Connection(iopub, "SUB", largest, self._parse, self._break)
+        self._shell = _Channel(shell, "DEALER", largest, self._parse, self._break)
+        self._iopub = _Channel(iopub, "SUB", largest, self._parse, self._break)
 
     def send(self, kind: str, content: dict[str, Any]) -> str:
         """Send a request on the shell channel; its id is what answers name as their parent. A broken link forgets it."""
-        identity, frames = self._wire.request(kind, content)
+        identity, frames = self._codec.request(kind, content)
         if not self._closed:
             self._shell.send(frames)
         return identity
 
     def _parse(self, frames: list[bytes]) -> None:
-        message = self._wire.parse(frames)
+        message = self._codec.parse(frames)
         if message is not None:
             self._receive(message)
 

@@ -26,7 +26,7 @@ class Message:
     size: int
 
 
-class Wire:
+class MessageCodec:
     """Signs and checks with one kernel's key. The key proves which kernel a message is from, not that it is honest."""
 
     def __init__(self, key: bytes) -> None:

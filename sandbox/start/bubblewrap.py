@@ -30,7 +30,7 @@ class Admission(NamedTuple):
     lacking: dict[Protection, str]
 
 
-class Confined:
+class Bubblewrap:
     """A launcher with bubblewrap below it. Closing its lifeline, or our end, ends everything inside within moments.
 
     `folder` is for socket names and `groups` for the control groups of kernels, None where none can be made; both go when
@@ -47,7 +47,7 @@ class Confined:
         self._complaints = complaints
 
     @classmethod
-    def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Confined":
+    def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Bubblewrap":
         """Run `module` of `nbrl.sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
         code = _filter(settings)
         root = python_root()
@@ -92,11 +92,11 @@ class Confined:
         finally:
             for descriptor in {*passed} - {*keep}:
                 os.close(descriptor)
-        confined = cls(process, lifeline, folder, None, complaints)
+        bubblewrap = cls(process, lifeline, folder, None, complaints)
         try:
             # Only now, when the launcher is there to remove it, whatever becomes of us.
             folder.mkdir(mode=0o700)
-            confined.groups = _groups(plan, settings)
+            bubblewrap.groups = _groups(plan, settings)
         except BaseException as error:
             os.close(lifeline)
             process.wait()
@@ -104,7 +104,7 @@ class Confined:
             if isinstance(error, OSError):
                 raise SandboxError(f"there is no place for a sandbox's sockets: {error}") from error
             raise
-        return confined
+        return bubblewrap
 
     @property
     def running(self) -> bool:

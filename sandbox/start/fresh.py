@@ -8,7 +8,7 @@ from typing import Any
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.inside.channel import frame
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.sandbox.start.bubblewrap import Confined, receive_handles
+from nbrl.sandbox.start.bubblewrap import Bubblewrap, receive_handles
 from nbrl.sandbox.start.kernel_process import Address, KernelProcess, name_sockets, unbound
 from nbrl.sandbox.walls.filesystem import WORKSPACE
 
@@ -19,12 +19,12 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
     sockets = unbound()
     try:
         numbers = [sock.fileno() for sock in (theirs, *sockets)]
-        confined = Confined.start("fresh", [str(number) for number in numbers], numbers, settings)
-        address = Address(confined.folder / "k", secrets.token_hex(16).encode())
+        bubblewrap = Bubblewrap.start("fresh", [str(number) for number in numbers], numbers, settings)
+        address = Address(bubblewrap.folder / "k", secrets.token_hex(16).encode())
         try:
             name_sockets(theirs, sockets, address)
         except BaseException:
-            await asyncio.shield(confined.end())
+            await asyncio.shield(bubblewrap.end())
             raise
     except BaseException:
         ours.close()
@@ -37,16 +37,16 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
         async with asyncio.timeout(settings.start_timeout_s):
             handles = await receive_handles(ours)
         if handles is None:
-            raise SandboxError(f"no kernel came up in bubblewrap: {confined.complaints() or 'it left no message'}")
+            raise SandboxError(f"no kernel came up in bubblewrap: {bubblewrap.complaints() or 'it left no message'}")
         try:
-            admission = await confined.admit("k", handles.pidfd, settings)
+            admission = await bubblewrap.admit("k", handles.pidfd, settings)
         except BaseException:
             handles.close()
             raise
-        return KernelProcess(address, handles, ours, admission.lacking, confined.end, lambda: confined.killed)
+        return KernelProcess(address, handles, ours, admission.lacking, bubblewrap.end, lambda: bubblewrap.killed)
     except BaseException as error:
         ours.close()
-        await asyncio.shield(confined.end())
+        await asyncio.shield(bubblewrap.end())
         if isinstance(error, TimeoutError):
             seconds = settings.start_timeout_s
             raise SandboxError(f"no kernel came up in bubblewrap within {seconds:g} s: is the machine overloaded?") from None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.sandbox.start.bubblewrap import Confined, memory_file, receive_handles
+from nbrl.sandbox.start.bubblewrap import Bubblewrap, memory_file, receive_handles
 from nbrl.sandbox.start.fresh import birth_message
 from nbrl.sandbox.start.kernel_process import CHANNELS, Address, KernelProcess, name_sockets, readable, unbound
 
@@ -20,9 +20,9 @@ from nbrl.sandbox.start.kernel_process import CHANNELS, Address, KernelProcess, 
 class Zygote:
     """One sandbox with a prepared interpreter in it; kernels forked from it end with it."""
 
-    def __init__(self, settings: SandboxSettings, confined: Confined, control: socket.socket) -> None:
+    def __init__(self, settings: SandboxSettings, bubblewrap: Bubblewrap, control: socket.socket) -> None:
         self._settings = settings
-        self._confined = confined
+        self._bubblewrap = bubblewrap
         self._control = control
         self._numbers = itertools.count()
 
@@ -33,7 +33,7 @@ class Zygote:
         source = memory_file(prelude.encode())
         try:
             passed = [theirs.fileno(), source]
-            confined = Confined.start("zygote", [*map(str, passed), *settings.preload], passed, settings)
+            bubblewrap = Bubblewrap.start("zygote", [*map(str, passed), *settings.preload], passed, settings)
         except BaseException:
             ours.close()
             raise
@@ -41,12 +41,12 @@ class Zygote:
             os.close(source)
             theirs.close()
         ours.setblocking(False)
-        zygote = cls(settings, confined, ours)
+        zygote = cls(settings, bubblewrap, ours)
         try:
             async with asyncio.timeout(settings.start_timeout_s):
                 await readable(ours.fileno())
             if ours.recv(16) != b"ready":
-                raise SandboxError(f"the zygote did not start: {confined.complaints() or 'it left no message'}")
+                raise SandboxError(f"the zygote did not start: {bubblewrap.complaints() or 'it left no message'}")
         except BaseException as error:
             await asyncio.shield(zygote.end())
             if isinstance(error, TimeoutError):
@@ -58,7 +58,7 @@ class Zygote:
     @property
     def alive(self) -> bool:
         """Whether it can still fork: what it runs in may take a moment longer to end than its own end of the socket."""
-        if not self._confined.running:
+        if not self._bubblewrap.running:
             return False
         hangup = select.poll()
         hangup.register(self._control, 0)
@@ -68,7 +68,7 @@ class Zygote:
         """A clean kernel: a fork of the zygote in namespaces of its own, listening on the first of the channels or on all."""
         settings = self._settings
         name = str(next(self._numbers))
-        address = Address(self._confined.folder / name, secrets.token_hex(16).encode())
+        address = Address(self._bubblewrap.folder / name, secrets.token_hex(16).encode())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sockets = unbound(channels)
         try:
@@ -80,10 +80,10 @@ class Zygote:
                     sock.close()
                 handles = await receive_handles(ours)
             if handles is None:
-                complaints = self._confined.complaints() or "it left no message"
+                complaints = self._bubblewrap.complaints() or "it left no message"
                 raise SandboxError(f"the zygote could not fork a kernel: {complaints}")
             try:
-                admission = await self._confined.admit(name, handles.pidfd, settings)
+                admission = await self._bubblewrap.admit(name, handles.pidfd, settings)
             except BaseException:
                 handles.close()
                 raise
@@ -109,10 +109,10 @@ class Zygote:
                     # Its queue is full of requests, or of descriptors: they are served one by one, a few milliseconds each.
                     await asyncio.sleep(0.005)
                     continue
-                complaints = self._confined.complaints() or error
+                complaints = self._bubblewrap.complaints() or error
                 raise SandboxError(f"the zygote is gone: {complaints}") from error
 
     async def end(self) -> None:
         """Kill it and every kernel it forked."""
         self._control.close()
-        await self._confined.end()
+        await self._bubblewrap.end()

@@ -49,7 +49,7 @@ def compile_once() -> None:
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return
     # Where the installation cannot be written this does no harm and no good. Nobody's own packages: HOME is anybody's.
-    prepare = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.PreparedKernel.prepare()"
+    prepare = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.ForkedKernel.prepare()"
     environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
     subprocess.run([sys.executable, "-s", "-P", "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
 

@@ -1,4 +1,4 @@
-"""Which estimator turns step rewards into advantages."""
+"""The estimator that turns step rewards into advantages."""
 
 from typing import Literal
 
@@ -16,8 +16,8 @@ USERS = {
 
 
 class AdvantageSettings(BaseModel):
-    """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step; each is refused where the
-    estimator has no use for it. The group-relative estimators score whole trajectories, undiscounted.
+    """`gamma` and `lam` act between steps, `token_gamma` and `token_lam` between the tokens of a step; each is refused if the
+    estimator does not use it. The group-relative estimators score whole trajectories, undiscounted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -36,7 +36,7 @@ class GeneratedData(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["generated"] = Field("generated", description="questions about an invented world")
-    seed: int = Field(0, description="decides the world and its questions")
+    seed: int = Field(0, description="seed of the world and its questions")
     train: int = Field(1024, ge=1, le=10_000, description="questions to train on")
     held_out: int = Field(256, ge=1, le=2_000, description="questions to evaluate on")
 
@@ -49,7 +49,7 @@ class FileData(BaseModel):
     kind: Literal["files"] = Field(description="questions of your own")
     train: Path = Field(description="questions to train on")
     held_out: Path = Field(description="questions to evaluate on")
-    corpus: Path | None = Field(None, description="passages that search looks in; none when not set")
+    corpus: Path | None = Field(None, description="passages that search searches; none when not set")
 
 
 DataSettings = Annotated[GeneratedData | FileData, Field(discriminator="kind")]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Old = Annotated[
     Literal["trainer", "engine"],
     Field(
-        description="log-probs of the sampling policy under the ratio: the trainer's own, of a pass before the first step when "
+        description="log-probs of the sampling policy in the ratio: the trainer's own, from a pass before the first step if "
         "there are several steps, or those the engine reported"
     ),
 ]
@@ -18,13 +18,13 @@ class _Closed(BaseModel):
 
 
 class PolicyGradientLoss(_Closed):
-    """-A log pi, strictly on-policy: one optimiser step a batch, so there is no ratio and nothing to clip but the gradient."""
+    """-A log pi, strictly on-policy: one optimiser step per batch, so there is no ratio and only the gradient is clipped."""
 
     kind: Literal["policy_gradient"] = Field("policy_gradient", description="chooses this loss")
 
 
 class PpoLoss(_Closed):
-    """PPO's clipped ratio, a token at a time, with a lower bound for negative advantages (dual clip)."""
+    """PPO's clipped ratio per token, with a lower bound for negative advantages (dual clip)."""
 
     kind: Literal["ppo"] = Field(description="chooses this loss")
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped below at 1 - clip_low")
@@ -34,7 +34,7 @@ class PpoLoss(_Closed):
 
 
 class GspoLoss(_Closed):
-    """GSPO: one length-normalised ratio for a whole sampled action, clipped as a whole."""
+    """GSPO: one length-normalised ratio for each sampled action, clipped as a whole."""
 
     kind: Literal["gspo"] = Field(description="chooses this loss")
     clip_low: float = Field(3e-4, gt=0, lt=1, description="the action's ratio is clipped below at 1 - clip_low")
@@ -66,17 +66,17 @@ class TisSettings(_Closed):
 
 
 class CriticSettings(_Closed):
-    """A model of its own with a value head, begun from the policy's folder, for estimators that take values (gae, bilevel_*)."""
+    """A separate model with a value head, begun from the policy's folder, for estimators that need values (gae, bilevel_*)."""
 
     lr: float = Field(1e-5, gt=0, description="learning rate of the critic")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which its learning rate rises linearly to lr")
     value_clip: float | None = Field(
-        None, gt=0, description="how far a value may move from the batch's first one; free if not set"
+        None, gt=0, description="how far a value may move from the batch's first one; unlimited when not set"
     )
 
 
 class LoraSettings(_Closed):
-    """Low-rank adapters on a frozen policy: layers compute W + (alpha / rank) B A, and A and B alone are trained.
+    """Low-rank adapters on a frozen policy: layers compute W + (alpha / rank) B A, and only A and B are trained.
 
     There is no dropout: the policy that is trained is the one that sampled.
     """
@@ -84,15 +84,15 @@ class LoraSettings(_Closed):
     rank: int = Field(16, ge=1, description="rank of A and B")
     alpha: int = Field(32, ge=1, description="B A is multiplied by alpha / rank")
     target_modules: tuple[str, ...] = Field(
-        (), description="names of linear layers, such as q_proj; every one but the output layer when empty"
+        (), description="names of linear layers, such as q_proj; when empty, all except the output layer"
     )
     publish: Literal["merged", "adapter"] = Field(
-        "merged", description="what the engines serve: whole weights, or the adapter beside the weights that it began from"
+        "merged", description="what the engines serve: the merged weights, or the initial weights with the adapter"
     )
 
 
 class UpdateSettings(_Closed):
-    """How a batch becomes optimiser steps: one by default, strictly on-policy."""
+    """How a batch is turned into optimiser steps: by default one, strictly on-policy."""
 
     workers: int = Field(
         2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra={"decides": False}
@@ -102,57 +102,60 @@ class UpdateSettings(_Closed):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="auto takes CUDA where the Ray cluster has GPUs; each worker then needs one",
+        description="auto uses CUDA if the Ray cluster has GPUs; each worker then needs one",
         json_schema_extra={"decides": False},
     )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
-        "float32", description="of the forward and backward pass; bfloat16 keeps float32 master weights"
+        "float32", description="dtype of the forward and backward pass; bfloat16 keeps float32 master weights"
     )
     activation_checkpointing: bool = Field(
         False,
-        description="a layer keeps its input alone and is forwarded again in the backward pass: less memory, more time",
+        description="a layer keeps only its input and is forwarded again in the backward pass: less memory, more time",
         json_schema_extra={"decides": False},
     )
     offload: tuple[Literal["optimizer", "reference"], ...] = Field(
         (),
-        description="what stands in host memory and not on the GPU: optimizer (what is trained, its gradients and moments, "
-        "stepped on the CPU), reference (its weights)",
+        description="what is kept in host memory instead of on the GPU: optimizer (trained weights, gradients and moments, "
+        "with the optimiser step on the CPU), reference (its weights)",
         json_schema_extra={"decides": False},
     )
     deterministic: bool = Field(
-        False, description="only operations that give the same bits each time; one without such a form ends the run"
+        False, description="use only operations that give the same bits each time; an operation without such a form ends the run"
     )
     loss: LossSettings = PolicyGradientLoss()
     epochs: int = Field(1, ge=1, description="passes over a batch")
-    minibatches: int = Field(1, ge=1, description="optimiser steps of a pass, each on its share of the trajectories")
+    minibatches: int = Field(1, ge=1, description="optimiser steps per pass, each on its share of the trajectories")
     aggregation: Literal["token_mean", "action_mean", "trajectory_mean", "fixed_length"] = Field(
-        "token_mean", description="what a token weighs: see docs/learning.md"
+        "token_mean", description="how tokens are weighted: see docs/learning.md"
     )
-    fixed_length: int | None = Field(None, ge=1, description="tokens a trajectory is divided by; for aggregation fixed_length")
+    fixed_length: int | None = Field(
+        None, ge=1, description="tokens by which a trajectory's sum is divided; for aggregation fixed_length"
+    )
     tis: TisSettings | None = None
     lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after the warm-up, down to lr_floor")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate after the warm-up")
     lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")
-    lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr that linear and cosine end at")
+    lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr at which linear and cosine end")
     betas: tuple[float, float] = Field(
-        (0.9, 0.95), description="what AdamW's running means of the gradient and of its square keep a step"
+        (0.9, 0.95), description="decay per step of AdamW's running means of the gradient and of its square"
     )
-    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the root it divides by")
-    weight_decay: float = Field(0.01, ge=0, description="share of a weight, times lr, that AdamW takes off a step")
+    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the square root by which it divides")
+    weight_decay: float = Field(0.01, ge=0, description="share of a weight, times lr, that AdamW subtracts per step")
     grad_clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
-        "k3", description="of the KL on each sampled token: with d = logp_ref - logp, k1 is -d, k2 is d²/2, k3 is exp(d) - d - 1"
+        "k3",
+        description="estimator of each sampled token's KL: with d = logp_ref - logp, k1 is -d, k2 is d²/2, k3 is exp(d) - d - 1",
     )
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
-    kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp inside the estimate")
+    kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp in the estimate")
     critic: CriticSettings | None = None
     lora: LoraSettings | None = Field(None, description="train adapters on the policy (and the critic) instead of all weights")
     tokens_per_micro_batch: int = Field(
         8192,
         ge=1,
-        description="unique tokens of one forward; an action whose path is longer goes alone",
+        description="unique tokens of one forward pass; an action whose path is longer has a pass of its own",
         json_schema_extra={"decides": False},
     )
 
@@ -172,10 +175,10 @@ class UpdateSettings(_Closed):
     @model_validator(mode="after")
     def _steps(self) -> Self:
         if self.steps_per_batch > 1 and isinstance(self.loss, PolicyGradientLoss):
-            raise ValueError("policy_gradient takes one step a batch: set epochs and minibatches to 1, or loss.kind to ppo")
+            raise ValueError("policy_gradient takes one step per batch: set epochs and minibatches to 1, or loss.kind to ppo")
         if self.critic and self.critic.value_clip is not None and self.steps_per_batch == 1:
             raise ValueError(
-                "critic.value_clip has no effect with one step a batch; leave it out, or raise epochs or minibatches"
+                "critic.value_clip has no effect with one step per batch; leave it out, or raise epochs or minibatches"
             )
         if self.tis and self.engine_is_old:
             raise ValueError("tis would correct twice what a ratio with loss.old engine corrects; leave one of them out")
@@ -194,7 +197,7 @@ class UpdateSettings(_Closed):
         if self.kl_coefficient == 0 and inert:
             raise ValueError(f"{inert[0]} has no effect with kl_coefficient 0; leave it out, or set a coefficient")
         if self.kl_coefficient > 0 and self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise ValueError("k1 in the loss has no effect but noise, its gradient is 0 on average; use k2, k3, or kl_in reward")
+            raise ValueError("k1 in the loss only adds noise, its gradient is 0 on average; use k2, k3, or kl_in reward")
         return self
 
     @model_validator(mode="after")
@@ -210,7 +213,7 @@ class UpdateSettings(_Closed):
     @model_validator(mode="after")
     def _averages(self) -> Self:
         if not all(0 <= beta < 1 for beta in self.betas):  # Adam divides by 1 - beta
-            raise ValueError(f"betas are {self.betas}, but what a running mean keeps is at least 0 and below 1")
+            raise ValueError(f"betas are {self.betas}, but each must be at least 0 and below 1")
         return self
 
     @model_validator(mode="after")

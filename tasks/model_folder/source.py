@@ -20,7 +20,7 @@ class PolicySettings(BaseModel):
 
     path: str = Field(
         min_length=1,
-        description="a folder in Hugging Face format, or owner/name of the hub; ./name is looked for beside the recipe first",
+        description="a folder in Hugging Face format, or owner/name on the hub; ./name is relative to the recipe's folder first",
         json_schema_extra={"decides": False},
     )
     revision: str | None = Field(

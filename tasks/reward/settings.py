@@ -16,8 +16,8 @@ class QaWeights(BaseModel):
     f1: float = Field(0.4, ge=0, description="weight of the F1 of the answer's words")
     exact: float = Field(0.5, ge=0, description="weight of an exact match")
     answered: float = Field(0.1, ge=0, description="weight of having given any answer")
-    low: float = Field(0.0, description="what a score of 0 pays, no answer included")
-    high: float = Field(1.0, description="what a score of 1 pays")
+    low: float = Field(0.0, description="reward of a score of 0, which includes no answer")
+    high: float = Field(1.0, description="reward of a score of 1")
 
     def scaled(self, score: float) -> float:
         return self.low + (self.high - self.low) * score
@@ -25,7 +25,7 @@ class QaWeights(BaseModel):
     @model_validator(mode="after")
     def _rises(self) -> "QaWeights":
         if self.low >= self.high:
-            raise ValueError("qa_weights.low must be below qa_weights.high: a better answer is to pay more")
+            raise ValueError("qa_weights.low must be below qa_weights.high: a better answer must earn more")
         if self.f1 + self.exact + self.answered == 0:
             raise ValueError(
                 "qa_weights.f1, exact and answered are all 0: every answer would pay the same; set one, or leave qa_weights out "
@@ -35,21 +35,21 @@ class QaWeights(BaseModel):
 
 
 class RewardSettings(BaseModel):
-    """Step reward = qa·QA (last step) + format·format/T + (execution·execution + length·length)/C, T the number of steps, C of
-    those that are cells.
+    """Step reward = qa·QA (last step) + format·format/T + (execution·execution + length·length)/C, where T is the number of steps
+    and C the number of steps with a cell.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    qa: float = Field(0.8, ge=0, description="weight of the answer's score, paid on the last step")
-    format: float = Field(0.1, ge=0, description="weight of actions that keep to the form")
+    qa: float = Field(0.8, ge=0, description="weight of the answer's score, rewarded on the last step")
+    format: float = Field(0.1, ge=0, description="weight of well-formed actions")
     execution: float = Field(0.1, ge=0, description="weight of cells that run without an error")
     length: float = Field(0.0, ge=0, description="weight of thoughts about length_target words long")
-    length_target: int | None = Field(None, ge=1, description="words a thought is to have; for the weight length")
+    length_target: int | None = Field(None, ge=1, description="target number of words of a thought; for the weight length")
     qa_weights: QaWeights = QaWeights()
     compat: Literal["none", "l0"] = Field(
         "none",
-        description="l0 pays as L0's training did, faults included, with qa_weights of 0, 0.9 and 0.1 unless they are set: see "
+        description="l0 rewards as L0's training did, including its faults, with qa_weights of 0, 0.9 and 0.1 unless set: see "
         "docs/learning.md",
     )
 

@@ -72,7 +72,7 @@ async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded:
 
     tools = library.tools(ability, read_file)
     toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
-    kernel.broker.tools = handlers(toolbox)
+    kernel.host_calls.tools = handlers(toolbox)
     there = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
         done = await kernel.execute(functions(more), silent=True)

@@ -1,4 +1,4 @@
-"""How many trajectories, where, and how often an infrastructure fault is forgiven."""
+"""How many trajectories run, where, and how often one is retried after an infrastructure fault."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -6,25 +6,27 @@ from nbrl.agent.tools.settings import ToolSettings
 
 
 class RolloutSettings(BaseModel):
-    """`prompts` × `group_size` trajectories a round, over `runners` Ray actors with `episodes_per_runner` episodes at once."""
+    """`prompts` × `group_size` trajectories per round, over `runners` Ray actors with `episodes_per_runner` episodes at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    prompts: int = Field(64, ge=1, description="questions a round")
-    group_size: int = Field(4, ge=1, description="trajectories a question, which are compared with each other")
-    runners: int = Field(1, ge=1, le=1024, description="Ray actors that run sandboxes", json_schema_extra={"decides": False})
+    prompts: int = Field(64, ge=1, description="questions per round")
+    group_size: int = Field(4, ge=1, description="trajectories per question, which are compared with each other")
+    runners: int = Field(
+        1, ge=1, le=1024, description="Ray actors that run episodes in sandboxes", json_schema_extra={"decides": False}
+    )
     episodes_per_runner: int = Field(
         8,
         ge=1,
         le=4096,
-        description="episodes at once on each of them; every one holds a kernel",
+        description="concurrent episodes on each runner; each holds a kernel",
         json_schema_extra={"decides": False},
     )
     attempts: int = Field(
         3,
         ge=1,
         le=20,
-        description="tries of a trajectory, each in a fresh kernel, before it counts as failed",
+        description="attempts at a trajectory, each in a fresh kernel, before it counts as failed",
         json_schema_extra={"decides": False},
     )
     tools: ToolSettings = ToolSettings()

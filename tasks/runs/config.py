@@ -1,4 +1,4 @@
-"""RunConfig: every room's settings, composed."""
+"""RunConfig: the settings of all folders, composed into one model."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,31 +42,31 @@ class EvaluateSettings(BaseModel):
         description="iterations from one evaluation to the next; 0: only before the first and after the last",
         json_schema_extra={"decides": False},
     )
-    samples: int = Field(1, ge=1, le=100, description="trajectories a question; scores are means over all of them")
-    questions: int | None = Field(None, ge=1, description="the first so many held-out questions; all when not set")
+    samples: int = Field(1, ge=1, le=100, description="trajectories per question; scores are means over all of them")
+    questions: int | None = Field(None, ge=1, description="number of held-out questions, taken from the first; all when not set")
     sampling: Sampling = Sampling()
 
 
 class RecordSettings(BaseModel):
-    """What a finished iteration leaves in MLflow besides its metrics."""
+    """What a finished iteration writes to MLflow besides its metrics."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces each iteration")
+    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces per iteration")
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run. Closed: an unknown key is an error."""
+    """All settings of a run. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
         "run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the recipe's name", json_schema_extra={"decides": False}
     )
-    seed: int = Field(0, description="decides every draw of the run")
+    seed: int = Field(0, description="seed of every random draw of the run")
     iterations: int = Field(
         ge=0,
-        description="iterations of the whole run; a finished run goes on when there are more",
+        description="iterations of the run in total; a higher number continues a finished run",
         json_schema_extra={"decides": False},
     )
     home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
@@ -90,5 +90,5 @@ class RunConfig(BaseModel):
 
     @property
     def learner_estimates(self) -> bool:
-        """Whether the learner makes the advantages: it alone has a critic's values and the reference's log-probs."""
+        """Whether the learner computes the advantages: only it has a critic's values and the reference's log-probs."""
         return self.advantage.with_critic or self.update.kl_in_reward

@@ -166,7 +166,7 @@ def test_a_stopped_run_leaves_no_process(home: Path, storage: Storage, number: s
     process.send_signal(number)
     said = process.stderr.read()
     assert process.wait(timeout=60) == 130, said
-    assert f"nbrl: stopped; the same command with --run {name} continues where it was" in said
+    assert f"nbrl: stopped; the same command with --run {name} continues the run" in said
     assert "Traceback" not in said
     assert left_over(name) == []
 

@@ -155,7 +155,7 @@ class Arena:
         assert done.status == "ok", done
         answer = done.expressions["state"]["data"]["text/plain"]
         assert ast.literal_eval(answer) == self._expected
-        assert self.sibling.kernel.broker.calls == 0
+        assert self.sibling.kernel.host_calls.calls == 0
         self._victim = self.born()
         first = self._victim.run("import os; print(os.listdir(), {*os.listdir('/tmp')} - {'.ipython'}, 6 * 7)")
         assert [output.text for output in first.outputs] == ["[] set() 42\n"], first

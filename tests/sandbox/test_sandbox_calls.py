@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.sandbox.host_calls import Broker
+from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.inside.channel import frame
 from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
@@ -91,7 +91,7 @@ def test_every_request_is_counted(lab: Lab) -> None:
     async def body(kernel: SandboxKernel) -> int:
         for cell in ("host_call('echo', {})", "host_call('nope', {})", "host_call('add', {})", "host_call('add', {})"):
             await kernel.execute(cell)
-        return kernel.broker.calls
+        return kernel.host_calls.calls
 
     assert lab.with_kernel(body, tools=TOOLS, calls_per_kernel=3) == 4
 
@@ -191,9 +191,9 @@ def test_a_request_begins_though_the_next_came_with_it() -> None:
 
     async def run() -> None:
         ours, theirs = socket.socketpair()
-        broker = Broker(SandboxSettings())
-        broker.tools = {"echo": note}
-        serving = asyncio.create_task(broker.serve(ours))
+        host_calls = HostCalls(SandboxSettings())
+        host_calls.tools = {"echo": note}
+        serving = asyncio.create_task(host_calls.serve(ours))
         theirs.sendall(request(1, "first") + request(2, "second"))
         theirs.shutdown(socket.SHUT_WR)
         async with asyncio.timeout(20):
@@ -207,7 +207,7 @@ def test_a_request_begins_though_the_next_came_with_it() -> None:
 def test_the_end_of_a_kernel_whose_calls_are_paced_does_not_deafen_the_next() -> None:
     async def run() -> None:
         ours, theirs = socket.socketpair()
-        serving = asyncio.create_task(Broker(SandboxSettings(calls_per_s=0.1)).serve(ours))
+        serving = asyncio.create_task(HostCalls(SandboxSettings(calls_per_s=0.1)).serve(ours))
         theirs.sendall(request(1, "") * 3)
         await asyncio.sleep(0.1)
         ours.close()

@@ -88,7 +88,7 @@ def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
             async with pool.kernel() as first, pool.kernel() as second:
                 assert (await first.execute("1")).status == (await second.execute("1")).status == "ok"
                 assert pool._zygote is not None
-                name = pool._zygote._confined.folder.name
+                name = pool._zygote._bubblewrap.folder.name
                 for parent in folders(name):
                     kernels = [child for child in parent.iterdir() if child.is_dir()]
                     members = [(kernel / "cgroup.procs").read_text().split() for kernel in kernels]
@@ -112,7 +112,7 @@ def test_kernels_share_the_processors_as_equals() -> None:
         async with KernelPool(SandboxSettings(warm=0)) as pool:
             async with pool.kernel() as first, pool.kernel() as second:
                 assert pool._zygote is not None
-                place = cgroups.plan(pool._zygote._confined.folder.name).cpu
+                place = cgroups.plan(pool._zygote._bubblewrap.folder.name).cpu
                 assert place is not None
                 groups = [*place.parent.glob(f"{place.name}.*")]
                 members = sorted(int(pid) for group in groups for pid in (group / "cgroup.procs").read_text().split())

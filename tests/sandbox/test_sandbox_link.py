@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.sandbox.jupyter import zmtp
-from nbrl.sandbox.jupyter.connection import Link
-from nbrl.sandbox.jupyter.messages import Message, Wire
+from nbrl.sandbox.jupyter.connection import Connection
+from nbrl.sandbox.jupyter.messages import Message, MessageCodec
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.start.kernel_process import Address, name_sockets, unbound
 from tests.sandbox.sandbox_lab import Lab
@@ -92,7 +92,7 @@ class Bench:
         self.messages: list[Message] = []
         self.news = asyncio.Event()
         self.broken = asyncio.Event()
-        self.link = Link(self.address, 1 << 20, self._receive, self.broken.set)
+        self.link = Connection(self.address, 1 << 20, self._receive, self.broken.set)
 
     def _receive(self, message: Message) -> None:
         if self._keep:
@@ -121,7 +121,7 @@ def bench(folder: Path, keep: bool = True) -> Iterator[Bench]:
 
 
 def signed(kind: str) -> list[bytes]:
-    return Wire(b"key").request(kind, {})[1]
+    return MessageCodec(b"key").request(kind, {})[1]
 
 
 def endlessly(peer: socket.socket, data: bytes) -> threading.Thread:
@@ -152,7 +152,7 @@ def test_libzmq_is_understood_and_understands(tmp_path: Path) -> None:
                 sock.bind(f"ipc://adopted-{number}")
             one.link.send("execute_request", {"code": "x" * 500_000})
             identity, *frames = await asyncio.to_thread(shell.recv_multipart)
-            assert Wire(b"key").parse(frames).content == {"code": "x" * 500_000}  # type: ignore[union-attr]
+            assert MessageCodec(b"key").parse(frames).content == {"code": "x" * 500_000}  # type: ignore[union-attr]
             assert await asyncio.to_thread(iopub.recv) == b"\x01"
             iopub.send_multipart([b"topic", *signed("iopub_welcome")])
             shell.send_multipart([identity, *signed("execute_reply")])
@@ -186,7 +186,7 @@ def test_a_closed_connection_is_noticed_at_once(tmp_path: Path) -> None:
             await asyncio.wait_for(one.broken.wait(), 60)
         (tmp_path / "k-1").unlink()
         gone = asyncio.Event()
-        Link(one.address, 1 << 20, lambda message: None, gone.set)
+        Connection(one.address, 1 << 20, lambda message: None, gone.set)
         await asyncio.wait_for(gone.wait(), 60)
 
     asyncio.run(run())
@@ -291,7 +291,7 @@ def test_costly_messages_get_a_share_of_the_event_loop_and_set_no_collector_to_w
     async def run() -> float:
         with bench(tmp_path, keep=False) as one, one.accept(1) as peer:
             # Three bytes of JSON that become a hundred in memory.
-            _, message = Wire(b"key").request("stream", {"data": [[]] * 49_000})
+            _, message = MessageCodec(b"key").request("stream", {"data": [[]] * 49_000})
             thread = endlessly(peer, zmtp.encode(message))
             await asyncio.wait_for(one.news.wait(), 10)
             gc.callbacks.append(note)

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.sandbox.jupyter.messages import Wire
+from nbrl.sandbox.jupyter.messages import MessageCodec
 from nbrl.sandbox.jupyter.outputs import Outputs, plain, shorten
 
 KINDS = st.sampled_from(["stream", "result", "error", "display"])
@@ -66,22 +66,22 @@ def test_clear_output_forgets_now_or_at_the_next_output() -> None:
 
 @given(st.lists(st.binary(max_size=50), max_size=8))
 def test_garbled_messages_are_nothing(frames: list[bytes]) -> None:
-    assert Wire(b"key").parse(frames) is None
+    assert MessageCodec(b"key").parse(frames) is None
 
 
 @given(st.recursive(st.none() | st.text() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_signed_nonsense_is_nothing_or_a_message(value: object) -> None:
-    wire = Wire(b"key")
+    codec = MessageCodec(b"key")
     parts = [json.dumps(value).encode()] * 4
-    message = wire.parse([b"<IDS|MSG>", wire._sign(parts), *parts])
+    message = codec.parse([b"<IDS|MSG>", codec._sign(parts), *parts])
     assert (message is None) == (not isinstance(value, dict))
 
 
 def test_a_request_carries_its_signature() -> None:
-    wire = Wire(b"key")
-    identity, frames = wire.request("execute_request", {"code": "1"})
-    message = wire.parse(frames)
+    codec = MessageCodec(b"key")
+    identity, frames = codec.request("execute_request", {"code": "1"})
+    message = codec.parse(frames)
     assert message is not None
     assert (message.kind, message.content) == ("execute_request", {"code": "1"})
-    assert Wire(b"other").parse(frames) is None
+    assert MessageCodec(b"other").parse(frames) is None
     assert identity in frames[2].decode()

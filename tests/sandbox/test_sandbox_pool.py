@@ -126,7 +126,7 @@ def test_a_pool_whose_end_nobody_waits_for_ends_its_zygote() -> None:
             await asyncio.sleep(0)
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
-        return zygote._confined.running
+        return zygote._bubblewrap.running
 
     assert not asyncio.run(run())
 
@@ -139,7 +139,7 @@ def test_a_killed_zygote_is_replaced_and_its_kernels_are_lost_not_dead_of_their_
                 assert zygote is not None
                 cell = asyncio.create_task(busy.execute("import time; time.sleep(20)"))
                 await asyncio.sleep(0.2)
-                os.kill(zygote._confined._process.pid, signal.SIGKILL)
+                os.kill(zygote._bubblewrap._process.pid, signal.SIGKILL)
                 for work in (cell, idle.execute("1")):
                     with pytest.raises(KernelLostError, match="ended from outside"):
                         await work

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.sandbox import untrusted
-from nbrl.sandbox.host_calls import Broker
+from nbrl.sandbox.host_calls import HostCalls
 from nbrl.sandbox.inside.channel import LENGTH
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.share import Share
@@ -210,17 +210,17 @@ def test_costly_requests_get_a_share_of_the_event_loop_and_set_no_collector_to_w
 
     async def run() -> tuple[float, float]:
         nonlocal asked
-        broker = Broker(SandboxSettings(calls_per_s=1e6))
-        broker.tools = {"echo": echo}
+        host_calls = HostCalls(SandboxSettings(calls_per_s=1e6))
+        host_calls.tools = {"echo": echo}
         with flood(request) as channel:
-            serving = asyncio.create_task(broker.serve(channel))
+            serving = asyncio.create_task(host_calls.serve(channel))
             began, clock = time.thread_time(), time.monotonic()
             while time.monotonic() < clock + 2:
                 before = time.thread_time()
                 await asyncio.sleep(0.001)
                 held.append(time.thread_time() - before)
             spent, passed = time.thread_time() - began, time.monotonic() - clock
-            asked = broker.calls
+            asked = host_calls.calls
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
         return spent, passed
@@ -247,16 +247,16 @@ def test_what_a_tool_does_on_the_event_loop_counts() -> None:
         return 1
 
     async def run() -> tuple[float, float]:
-        broker = Broker(SandboxSettings(calls_per_s=1e6))
-        broker.tools = {"check": check}
+        host_calls = HostCalls(SandboxSettings(calls_per_s=1e6))
+        host_calls.tools = {"check": check}
         with flood(b'{"id": 1, "name": "check", "arguments": {}}') as channel:
-            serving = asyncio.create_task(broker.serve(channel))
+            serving = asyncio.create_task(host_calls.serve(channel))
             began, clock = time.thread_time(), time.monotonic()
             await asyncio.sleep(2)
             spent, passed = time.thread_time() - began, time.monotonic() - clock
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-        assert broker.calls
+        assert host_calls.calls
         return spent, passed
 
     spent, passed = asyncio.run(run())

@@ -17,8 +17,8 @@ PPO = {"kind": "ppo"}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"epochs": 2}, "policy_gradient takes one step a batch"),
-        ({"minibatches": 2}, "policy_gradient takes one step a batch"),
+        ({"epochs": 2}, "policy_gradient takes one step per batch"),
+        ({"minibatches": 2}, "policy_gradient takes one step per batch"),
         ({"loss": {"kind": "policy_gradient", "clip_low": 0.1}}, "clip_low"),
         ({"loss": {"kind": "gspo", "dual_clip": 3.0}}, "dual_clip"),
         ({"loss": {"kind": "cispo", "dual_clip": 3.0}}, "dual_clip"),
