@@ -15,6 +15,7 @@ import pytest
 from nbrl.agent.trajectory import Status, Trajectory
 from tests.flows.model_server import ModelServer, act, model_server
 from tests.flows.typed import REFUSE, REPOSITORY, nbrl
+from tests.processes import heed_interrupts
 
 pytestmark = pytest.mark.process
 
@@ -34,6 +35,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Pope
         text=True,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"} | environment,
+        preexec_fn=heed_interrupts,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.model_server import act, model_server
+from tests.processes import heed_interrupts
 
 pytestmark = pytest.mark.process
 
@@ -21,6 +22,7 @@ def in_terminal(folder: Path, typed: Callable[[bytes], bytes], *arguments: str) 
     """The exit code and all that the terminal got. `typed` says what to type when so much has been shown."""
     child, terminal = pty.fork()
     if child == 0:
+        heed_interrupts()
         os.chdir(folder)
         os.execve(NBRL, [str(NBRL), "agent", *arguments], os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"})
     shown, ends = b"", time.monotonic() + 120

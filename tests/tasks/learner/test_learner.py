@@ -143,8 +143,9 @@ def test_an_order_from_elsewhere_loads_its_checkpoint(policy: Path, tmp_path: Pa
 def test_an_order_is_carried_out_once(policy: Path, tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
     first = make_learner(policy).execute(order)
-    Path(order.trajectories).unlink()
+    before = (tmp_path / "out/state").stat().st_mtime_ns
     assert make_learner(policy).execute(order) == first
+    assert (tmp_path / "out/state").stat().st_mtime_ns == before
     with pytest.raises(UpdateError, match="iteration"):
         make_learner(policy).execute(order.model_copy(update={"iteration": 5}))
 
@@ -154,7 +155,7 @@ def test_what_an_interrupted_order_left_is_replaced(policy: Path, tmp_path: Path
     (tmp_path / "out.partial" / "litter").touch()
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
     make_learner(policy).execute(order)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["hf", "result.json", "state"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["hf", "manifest.json", "result.json", "state"]
     assert not (tmp_path / "out.partial").exists()
 
 
