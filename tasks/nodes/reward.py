@@ -1,4 +1,4 @@
-"""reward: score every trajectory of a round, as a Ray Data map."""
+"""reward: scores every trajectory of a round, as a Ray Data map."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
-BLOCK_ROWS = 256  # scored by one Ray task
+BLOCK_ROWS = 256  # rows that one Ray task scores
 COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
 FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
@@ -37,7 +37,7 @@ def facet_means(rewards: pa.Table) -> dict[str, Metric]:
 
 
 async def score_trajectories(services: Services, layout: RoundLayout, prompts: str) -> Artifact:
-    """Score the trajectories of a round against the table of prompts that they answer. Shared by training and evaluation."""
+    """Score the trajectories of a round against their table of prompts. Shared by training and evaluation."""
 
     def score() -> Artifact:
         rows = with_answers(services.storage.read_table(layout.trajectories), services.storage.read_table(prompts))
@@ -51,5 +51,5 @@ async def score_trajectories(services: Services, layout: RoundLayout, prompts: s
 
 @durable
 async def reward(services: Services, scope: Scope, prompts: Artifact, trajectories: Artifact, round_: int) -> Artifact:
-    """Rewards of one round's trajectories; the ground truth is read here and nowhere before."""
+    """Compute the rewards of one round's trajectories; the ground truth is read here and nowhere before."""
     return await score_trajectories(services, scope.layout.round(round_), prompts.path)
