@@ -51,7 +51,7 @@ def new_name(recipe: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name, if it can be a folder's. Raises ConfigError."""
+    """Return the name if it can be that of a folder. Raises ConfigError."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"a run cannot be named {name!r}: use up to 100 letters, digits, '.', '_' and '-', first a letter or digit"
@@ -60,7 +60,7 @@ def checked_name(name: str) -> str:
 
 
 def find_run(storage: Storage, name: str) -> Run | None:
-    """Raises ConfigError when there is something of that name that is no run."""
+    """Return the run of this name, or None. Raises ConfigError if something else has the name."""
     path = RunLayout(name).identity
     if not storage.exists(path):
         return None
@@ -71,16 +71,16 @@ def find_run(storage: Storage, name: str) -> Run | None:
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
-    """Remove a run that ended before it did anything, so that its name is free and nothing of it is left."""
+    """Delete a run that ended before it did anything, so that its name is free again."""
     if not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
         storage.delete(run.layout.folder)
 
 
 @contextmanager
 def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
-    """The run of this name, as of `open_run`, for this process alone. Where an error leaves it empty, it is removed.
+    """Open the run of this name exclusively for this process. If an error leaves it empty, it is deleted.
 
-    Raises InfraError when another process has it.
+    Raises InfraError if another process holds it.
     """
     with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
         run = open_run(config, name, storage)
@@ -92,15 +92,15 @@ def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
 
 
 def open_run(config: RunConfig, name: str, storage: Storage) -> Run:
-    """The run of this name, created with its data on first use. Raises ConfigError when it exists with another configuration."""
-    found = find_run(storage, name)
-    if found is not None:
-        if found.config_digest != config.digest():
+    """Return the run of this name, created with its data on first use. Raises ConfigError if its configuration differs."""
+    existing = find_run(storage, name)
+    if existing is not None:
+        if existing.config_digest != config.digest():
             raise ConfigError(
-                f"run {name!r} exists with another configuration ({storage.uri(found.layout.config)}); "
+                f"run {name!r} exists with another configuration ({storage.uri(existing.layout.config)}); "
                 "choose another --run name, or the same settings to continue it"
             )
-        return found
+        return existing
     run = Run(name=name, run_id=uuid.uuid4().hex, config_digest=config.digest(), seed=config.seed, recipe=config.name)
     sources.write(config.data, storage, run.layout.data)
     storage.write_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
