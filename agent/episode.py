@@ -21,7 +21,7 @@ from nbrl.agent.watcher import Watcher
 
 @dataclass(frozen=True)
 class Task:
-    """What a trajectory is asked. The ground truth is not here: it never comes near the agent."""
+    """The task of a trajectory. It has no ground truth, which never reaches the agent."""
 
     id: str
     group: str
@@ -71,7 +71,7 @@ class Episode:
         return self.trajectory(status, failure)
 
     def trajectory(self, status: Status, failure: str = "") -> Trajectory:
-        """All that has happened so far; what is left of a run that was cancelled."""
+        """The trajectory so far, also after the run was cancelled."""
         return Trajectory(
             id=self._task.id,
             group=self._task.group,
@@ -131,7 +131,7 @@ class Episode:
         return None
 
     async def _sample(self, ask: Ask, index: int, deadline: float) -> Generation | None:
-        """What the policy says, or None at the deadline."""
+        """Sample an action from the policy; None at the deadline."""
         clock = time.monotonic()
         if clock >= deadline:
             return None

@@ -9,7 +9,7 @@ class AgentError(Exception):
 
 
 class PolicyError(AgentError):
-    """The policy's server did not answer or answered nonsense: an infrastructure fault, worth a retry."""
+    """The policy's server did not answer, or not correctly: an infrastructure fault that can be retried."""
 
 
 class ToolError(AgentError):
@@ -21,7 +21,7 @@ class TokenizerError(AgentError):
 
 
 class ContextError(AgentError):
-    """The context has no room for what always stands in it."""
+    """The context has no space for its fixed parts."""
 
 
 class RecordingError(AgentError):

@@ -65,7 +65,7 @@ class Grammar:
         return self._action(match[1], match[2]) if match else self._shape()
 
     def parse_summary(self, text: str) -> tuple[str, str]:
-        """What was thought and the plain text after it, which is empty when the thinking did not end."""
+        """The thinking and the plain text after it, which is empty if the thinking did not end."""
         opened, closed = f"<{self.think_tag}>", f"</{self.think_tag}>"
         if closed not in text:
             return (text, "") if opened in text else ("", text)
@@ -111,7 +111,7 @@ class Grammar:
 
 
 def _misused(text: str, tag: str) -> str | None:
-    """Why a tag does not stand exactly once."""
+    """The reason if a tag does not occur exactly once."""
     opened, closed = text.count(f"<{tag}>"), text.count(f"</{tag}>")
     if opened == 0:
         return f"there is no <{tag}> block"

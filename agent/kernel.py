@@ -1,4 +1,4 @@
-"""What the agent asks of a notebook kernel."""
+"""The agent's interface to a notebook kernel."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol

@@ -1,4 +1,4 @@
-"""A conversation as text and images: what people read and what chat servers take. Token ids are another view of the same."""
+"""A conversation as text and images, for people and chat servers. Token ids are another view of the same conversation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

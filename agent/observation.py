@@ -14,6 +14,6 @@ def observe(cell: CellResult) -> str:
 
 
 def _seen(output: Output) -> str:
-    """An output's text, ended by a line end. An image is its size; policies that can see get it besides."""
+    """An output's text with a final line end. An image is shown as its size; policies that can see also get the image."""
     text = output.text if output.text.endswith("\n") else output.text + "\n"
     return f"{text}[image {output.size[0]}x{output.size[1]}]\n" if output.image else text

@@ -1,4 +1,4 @@
-"""What the agent asks of a policy."""
+"""The agent's interface to a policy."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

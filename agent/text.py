@@ -1,4 +1,4 @@
-"""Texts of models, cells and servers: cut, and such that they can be stored and sent."""
+"""Helpers that shorten texts of models, cells and servers and make them storable."""
 
 
 def storable(text: str) -> str:
@@ -7,7 +7,7 @@ def storable(text: str) -> str:
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """Head and tail survive, the middle is replaced by a mark."""
+    """Keep head and tail, and replace the middle by a mark."""
     if len(text) <= limit:
         return text
     head = limit // 2
@@ -15,5 +15,5 @@ def cut_middle(text: str, limit: int) -> str:
 
 
 def cut_end(text: str, chars: int) -> str:
-    """The first `chars` characters, and a mark that says so where there were more."""
+    """The first `chars` characters, with a mark if there were more."""
     return text if len(text) <= chars else f"{text[:chars]}\n[cut here: {chars} characters]"

@@ -19,7 +19,7 @@ ROOT = -1
 
 
 class Status(StrEnum):
-    """How a trajectory ended. Everything but FAILED is the policy's own doing and is scored."""
+    """How a trajectory ended. Every status except FAILED results from the policy's behaviour and is scored."""
 
     ANSWERED = "answered"
     NO_ANSWER = "no_answer"
@@ -56,7 +56,7 @@ class Output(_Record):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the image in pixels, as its header says."""
+        """Width and height of the image in pixels, from its header."""
         return int.from_bytes(self.image[16:20], "big"), int.from_bytes(self.image[20:24], "big")
 
 
@@ -97,7 +97,7 @@ class Step(_Record):
 
 
 class Trajectory(_Record):
-    """Everything about one rollout but its score. `group` is the prompt's id, `sample` the rollout's number in its group."""
+    """Everything about one rollout except its score. `group` is the prompt's id, `sample` the rollout's number in its group."""
 
     id: str
     group: str
@@ -184,6 +184,6 @@ def to_table(trajectories: Iterable[Trajectory]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> list[Trajectory]:
-    """Raises pydantic.ValidationError when the table is not of this schema."""
+    """Read trajectories. Raises pydantic.ValidationError if the table does not have this schema."""
     rows: list[dict[str, Any]] = table.to_pylist()
     return [Trajectory.model_validate(row) for row in rows]

@@ -1,4 +1,4 @@
-"""Who looks on while an episode runs."""
+"""The interface for observing a running episode."""
 
 from typing import Protocol
 
@@ -6,13 +6,13 @@ from nbrl.agent.trajectory import Step
 
 
 class Watcher(Protocol):
-    """Told of each step as it happens, `index` from 0. Called from the loop: must be quick and must not raise."""
+    """Called by the loop at each step, `index` from 0. The methods must be quick and must not raise."""
 
     def asked(self, index: int, tokens: int) -> None:
         """The policy is asked for an action after a prompt of `tokens` tokens."""
 
     def acted(self, index: int, step: Step) -> None:
-        """The action is there; its cell has not run yet and does not when it is malformed."""
+        """The action was sampled; its cell has not run yet, and does not run if the action is malformed."""
 
     def observed(self, index: int, step: Step) -> None:
         """The step is complete."""

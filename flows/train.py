@@ -1,5 +1,6 @@
 """The outer loop of one run: iterations between two evaluations."""
 
+import asyncio
 from collections.abc import Sequence
 
 from prefect import flow
@@ -54,13 +55,13 @@ async def _train(config: RunConfig, run: Run, progress: Progress) -> Summary:
                 last, evaluated = await _evaluate(services, run, records), records[-1].updates
         if records and evaluated < records[-1].updates:
             last = await _evaluate(services, run, records)
-        return learned(summarise(services, run, first, last, records))
+        return learned(await asyncio.to_thread(summarise, services, run, first, last, records))
 
 
 async def _iterate(services: Services, run: Run, records: list[Record]) -> Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
     scope = run.scope(len(records), records[-1].updates if records else 0)
-    record = read_record(services.storage, scope)
+    record = await asyncio.to_thread(read_record, services.storage, scope)
     if record is None:
         services.progress.begin(f"{run.name}: iteration {scope.iteration + 1} of {services.config.iterations}")
         record = await iterate(services, scope, records[-1].cursor if records else 0)
@@ -73,7 +74,8 @@ async def _evaluate(services: Services, run: Run, records: list[Record]) -> Arti
     services.progress.begin(f"{run.name}: evaluation after {updates} updates")
     result = await evaluate(services, run.scope(updates, updates))
     scores = result.values
-    services.tracking.log_metrics({f"eval/{name}": value for name, value in scores.items()}, len(records))
+    metrics = {f"eval/{name}": value for name, value in scores.items()}
+    await asyncio.to_thread(services.tracking.log_metrics, metrics, len(records))
     services.progress.say(f"evaluation after {updates:3d} updates   EM {scores['em']:.3f}   F1 {scores['f1']:.3f}")
     return result
 

@@ -22,7 +22,7 @@ class Blobs(Protocol):
     def read(self, key: str) -> bytes: ...
     def write(self, key: str, data: bytes) -> None: ...
     def create(self, key: str, data: bytes) -> bool:
-        """Writes `data` unless the object exists, and tells whether it was written: of several writers exactly one hears True."""
+        """Write `data` unless the object exists; returns whether it was written. Of several writers exactly one gets True."""
         ...
 
     def put(self, key: str, source: Path) -> None: ...
@@ -107,7 +107,7 @@ class LocalBlobs:
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -116,7 +116,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    """`folder` and those above it, each new name on the disk."""
+    """Create `folder` and its parents, and flush each new name to disk."""
     if not folder.is_dir():
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Whether this machine can do the work, part by part: what is wrong and how to fix it. Starts nothing, imports nothing heavy."""
+"""Checks each part of this machine: what is wrong and how to fix it. Starts nothing, imports nothing heavy."""
 
 import importlib.metadata
 import importlib.util
@@ -40,7 +40,7 @@ class WrongError(Exception):
 
 
 def checks(home: Home, engine: EngineSettings, storage: StorageSettings) -> Iterator[Check]:
-    """One check a part. They know nothing of each other: one that fails or hangs takes no other with it."""
+    """One check per part. The checks are independent: one that fails or hangs does not affect the others."""
     parts: dict[str, Callable[[], str]] = {
         "engine": lambda: _engine(engine),
         "gpu": lambda: _gpu(engine),

@@ -1,4 +1,4 @@
-"""Errors of the infra room: one sentence that says what is wrong, where, and how to fix it."""
+"""Errors of the infrastructure: one sentence that says what is wrong, where, and how to fix it."""
 
 
 class InfraError(Exception):
@@ -14,11 +14,11 @@ class PublishError(EngineError):
 
 
 class StorageError(InfraError):
-    """An object could not be read or written, or is not what its digest says."""
+    """An object could not be read or written, or does not match its digest."""
 
 
 class DamagedError(StorageError):
-    """Something is not what was written there."""
+    """An object or folder differs from what was written."""
 
 
 class MissingError(StorageError):

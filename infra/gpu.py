@@ -1,4 +1,4 @@
-"""What GPUs this machine has, without importing a framework."""
+"""Counts the GPUs of this machine without importing a framework."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def gpus() -> int:
-    """How many NVIDIA GPUs this process may use."""
+    """Number of NVIDIA GPUs that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return 0

@@ -1,4 +1,4 @@
-"""The local state folder: where servers keep their databases, logs and locks."""
+"""The local state folder, in which servers keep their databases, logs and locks."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from nbrl.infra.errors import InfraError
 
 
 class Home:
-    """One folder for everything this machine keeps between runs; `.nbrl` by default. Sub-folders are made on first use."""
+    """The folder for everything that this machine keeps between runs; `.nbrl` by default. Subfolders are created on first use."""
 
     def __init__(self, root: Path | str = ".nbrl") -> None:
         self.root = Path(root).absolute()
@@ -47,7 +47,7 @@ class Home:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Holds `name` alone among all processes that use this home; the kernel lets go of it if the holder dies."""
+        """Hold an exclusive lock `name` among all processes that use this home; the kernel releases it if the holder dies."""
         with (self.locks / name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(str(os.getpid()))
@@ -56,7 +56,7 @@ class Home:
 
     @contextmanager
     def hold(self, name: str, taken: str) -> Iterator[None]:
-        """As `lock`, but raises InfraError with the words `taken` when another process has it."""
+        """Like `lock`, but raises InfraError with the message `taken` if another process holds it."""
         with (self.locks / name).open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ def file_sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of all files in `folder`, and have all of it on the disk."""
+    """Write the manifest of all files in `folder`, and flush everything to disk."""
     names = _files(folder)
     with ThreadPoolExecutor(PARALLEL) as pool:
         digests = list(pool.map(lambda name: file_sha256(folder / name), names))
@@ -35,7 +35,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def read_manifest(data: bytes, where: str) -> dict[str, str]:
-    """SHA-256 by relative name. Raises DamagedError when it is none."""
+    """SHA-256 by relative name. Raises DamagedError if the manifest is invalid."""
     try:
         manifest = json.loads(data)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How much memory this machine has left."""
+"""Reports the free memory of this machine."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ SERVER = {
 
 
 class PrefectServer:
-    """A share in the home's server. `owned`: this process started it."""
+    """A share in the home's server; `owned` if this process started it."""
 
     def __init__(self, share: Shared) -> None:
         self._share = share
@@ -35,12 +35,12 @@ class PrefectServer:
         self.owned = share.owned
 
     def stop(self) -> None:
-        """Gives up the share; the server ends, and is waited for, if nobody else has one."""
+        """Release the share; if nobody else has one, end the server and wait for it."""
         self._share.leave()
 
 
 def ensure(home: Home) -> PrefectServer:
-    """Joins the home's healthy server, or starts one and waits until it answers."""
+    """Join the home's healthy server, or start one and wait until it answers."""
 
     def start(pipe: int) -> tuple[Child, str]:
         return _start(home, pipe)
@@ -49,7 +49,7 @@ def ensure(home: Home) -> PrefectServer:
 
 
 def environment(home: Home, url: str) -> dict[str, str]:
-    """What must stand in `os.environ` before `import prefect`, here and in every worker that runs flows or tasks."""
+    """The variables that `os.environ` needs before `import prefect`, here and in every worker that runs flows or tasks."""
     return {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_API_URL": f"{url}/api",

@@ -67,7 +67,7 @@ _port = 0
 
 
 def start(settings: RaySettings, log_dir: Path) -> None:
-    """Starts or joins the cluster and connects this process to it; does nothing when it is connected."""
+    """Start or join the cluster and connect this process to it; does nothing if it is connected."""
     global _child, _port
     os.environ.update(ENVIRONMENT)  # before Ray is imported: it reads some of them then
     address = settings.address
@@ -109,7 +109,7 @@ def give_back_sigterm() -> None:
 
 
 def stop() -> None:
-    """Disconnects, and ends the cluster if it is ours; does nothing when there is none."""
+    """Disconnect, and end the cluster if this process started it; does nothing if there is none."""
     global _child
     import ray
 

@@ -26,5 +26,5 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
 
 
 def fall_silent() -> None:
-    """For the end of a run: maps that nobody waits for any more fail when Ray goes, each with a long trace."""
+    """Silence Ray Data at the end of a run: abandoned maps fail when Ray ends, each with a long trace."""
     LOGGER.setLevel(logging.CRITICAL)

@@ -42,7 +42,7 @@ def sha256(data: bytes) -> str:
 
 
 class Storage:
-    """Every method raises StorageError where the storage does not do, or does not tell, what it was asked."""
+    """Every method raises StorageError if the storage fails or does not answer."""
 
     def __init__(self, settings: StorageSettings, attempts: int = ATTEMPTS) -> None:
         """`attempts`: tries of a request to S3; the default bridges an outage of a minute."""
@@ -58,7 +58,7 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether the root is a folder of this machine."""
         return isinstance(self._blobs, LocalBlobs)
 
     def read_bytes(self, key: str, digest: str = "") -> bytes:
@@ -74,20 +74,20 @@ class Storage:
         return data
 
     def write_bytes(self, key: str, data: bytes) -> str:
-        """Writes all of `data` or nothing; the SHA-256 of it."""
+        """Write all of `data` or nothing; returns its SHA-256."""
         key = _checked(key)
         with self._named("write", key):
             self._blobs.write(key, data)
         return sha256(data)
 
     def create_bytes(self, key: str, data: bytes) -> bool:
-        """Writes `data` unless there is such an object; whether it was written."""
+        """Write `data` unless the object exists; returns whether it was written."""
         key = _checked(key)
         with self._named("create", key):
             return self._blobs.create(key, data)
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object. Where that cannot be found out it raises, so that nothing is taken for absent."""
+        """Whether the object exists. Raises if that cannot be determined, so that nothing is mistaken for absent."""
         key = _checked(key)
         with self._named("look for", key):
             return self._blobs.exists(key)
@@ -99,14 +99,14 @@ class Storage:
             return self._blobs.list(prefix)
 
     def delete(self, prefix: str) -> None:
-        """Removes an object, or a folder with all below it; nothing happens if there is none."""
+        """Delete an object, or a folder with all its contents; does nothing if there is none."""
         prefix = _checked(prefix)
         with self._named("delete", prefix):
             self._blobs.delete(prefix)
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
-        """What a library raises, as a StorageError that names the object."""
+        """Turn a library's exception into a StorageError that names the object."""
         try:
             yield
         except StorageError:
@@ -118,7 +118,7 @@ class Storage:
         return self._blobs.uri(_checked(key))
 
     def local_path(self, key: str) -> Path | None:
-        """Where the object lies on this machine, for those who must open it in place; None on S3."""
+        """The object's path on this machine, for callers that must open it in place; None on S3."""
         return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
@@ -148,7 +148,7 @@ class Storage:
         return self.write_bytes(key, buffer.getvalue())
 
     def upload_folder(self, source: Path, prefix: str) -> str:
-        """Copies a folder's files below `prefix`, its manifest last; the manifest's digest, which stands for the whole folder."""
+        """Copy a folder's files below `prefix`, its manifest last; returns the manifest's digest, which identifies the folder."""
         prefix = _checked(prefix)
         if not (source / MANIFEST).is_file():
             write_manifest(source)
@@ -160,7 +160,7 @@ class Storage:
         return self.write_bytes(f"{prefix}/{MANIFEST}", (source / MANIFEST).read_bytes())
 
     def download_folder(self, prefix: str, target: Path, below: str = "") -> Path:
-        """Brings a folder here, checked against its manifest; `target` appears when it is whole, replacing what was there.
+        """Download a folder and check it against its manifest; `target` is replaced once the download is complete.
 
         With `below`, only the files of that subfolder come, at the same places.
         """

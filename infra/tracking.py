@@ -1,4 +1,4 @@
-"""What people look at: metrics, configuration, tables, pictures, checkpoints and traces of runs, in MLflow.
+"""Logs metrics, configuration, tables, images, checkpoints and traces of runs to MLflow.
 
 By default a SQLite file and a folder in the home; any tracking URI otherwise. MLflow is imported on first use: it takes seconds.
 A run is found again by its name: a resumed run goes on where it was.
@@ -109,7 +109,7 @@ class Tracking:
         return self._run_id
 
     def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
-        """Starts the run of this name and these tags, or goes on with it; its id. Params it already has stay as they are."""
+        """Start or continue the run with this name and these tags; returns its id. Existing params do not change."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
         wanted = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
@@ -135,14 +135,14 @@ class Tracking:
         self._client.log_batch(self.run_id, metrics=[Metric(name, float(value), now, step) for name, value in metrics.items()])
 
     def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
-        """Adds rows, given by column, to the run's table `name`."""
+        """Add rows, given by column, to the run's table `name`."""
         self._client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
         self._client.log_artifact(self.run_id, str(path), folder)
 
     def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> str:
-        """Registers weights kept elsewhere, at `uri`, as a logged model with its metrics; the model's id."""
+        """Register weights stored at `uri` as a logged model with its metrics; returns the model's id."""
         from mlflow import create_external_model
 
         model = create_external_model(
@@ -155,7 +155,7 @@ class Tracking:
     def log_trace(
         self, name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], spans: Sequence[Span], tags: Mapping[str, str]
     ) -> str:
-        """Keeps one trajectory, in the order of its spans' own times; the trace's id."""
+        """Log one trajectory, ordered by the times of its spans; returns the trace's id."""
         start = min((span.start_ns for span in spans), default=time.time_ns())
         end = max((span.end_ns for span in spans), default=start)
         root = self._client.start_trace(
@@ -176,7 +176,7 @@ class Tracking:
         return str(root.trace_id)
 
     def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
-        """Ends the run, if one was started, after all its traces are written."""
+        """End the run, if one was started, after all its traces are written."""
         if self._run_id is not None:
             import mlflow
 
@@ -201,7 +201,7 @@ class Page:
 
 
 def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
-    """Serves MLflow's pages over the home's database, or the settings'; returns when they answer."""
+    """Serve MLflow's pages over the database of the home or of the settings; returns when they answer."""
     uri = (settings.uri if settings else None) or _database(home)
     port = free_port()
     url = f"http://127.0.0.1:{port}"

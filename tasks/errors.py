@@ -1,4 +1,4 @@
-"""Errors of the DAG, and their words. A bad trajectory is data and never one of these."""
+"""Errors of the DAG, and helpers for their messages. A bad trajectory is data and never one of these errors."""
 
 import difflib
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 
 class RunError(Exception):
-    """The run cannot go on; the message says what is wrong, where, and how to fix it."""
+    """The run cannot continue; the message says what is wrong, where, and how to fix it."""
 
 
 class ConfigError(RunError):
@@ -15,29 +15,29 @@ class ConfigError(RunError):
 
 
 class RolloutError(RunError):
-    """The infrastructure under the rollouts failed beyond the retry budget."""
+    """The infrastructure of the rollouts failed beyond the retry budget."""
 
 
 class NothingLearnedError(RunError):
-    """The run made no update: no iteration had a group of which something could be learned."""
+    """The run made no update, because no iteration had a group with signal."""
 
 
 class BrokenInvariantError(RunError):
-    """Something that must always hold does not; going on would train on wrong data."""
+    """An invariant does not hold; continuing would train on wrong data."""
 
 
 class UpdateError(RunError):
-    """An order that cannot be carried out, or a learner that is gone; the message says why in one line."""
+    """An order cannot be carried out, or the learner has ended; the message says why in one line."""
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
-    """The known name that looks most like `name`, as a question; where none does, `otherwise`, or the list of all."""
+    """A question with the known name most like `name`; if none is similar, `otherwise` or the list of all names."""
     near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"there are: {', '.join(sorted(known)) or 'none yet'}."
 
 
 def first_fault(error: ValidationError) -> tuple[list[str], str]:
-    """The keys of the first value that is wrong, and what is wrong with it."""
+    """The keys of the first invalid value, and what is wrong with it."""
     fault = error.errors(include_url=False)[0]
     return [str(key) for key in fault["loc"]], fault["msg"].removeprefix("Value error, ")
 

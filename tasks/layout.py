@@ -1,13 +1,13 @@
-"""Every key below a storage root: where runs and evaluations keep what they make.
+"""Every key below a storage root, where runs and evaluations store their results.
 
-Keys are relative and use `/`. A key of a table, a file or a folder is made here and nowhere else.
+Keys are relative and use `/`. Keys of tables, files and folders are defined only in this module.
 """
 
 from dataclasses import dataclass
 
 RUNS, EVALUATIONS = "runs", "evaluations"
 TRAJECTORIES = "trajectories.parquet"
-# Below a checkpoint: states to go on from, the model to serve, what LoRA trained of it in peft's format, what the order gave.
+# Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order.
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
 
 
@@ -27,7 +27,7 @@ class DataLayout:
 
 @dataclass(frozen=True)
 class RoundLayout:
-    """One set of prompts, or the questions of an evaluation, and what became of them."""
+    """One set of prompts, or the questions of an evaluation, with their trajectories and rewards."""
 
     folder: str
 
@@ -41,7 +41,7 @@ class RoundLayout:
 
     @property
     def unfinished(self) -> str:
-        """Folder of single trajectories, until all of them are one table."""
+        """Folder of single trajectories, until they are merged into one table."""
         return f"{self.folder}/trajectories"
 
     @property
@@ -54,7 +54,7 @@ class RoundLayout:
 
     @classmethod
     def holding(cls, key: str) -> "RoundLayout":
-        """The round that one of its tables belongs to."""
+        """The layout of the round to which a table with this key belongs."""
         return cls(key.rpartition("/")[0])
 
 
@@ -151,7 +151,7 @@ def updates_of(checkpoint: str) -> int:
 
 
 def place_of(trajectories: str) -> str:
-    """`iter 3` or `eval 3`: whose table of trajectories this is; empty where it is of an evaluation outside any run."""
+    """`iter 3` or `eval 3`, to which a table of trajectories belongs; empty for an evaluation outside any run."""
     between = trajectories.split("/")[2:-1]
     return f"{between[0][:4]} {int(between[1])}" if between else ""
 

@@ -1,4 +1,4 @@
-"""Figures that carry how several of one name become one."""
+"""Metrics, each with the reduction of several values to one."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -9,7 +9,7 @@ Reduction = Literal["sum", "mean", "max", "first", "last"]
 
 
 class Metric(NamedTuple):
-    """`reduction` tells what to make of several, such as those of two rounds or of two optimiser steps."""
+    """`reduction` says how to combine several values, such as those of two rounds or of two optimiser steps."""
 
     value: float
     reduction: Reduction = "mean"
@@ -23,7 +23,7 @@ Metrics = dict[str, Annotated[Metric, BeforeValidator(_with_reduction)]]  # in J
 
 
 def of(values: Mapping[str, float], reduction: Reduction) -> dict[str, Metric]:
-    """All values as metrics of one reduction."""
+    """All values as metrics with this reduction."""
     return {name: Metric(value, reduction) for name, value in values.items()}
 
 

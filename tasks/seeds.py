@@ -1,4 +1,4 @@
-"""Seeds that follow from where they are used."""
+"""Seeds derived from the run's seed and the place of their use."""
 
 import hashlib
 

@@ -40,7 +40,7 @@ def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> i
 
 
 def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None:
-    """Raises ContextError when there is no room for any question beside `tools`, as agent.tools.base.describe gives them."""
+    """Raises ContextError if no question fits next to `tools`, as described by agent.tools.base.describe."""
     least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools))
     if least > settings.context_tokens:
         raise ContextError(
@@ -51,7 +51,7 @@ def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None
 
 @dataclass(frozen=True)
 class Ask:
-    """What the policy is asked for next, and the most tokens it may say."""
+    """The next prompt of the policy, and the maximum tokens of its answer."""
 
     kind: Literal["cell", "summary"]
     prompt: Prompt
@@ -116,7 +116,7 @@ class Context:
     def _fit(
         self, view: Sequence[Shown], steps_left: int, state: State, *, summary: bool = False, note_chars: int | None = None
     ) -> _Tail | None:
-        """The tail that stands after `view`, or None when there is no room for it and what is to be sampled."""
+        """The tail after `view`, or None if the tail and what is to be sampled do not fit."""
         settings = self._settings
         left = settings.context_tokens - self._start - sum(shown.size for shown in view)
         room = settings.summary_tokens if summary else settings.action_tokens
@@ -132,7 +132,7 @@ class Context:
         return None
 
     def _hang(self, step: int, view: Sequence[Shown], tail: _Tail) -> Prompt:
-        """Bring the tree to `view`, hang the tail off it and give the whole path."""
+        """Extend the tree to `view`, append the tail and return the complete path."""
         same = next((i for i, (old, new) in enumerate(zip(self._path, view, strict=False)) if old[0] is not new), None)
         del self._path[min(len(self._path), len(view)) if same is None else same :]
         node = self._path[-1][1] if self._path else self._task
@@ -147,7 +147,7 @@ class Context:
         return Prompt([*self._head, *(part.ids for part in parts), ids], messages)
 
     def _trim(self, steps_left: int, state: State) -> _Tail | None:
-        """Take out of view what does not fit; a notepad too long for an empty view is shown cut in its middle."""
+        """Remove from the view what does not fit; a notepad too long for an empty view is shown with its middle cut out."""
         for view in list(self._smaller()):
             tail = self._fit(view, steps_left, state)
             if tail is not None:
@@ -193,7 +193,7 @@ class Context:
         return None
 
     def summarised(self, step: int, text: str) -> str:
-        """Put the policy's summary in the place of what leaves; the text as it stands, empty when there was none.
+        """Replace what leaves by the policy's summary; return the text as shown, or empty if there was none.
 
         It is asked for once between two cells: when it is empty, or what is left still does not fit, trimming is hard.
         """
@@ -208,7 +208,7 @@ class Context:
         return summary.summary
 
     def _within(self, text: str, tokens: int) -> str:
-        """As much of the text's start as is at most so many tokens."""
+        """The longest start of the text within this number of tokens."""
         marks = len(self._tokenizer.message("user", ""))
         while (count := len(self._tokenizer.message("user", text)) - marks) > tokens:
             text = text[: len(text) * tokens // count]
@@ -223,12 +223,12 @@ class Context:
         return Part(kind, array("i", self._tokenizer.message("user", message.text) + self._tokenizer.pictures(images)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
-        """Hang the action off this step's tail, ids as the engine returned them."""
+        """Append the action to this step's tail, with the ids that the engine returned."""
         ids = array("i", generation.token_ids)
         self._tree.add(self._tail, "sampled", step, ids, generation.logprobs, generation.weights_version)
 
     def observe(self, index: int, step: Step, generation: Generation, requests: Iterable[Request] = ()) -> None:
-        """Add a cell to the view, change the view as the cell asked, and show in its output what could not be done.
+        """Add a cell to the view, apply the changes it requested, and report in its output what could not be done.
 
         Images are part of the text as their sizes; policies that can see get them besides.
         """
@@ -249,7 +249,7 @@ class Context:
         self._summarised = False
 
     def told(self) -> str:
-        """What the kernel hears with the next cell: that cell's number, what is in view, and the cells it has not heard of."""
+        """What is sent to the kernel with the next cell: its number, the view, and the cells that were not sent before."""
         view = [
             {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
             for shown in self._view

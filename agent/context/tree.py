@@ -21,7 +21,7 @@ _NONE: "array[float]" = array("d")
 
 
 class Tree:
-    """Nodes in the order of their making; a parent stands before its children."""
+    """Nodes in order of creation, so that a parent comes before its children."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -35,7 +35,7 @@ class Tree:
         logprobs: Iterable[float] = (),
         weights_version: str = "",
     ) -> int:
-        """The new node's number. `ids` is kept, not copied."""
+        """Add a node and return its number. `ids` is kept, not copied."""
         self._runs.append(_Run(parent, kind, step, ids, array("d", logprobs) or _NONE, weights_version))
         return len(self._runs) - 1
 

@@ -1,4 +1,4 @@
-"""What is in view: the cells and summaries between the task and the tail, and what the agent may ask to change of them."""
+"""The view: the cells and summaries between the task and the tail, and the changes that the agent may request."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Shown:
 
 
 class Request(BaseModel):
-    """A change of the view, as a cell asks for it."""
+    """A change of the view that a cell requests."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -54,7 +54,7 @@ class Request(BaseModel):
 
 
 def read_requests(reported: Any) -> list[Request]:
-    """The valid requests of a kernel's report; what is forged is no request."""
+    """The valid requests of a kernel's report; invalid ones are ignored."""
     listed = reported.get("requests") if isinstance(reported, dict) else None
     requests = []
     for each in listed[:MAX_REQUESTS] if isinstance(listed, list) else []:
@@ -66,7 +66,7 @@ def read_requests(reported: Any) -> list[Request]:
 
 
 def _find(view: Sequence[Shown], cell: int) -> Shown | None:
-    """What stands for a cell in view: itself before a summary of it."""
+    """The item that represents a cell in the view: the cell itself, else a summary of it."""
     covering = [shown for shown in view if cell in shown.cells]
     return min(covering, key=lambda shown: bool(shown.summary), default=None)
 
@@ -87,7 +87,7 @@ class Editor:
         self.ignored: list[str] = []
 
     def apply(self, request: Request) -> None:
-        """A request that names a cell which is not there is done for the others; `ignored` says so."""
+        """Apply a request. Cells that are not in view are skipped; `ignored` reports them."""
         if request.do == "recall":
             self._recall(request.cells)
             return

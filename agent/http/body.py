@@ -1,4 +1,4 @@
-"""Bodies of HTTP answers, within a limit whatever the other side sends."""
+"""Reads bodies of HTTP answers within a limit, whatever the other side sends."""
 
 import zlib
 from collections.abc import AsyncIterator
@@ -7,15 +7,15 @@ _STEP = 1 << 16
 
 
 class TooLargeError(Exception):
-    """A body is larger than is allowed."""
+    """A body is larger than allowed."""
 
 
 class EncodingError(Exception):
-    """A body is packed in a way that is not understood, or badly."""
+    """A body has an unknown or broken content encoding."""
 
 
 async def body(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> bytes:
-    """The unpacked body, never holding much more than `limit` bytes of it. Raises TooLargeError or EncodingError."""
+    """Return the decoded body, without holding much more than `limit` bytes. Raises TooLargeError or EncodingError."""
     unpack = _Unpacker(encoding)
     data = bytearray()
     async for chunk in chunks:

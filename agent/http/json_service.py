@@ -1,4 +1,4 @@
-"""A JSON service on the web, asked with a key that stays on the host."""
+"""Requests to a JSON service on the web, with a key that stays on the host."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 
 class ServiceError(Exception):
-    """A service did not do what it was asked; the message is for the cell and holds no key."""
+    """A request to a service failed; the message is for the cell and contains no key."""
 
 
 class Service:
@@ -57,7 +57,7 @@ class Service:
         return key
 
     async def post(self, path: str, content: dict[str, Any]) -> Any:
-        """The answer as JSON. Raises ServiceError; busy and broken services are asked again for a short while."""
+        """Return the answer as JSON. Raises ServiceError, after retrying busy and failing services for a short while."""
         key = self._key()
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if key:

@@ -1,4 +1,4 @@
-"""How often and how long after a failed request the next is made."""
+"""Decides how often and after which wait a failed request is retried."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ FIRST_WAIT_S = 0.5
 
 
 def retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a Retry-After header asks for, as a number or a date; None when it says nothing."""
+    """Seconds that a Retry-After header requests, as a number or a date; None without a valid one."""
     if header is None:
         return None
     try:
@@ -32,7 +32,7 @@ class Retry:
         self.tries = 1
 
     def next_wait(self, wanted: float | None) -> float | None:
-        """Seconds before the next try, `wanted` when the server says so; None when the budget is spent or the wait too long."""
+        """Seconds before the next try, `wanted` if the server requests it; None if the budget is used up or the wait too long."""
         if self._left <= 0 or (wanted is not None and not wanted <= self._longest):
             return None
         wait = min(self._longest, FIRST_WAIT_S * 2 ** (self.tries - 1)) * (1 - self._chance() / 2) if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""The source that makes a clean kernel a notebook for the agent: its notepad, its final answer and its tools."""
+"""The source that gives a clean kernel the agent's notepad, final answer and tools."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ CAPS = {
     "ANSWER_CHARS": ANSWER_CHARS,
     "MARKS": MARKS,
 }
-"""Of the notepad, as both sides hold to them."""
+"""Limits of the notepad, which host and kernel both apply."""
 
 # Kinds made of these words alone mean the same to the kernel's Python; any other is written as a string.
 _EVALUATES = re.compile(r"(?:str|int|float|bool|None|list|dict|object|[\[\], |])+")

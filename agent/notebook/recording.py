@@ -21,7 +21,7 @@ from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 
 def read(data: bytes) -> Trajectory:
-    """Raises RecordingError when it is neither, or holds no trajectory."""
+    """Read a trajectory. Raises RecordingError if the data is neither format or has no trajectory."""
     try:
         content = json.loads(data)
         # JSON can hold halves of surrogate pairs, which no kernel takes.
@@ -54,7 +54,7 @@ def as_json(trajectory: Trajectory) -> str:
 
 
 def changed(recorded: Trajectory, again: Trajectory) -> list[int]:
-    """The steps, from 0, that came out otherwise than they were recorded, or were not taken at all."""
+    """The steps, from 0, whose result differs from the recording, or that were not taken."""
     pairs = list(zip(recorded.steps, again.steps, strict=False))
     differ = [index for index, (before, after) in enumerate(pairs) if _seen(before) != _seen(after)]
     return differ + list(range(len(pairs), len(recorded.steps)))
@@ -96,7 +96,7 @@ def _output(output: NotebookNode) -> Output:
 
 
 def _check(calls: list[ToolCall]) -> None:
-    """Raises ValueError for a call that was kept whole and is no JSON."""
+    """Raises ValueError for a call that was recorded completely but is not JSON."""
     for call in calls:
         if call.complete:
             arguments: Any = json.loads(call.arguments)

@@ -57,14 +57,14 @@ def written(made: NotebookNode) -> bytes:
 
 
 def literal(text: str) -> str:
-    """Markdown that shows `text` as it is written, line by line. Lists stay lists; nothing else has a meaning."""
+    """Markdown that shows `text` literally, line by line. Lists stay lists; nothing else is interpreted."""
     escaped = _MEANINGFUL.sub(lambda match: f"&#{ord(match[0])};", printable(text))
     lines = _MATHS.sub(lambda match: f"<span>&#{ord(match[0])};</span>", escaped).split("\n")
     return "  \n".join(_indented(line) for line in lines)
 
 
 def _indented(line: str) -> str:
-    """Leading blanks are kept and make no code block; a line of dashes or equals signs makes no heading."""
+    """Keep leading blanks without making a code block, and lines of dashes or equals signs without making a heading."""
     body = line.lstrip(" \t")
     blanks = "&nbsp;" * len(line[: len(line) - len(body)].expandtabs(4))
     if body and not body.strip("-= "):
@@ -73,12 +73,12 @@ def _indented(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that every file and reader takes, the middle of a very long one cut."""
+    """Text that every file and reader accepts, with the middle of a very long one cut out."""
     return _UNPRINTABLE.sub("\ufffd", cut_middle(text.replace("\r\n", "\n"), TEXT_CHARS))
 
 
 def _clean(value: Any) -> Any:
-    """JSON that every reader takes: printable texts, finite numbers."""
+    """JSON that every reader accepts: printable texts, finite numbers."""
     match value:
         case str():
             return printable(value)
@@ -119,7 +119,7 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Uncut, for what is whole can be replayed: a record is JSON and bounded."""
+    """A tool call in full, so that it can be replayed: a record is JSON and bounded."""
     return {
         key: _UNPRINTABLE.sub("\ufffd", value) if isinstance(value, str) else value for key, value in call.model_dump().items()
     }

@@ -22,8 +22,8 @@ from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT, UNKNOWN
 
 EXCERPT = 300
-RETRIES = 5  # further tries after 429, 5xx, time-outs and broken connections
-LONGEST_WAIT_S = 60.0  # before a try; a server that asks for more is given up
+RETRIES = 5  # after 429, 5xx, time-outs and broken connections
+LONGEST_WAIT_S = 60.0  # before a retry; a server that requests a longer wait is given up
 ANSWER_BYTES = 16 << 20
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 LIMIT = "max_tokens"
@@ -124,7 +124,7 @@ class ChatPolicy:
         return str(content)
 
     async def _post(self, content: dict[str, Any]) -> bytes:
-        """The body of the first answer of status 200 within the budget of tries. Raises PolicyError."""
+        """Return the body of the first answer with status 200 within the retry budget. Raises PolicyError."""
         retry = Retry(RETRIES, LONGEST_WAIT_S, random.random)
         while True:
             try:
@@ -151,7 +151,7 @@ class ChatPolicy:
             await asyncio.sleep(wait)
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
-        """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly packed."""
+        """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly encoded."""
         async with self._client.stream("POST", self._url, json=content, headers={"Accept-Encoding": "gzip, deflate"}) as response:
             try:
                 answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)

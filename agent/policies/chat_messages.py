@@ -1,4 +1,4 @@
-"""A conversation as the OpenAI chat API takes it."""
+"""Converts a conversation to the format of the OpenAI chat API."""
 
 import base64
 import re

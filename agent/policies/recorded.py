@@ -1,4 +1,4 @@
-"""A policy that says once more what a recorded one said."""
+"""A policy that repeats the actions of a recorded one."""
 
 from collections import deque
 from collections.abc import Iterable

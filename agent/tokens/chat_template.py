@@ -35,7 +35,7 @@ SUPPORTED = "supported are templates that only append turns, such as those of Qw
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around one role's text; `strips` when the template takes white space off the text's ends."""
+    """The text around one role's text; `strips` if the template removes white space at the text's ends."""
 
     before: str
     after: str
@@ -74,7 +74,7 @@ class Template:
 
     @classmethod
     def load(cls, folder: Path, arguments: Mapping[str, Argument]) -> "Template":
-        """From a Hugging Face folder. Raises TokenizerError when there is none."""
+        """Load from a Hugging Face folder. Raises TokenizerError if it has no chat template."""
         file = folder / "tokenizer_config.json"
         config = read_json(file)
         source = config.get("chat_template")
@@ -91,7 +91,7 @@ class Template:
         return cls(source, {**special, **arguments}, str(file))
 
     def render(self, messages: list[tuple[Role, str]], opening: bool = False) -> str:
-        """Raises TokenizerError when the template is broken or refuses the conversation."""
+        """Raises TokenizerError if the template is broken or refuses the conversation."""
 
         def refuse(message: str) -> NoReturn:
             raise TemplateError(message)
@@ -108,7 +108,7 @@ class Template:
             raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
 
     def glue(self) -> Glue:
-        """Raises TokenizerError when the template does more than append."""
+        """Raises TokenizerError if the template does more than append."""
         system: tuple[Role, str] = ("system", " probe one ")
         user: tuple[Role, str] = ("user", " probe two ")
         act: tuple[Role, str] = ("assistant", "probe three")
@@ -127,7 +127,7 @@ class Template:
         return glue
 
     def _frame(self, rendered: str, text: str) -> Frame:
-        """What stands around the first `text`."""
+        """The texts before and after the first `text`."""
         shown = text if text in rendered else text.strip()
         before, found, after = rendered.partition(shown)
         if not found:

@@ -1,4 +1,4 @@
-"""A renderer for hosted chat models, whose tokenizer is not here."""
+"""A renderer for hosted chat models, whose tokenizer is not available."""
 
 from collections.abc import Sequence
 from typing import NoReturn

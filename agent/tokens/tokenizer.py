@@ -19,26 +19,26 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
 
 UNKNOWN = -1
-"""Stands for a token of a model whose tokenizer is not here; such trajectories can be scored and shown, not trained on."""
+"""The id of tokens of a model without a local tokenizer; such trajectories can be scored and shown, not trained on."""
 
 START, END = "<|im_start|>", "<|im_end|>"
 THINK, THOUGHT = "<think>", "</think>"
 
 
 class Renderer(Protocol):
-    """What the context needs of a tokenizer."""
+    """The interface between context and tokenizer."""
 
     def __hash__(self) -> int:
         """By identity: what was rendered once may be kept."""
 
     def message(self, role: Role, text: str) -> list[int]:
-        """A whole turn of text that was not sampled."""
+        """A complete turn of text that was not sampled."""
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
 
     def generation_prompt(self) -> list[int]:
-        """What stands before a sampled action."""
+        """The tokens before a sampled action."""
 
     def history(self, sampled: list[int]) -> list[int]:
         """A sampled action as an earlier turn: the same ids, closed exactly once."""
@@ -88,7 +88,7 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, model_path: Path | str, settings: AgentSettings | None = None) -> "ChatTokenizer":
-        """Of a Hugging Face folder. Raises TokenizerError when it, or its chat template, cannot serve such an agent."""
+        """Load a Hugging Face folder. Raises TokenizerError if it or its chat template does not work for the agent."""
         folder, settings = Path(model_path), settings or AgentSettings()
         file = folder / "tokenizer.json"
         if not file.is_file():
@@ -134,7 +134,7 @@ class ChatTokenizer:
         return self._tokenizer.get_vocab_size()
 
     def message(self, role: Role, text: str) -> list[int]:
-        """A whole turn. Control tokens in the text become plain text."""
+        """A complete turn. Control tokens in the text become plain text."""
         turn = self._turns[role]
         shown = text.strip() if turn.strips else text
         return [*turn.head, *self._plain.encode(turn.lead + shown + turn.trail, add_special_tokens=False).ids, *turn.tail]

@@ -59,13 +59,13 @@ class Tool(Protocol):
 
 
 def signature(tool: Tool) -> str:
-    """As it would stand after `def`."""
+    """The signature as written after `def`."""
     returns = f" -> {tool.returns}" if tool.returns else ""
     return f"{tool.name}({', '.join(map(str, tool.parameters))}){returns}"
 
 
 def describe(tools: Iterable[Tool]) -> str:
-    """One line a tool, for the system prompt."""
+    """One line per tool, for the system prompt."""
     return "\n".join(f"{signature(tool)}: {' '.join(tool.summary.split())}" for tool in tools)
 
 
@@ -79,7 +79,7 @@ class Toolbox:
         self._room = RECORDED_TOTAL
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Raises what the tool raises. The caller bounds its time, and passes no name but those of `tools`."""
+        """Call a tool; its exceptions pass through. The caller bounds its time and passes only names of `tools`."""
         started = time.perf_counter()
         ok, answer = False, ""
         try:
@@ -108,11 +108,11 @@ class Toolbox:
         self._calls.append(ToolCall(name=name[:100], arguments=request, result=answer, ok=ok, complete=whole, seconds=seconds))
 
     def take_calls(self) -> list[ToolCall]:
-        """The calls since this was last asked."""
+        """The recorded calls since the last call of this method."""
         calls, self._calls = self._calls, []
         return calls
 
     def take_unrecorded(self) -> int:
-        """How many calls since this was last asked were answered and not recorded."""
+        """The number of calls since the last call of this method that were answered but not recorded."""
         count, self._unrecorded = self._unrecorded, 0
         return count

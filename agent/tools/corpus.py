@@ -9,7 +9,7 @@ QUERY_CHARS = 1_000
 
 
 class SearchTool(FunctionTool):
-    """`search(query)` returns the `top_k` best passages of the corpus, one a line, best first."""
+    """`search(query)` returns the `top_k` best passages of the corpus, one per line, best first."""
 
     def __init__(self, passages: Sequence[str], top_k: int = 1) -> None:
         import bm25s  # brings scipy, which takes a tenth of a second

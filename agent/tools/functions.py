@@ -1,4 +1,4 @@
-"""A typed Python function with a docstring as a tool: its name, words, schema and checks all come from the function."""
+"""Makes a tool from a typed Python function with a docstring, which provides its name, description, schema and checks."""
 
 import ast
 import asyncio
@@ -50,7 +50,7 @@ class FunctionTool:
         return FunctionTool(self._function, name)
 
     async def call(self, arguments: dict[str, Any]) -> Any:
-        """Raises ValueError, in one sentence, for arguments that do not fit."""
+        """Validate arguments. Raises ValueError in one sentence."""
         try:
             checked = dict(self._model.model_validate(arguments))
         except ValidationError as error:

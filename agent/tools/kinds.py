@@ -13,7 +13,7 @@ _DEPTH = 4
 
 
 def of_annotation(annotation: Any) -> str:
-    """The kind of a parameter by its type annotation, as JSON can carry it."""
+    """The kind of a parameter from its type annotation, as JSON can represent it."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return of_annotation(inner[0])

@@ -33,7 +33,7 @@ _ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl],
 
 
 async def no_files(path: str) -> bytes:
-    """Stands where there is no workspace."""
+    """Used if there is no workspace."""
     raise ToolError(f"{path[:200]!r} cannot be read: there is no workspace here")
 
 
@@ -71,11 +71,11 @@ class Library:
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """The abilities that the settings name, and the empty name, which stands for any other."""
+        """The abilities that the settings name, and the empty name for any other ability."""
         return ("", *self._settings.abilities)
 
     def names(self, ability: str) -> tuple[str, ...]:
-        """What the settings name for an ability: tools and MCP servers."""
+        """The tools and MCP servers that the settings name for an ability."""
         return self._settings.abilities.get(ability, self._default)
 
     def tools(self, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
@@ -83,7 +83,7 @@ class Library:
         return self._resolve(self.names(ability), read_file)
 
     def common(self) -> list[Tool]:
-        """The tools that every ability has, whichever it is."""
+        """The tools that all abilities have in common."""
         lists = [self._default, *self._settings.abilities.values()]
         return self._resolve(tuple(name for name in self._default if all(name in names for names in lists)), no_files)
 
@@ -145,7 +145,7 @@ class Library:
 
 
 def own_tool(name: str, place: str) -> FunctionTool:
-    """The function at `package.module:function` as the tool `name`. Raises ToolError when it is not there or is not typed."""
+    """The function at `package.module:function` as the tool `name`. Raises ToolError if it does not exist or is not typed."""
     check_tool_name(name)
     module, _, attribute = place.partition(":")
     try:

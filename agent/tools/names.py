@@ -1,4 +1,4 @@
-"""Which names tools and their parameters may bear: they become Python source in a kernel."""
+"""Rules for names of tools and their parameters, which become Python source in a kernel."""
 
 import ast
 import builtins
@@ -48,14 +48,14 @@ def check_parameter_name(tool: str, name: str) -> None:
 
 
 def plain(text: str) -> str:
-    """`text` as a plain name, alike as far as it goes."""
+    """A valid name that resembles `text`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:60] or "unnamed"
     name = name if name[0].isalpha() else f"n_{name}"
     return f"{name}_" if keyword.iskeyword(name) or name == "host_call" else name
 
 
 def plain_names(keys: Iterable[str]) -> dict[str, str]:
-    """A plain name for each of different keys, no two the same."""
+    """A valid, unique name for each key."""
     names: dict[str, str] = {}
     for key in keys:
         name = wanted = plain(key)

@@ -1,4 +1,4 @@
-"""Recorded calls served again, so that a trajectory can be run once more offline and with the same answers."""
+"""Serves recorded calls again, so that a trajectory can be repeated offline with the same answers."""
 
 import json
 from collections import defaultdict, deque
@@ -32,7 +32,7 @@ class Replay(Toolbox):
 
 
 class _Unknown:
-    """The description of a tool of which only calls are known."""
+    """The description of a tool that is known only from its calls."""
 
     summary, details, returns = "answers as it was recorded", "", ""
 

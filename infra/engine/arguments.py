@@ -1,4 +1,4 @@
-"""Asks SGLang whether it takes a command line, without starting it."""
+"""Checks whether SGLang accepts a command line, without starting it."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ parser.parse_args(sys.argv[1:])
 
 
 def refusal(settings: EngineSettings) -> str | None:
-    """What SGLang says against the engine's command line with `extra_args`, after some ten seconds.
+    """SGLang's error about the engine's command line with `extra_args`, after about ten seconds.
 
     Empty when it takes it, None when it cannot be asked.
     """

@@ -61,7 +61,7 @@ class EngineClient:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
 
     async def publish(self, model_path: Path | str, version: str) -> float:
-        """Swaps in the weights at `model_path` and proves their version; seconds it took.
+        """Swap in the weights at `model_path` and check their version; returns the seconds that it took.
 
         No reply mixes two versions: requests in flight are aborted and fail with EngineError, requests that arrive meanwhile wait
         for the new weights. Whatever happens, the engine is told to continue.
@@ -70,7 +70,7 @@ class EngineClient:
         return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version)
 
     async def publish_adapter(self, folder: Path | None, version: str) -> float:
-        """The same for the LoRA adapter at `folder`, in an engine with room for one; None takes it away. The model stays."""
+        """Publish the LoRA adapter at `folder` in an engine with space for one; None removes it. The model does not change."""
         return await self._swap(lambda: self._exchange(folder, version), version)
 
     async def _exchange(self, folder: Path | None, version: str) -> None:
@@ -115,7 +115,7 @@ class EngineClient:
             await asyncio.sleep(0.02)
 
     async def unpause(self) -> None:
-        """Makes the engine go on; harmless when it is not paused. Call it after a controller died in the middle of a publish."""
+        """Resume the engine; harmless if it is not paused. Call it after a controller died during a publish."""
         await self._call("POST", "/continue_generation", {})
 
     def _checked(self, token_ids: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""SGLang's command line and environment, made of the settings and the model."""
+"""Makes SGLang's command line and environment from the settings and the model."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 @dataclass(frozen=True)
 class AdapterRoom:
-    """What an engine keeps free for a LoRA adapter beside its model: its rank, and the names of the layers it is on."""
+    """The space that an engine reserves for a LoRA adapter: its rank, and the names of its layers."""
 
     rank: int
     modules: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Starting, watching and ending SGLang servers, each a supervised child in the engine's own Python environment."""
+"""Starts, monitors and ends SGLang servers, each a supervised child in the engine's own Python environment."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|Depreca
 
 
 class EngineServer:
-    """One SGLang server, made by `launch`; `stop` returns when nothing of it is left."""
+    """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
     def __init__(self, child: Child, port: int, settings: EngineSettings, vocabulary: int) -> None:
         self._child = child
@@ -39,7 +39,7 @@ class EngineServer:
         return self._child.alive
 
     def becomes_healthy(self, timeout_s: float) -> bool:
-        """Waits until it serves; False when it ended or `timeout_s` seconds passed first."""
+        """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
         return wait_until_healthy(self._child, lambda: _serves(self.url), timeout_s, POLL_S)
 
     def client(self) -> EngineClient:
@@ -50,7 +50,7 @@ class EngineServer:
         _sweep()
 
     def last_words(self) -> str:
-        """The line of the log that says most about why the engine ended."""
+        """The line of the log that best explains why the engine ended."""
         lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
         errors = [line for line in lines if re.search(r"(Error|Exception|\berror)\b.*:", line)]
         return (errors or lines or ["it wrote nothing"])[-1][:500]
@@ -65,7 +65,7 @@ def launch(
     room: AdapterRoom | None = None,
     version: str = "initial",
 ) -> EngineServer:
-    """Starts an engine without waiting for it; hand it to `wait`. `version` is the name of the weights at `model_path`."""
+    """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`."""
     model_path = Path(model_path).absolute()
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
@@ -89,7 +89,7 @@ def launch(
 
 
 def wait(servers: list[EngineServer]) -> list[EngineServer]:
-    """Waits until every engine serves; if one does not, ends them all and says why."""
+    """Wait until every engine serves; if one does not, end them all and raise EngineError with the reason."""
     started = time.monotonic()
     try:
         for server in servers:
@@ -122,7 +122,7 @@ def _serves(url: str) -> bool:
 
 
 def _sweep() -> None:
-    """Removes the shared memory of our engines that were killed."""
+    """Remove the shared memory of killed engines."""
     for path in SHARED_MEMORY.glob("sglang_loads_*"):
         with contextlib.suppress(FileNotFoundError):  # another of our runs may sweep too
             if path.stat().st_uid == os.geteuid() and not _mapped(path):

@@ -81,7 +81,7 @@ class Child:
         return self._process.wait(timeout_s)
 
     def stop(self, grace_s: float = ORPHAN_GRACE_S) -> None:
-        """Ends the command and everything it started; returns when nothing is left. Does nothing if it already ended."""
+        """End the command and everything it started; return when nothing is left. Does nothing if it already ended."""
         pipe = self._process.stdin
         if pipe is None:  # others hold it: the keeper is told by the closing of it
             self._process.wait()
@@ -106,7 +106,7 @@ class Child:
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on at 127.0.0.1 (somebody else may take it before you do)."""
+    """A free TCP port at 127.0.0.1 (another process may take it before the caller does)."""
     while True:
         port = random.randrange(*PORTS)
         if not port_in_use(port):

@@ -1,4 +1,4 @@
-"""Waiting for a server that was started until it serves."""
+"""Waits until a started server serves."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from nbrl.infra.process.child import Child
 
 
 def wait_until_healthy(child: Child, healthy: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Whether `child` became `healthy`; False when it ended or `timeout_s` seconds passed first. It is left as it is."""
+    """Wait until `child` is `healthy`; False if it ended or `timeout_s` seconds passed first. The child is not stopped."""
     deadline = time.monotonic() + timeout_s
     while not healthy():
         if not child.alive or time.monotonic() > deadline:
@@ -19,7 +19,7 @@ def wait_until_healthy(child: Child, healthy: Callable[[], bool], timeout_s: flo
 
 
 def answers(url: str, timeout_s: float) -> bool:
-    """Whether a GET of `url` gives status 200 within `timeout_s` seconds; no proxy is asked."""
+    """Whether a GET of `url` returns status 200 within `timeout_s` seconds, without a proxy."""
     try:
         return httpx.get(url, timeout=timeout_s, trust_env=False).status_code == 200
     except httpx.HTTPError:

@@ -60,7 +60,7 @@ class Shared:
             return cls(home, name, pipe, users, url, owned=True)
 
     def leave(self) -> None:
-        """Gives up the share; the last to leave waits until the child has ended. Does nothing the second time."""
+        """Release the share; the last process to do so waits until the child has ended. Does nothing the second time."""
         if self._left:
             return
         self._left = True
@@ -70,7 +70,7 @@ class Shared:
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # others go on
+                return  # others still use it
             finally:
                 self._users.close()
             _wait_end(self._home, self._name, record)

@@ -8,7 +8,7 @@ from nbrl.tasks.advantage.groups import within_groups
 
 
 def dr_grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
-    """A = R − mean of the group: without GRPO's std, which weighs up questions that are nearly always right or wrong.
+    """A = R − mean of the group: without GRPO's std, which gives more weight to questions that are nearly always right or wrong.
 
     The paper's other half, a constant in place of each response's length, is update.aggregation fixed_length.
     """

@@ -1,4 +1,4 @@
-"""From step rewards to step advantages, by the estimator that the settings name."""
+"""Computes step advantages from step rewards with the estimator that the settings name."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ GROUPED = {"reinforce_pp_baseline": reinforce_pp_baseline, "grpo": grpo, "dr_grp
 
 
 def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings) -> list[np.ndarray]:
-    """One array of [steps] a trajectory, some of which has a step. For the estimators without a critic."""
+    """One array of [steps] per trajectory, at least one of which has a step. For the estimators without a critic."""
     if settings.estimator == "reinforce_pp":
         return reinforce_pp(step_rewards, settings.gamma)
     return GROUPED[settings.estimator](step_rewards, groups)

@@ -20,8 +20,8 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: fl
 def token_gae(step_return: float, values: Sequence[float], gamma: float, lam: float) -> np.ndarray:
     """GAE inside one step: the step's return is the reward of its last token, and no other token has one. Not whitened; [tokens].
 
-    L0's code joins the levels so (repository cmriat/l0). The step's return is its advantage plus its value where the steps have
-    GAE, and then with γ = λ = 1 the first token's advantage is the step's own; or R_t where they have REINFORCE++.
+    L0's code connects the levels in this way (repository cmriat/l0). With GAE over steps, the step's return is its advantage plus
+    its value, and then with γ = λ = 1 the first token's advantage is the step's own; with REINFORCE++ it is R_t.
     """
     rewards = np.zeros(len(values))
     rewards[-1] = step_return

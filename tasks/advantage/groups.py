@@ -1,4 +1,4 @@
-"""What the group-relative estimators share."""
+"""The common part of the group-relative estimators."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ def within_groups(
 ) -> list[np.ndarray]:
     """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory.
 
-    A trajectory that ended before its first step has R = 0: without it the others would be compared with the lucky ones alone.
+    A trajectory that ended before its first step has R = 0: without it the others would be compared only with longer ones.
     """
     totals = np.array([sum(rewards) for rewards in step_rewards], dtype=np.float64)
     names = np.array(groups)

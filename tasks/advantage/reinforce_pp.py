@@ -18,5 +18,5 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
 
 
 def reinforce_pp(step_rewards: Sequence[Sequence[float]], gamma: float) -> list[np.ndarray]:
-    """Step returns whitened over all steps of the batch; one array of [steps] a trajectory."""
+    """Step returns whitened over all steps of the batch; one array of [steps] per trajectory."""
     return whiten([discounted_returns(rewards, gamma) for rewards in step_rewards])

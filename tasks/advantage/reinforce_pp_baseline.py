@@ -1,4 +1,4 @@
-"""REINFORCE++-baseline (arXiv 2501.03262, section on the variant with several responses a prompt)."""
+"""REINFORCE++-baseline (arXiv 2501.03262, section on the variant with several responses per prompt)."""
 
 from collections.abc import Sequence
 

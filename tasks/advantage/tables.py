@@ -1,6 +1,6 @@
-"""The two tables of the advantage node, one row a step: finished advantages, or the rewards from which the learner makes them.
+"""The two tables of the advantage node, one row per step: finished advantages, or the learner's rewards to compute them.
 
-In the table of rewards a trajectory without a step has one row of its name alone: its group is compared with it.
+In the table of rewards a trajectory without a step has one row with only its name, because it counts in its group.
 """
 
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Arrays of the learner's side of the driver and the ranks, by what they hold."""
+"""Types of the learner's arrays, by their contents."""
 
 import numpy as np
 import numpy.typing as npt

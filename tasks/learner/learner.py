@@ -35,7 +35,7 @@ INITIAL = ""  # identity of the state that no checkpoint holds: the initial mode
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What is trained: the models with their optimisers, and the passes over them."""
+    """The models in training with their optimisers, and the passes over them."""
 
     policy: PolicyModel
     models: dict[str, OptimizedModel]
@@ -43,15 +43,15 @@ class _Loaded:
 
 
 class Learner:
-    """Holds the policy, its optimiser and, where the settings ask for them, the frozen reference and the critic, all sharded over
-    the process group.
+    """Holds the policy, its optimiser and, if the settings need them, the frozen reference and the critic, all sharded over the
+    process group.
 
-    The process group must be up. `execute` either gives a result, or raises UpdateError on every rank alike and can go on with
+    The process group must exist. `execute` either returns a result, or raises UpdateError on every rank and can then execute
     the next order; any other exception means that the ranks may be out of step and the process must end.
     """
 
     def __init__(self, settings: UpdateSettings, model_path: str, device: torch.device, seed: int = 0) -> None:
-        """New weights and this rank's generators begin from `seed`."""
+        """`seed` initialises new weights and this rank's generators."""
         set_determinism(settings.deterministic)
         self._settings, self._model_path, self._device, self._seed = settings, model_path, device, seed
         self._dtype = DTYPES[settings.dtype]
@@ -63,13 +63,13 @@ class Learner:
         if settings.kl_coefficient > 0 and not self._adapters:
             offload = "reference" in settings.offload
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
-        # States are written beside the passes, each over a group of its own: collectives of one group must not mix.
+        # States are written during the passes, each over its own group, because collectives of one group must not interleave.
         names = [STATE, CRITIC] if settings.critic else [STATE]
         self._groups = {name: dist.new_group(backend="gloo") for name in names}
         self._loaded: _Loaded | None = self._begin()
 
     def _begin(self) -> _Loaded:
-        """The initial models, and optimisers that have taken no step."""
+        """Load the initial models, with optimisers that have taken no step."""
         settings, mesh = self._settings, self._ranks.mesh
         memory = {"offload": "optimizer" in settings.offload, "recompute": settings.activation_checkpointing}
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
@@ -91,14 +91,14 @@ class Learner:
         return learning_rate(step, s.lr, s.warmup_steps, s.lr_schedule, s.lr_decay_steps, s.lr_floor)
 
     def execute(self, order: UpdateOrder) -> UpdateResult:
-        """Carry out an order, or answer it from its finished checkpoint."""
+        """Carry out an order, or return the result of its finished checkpoint."""
         ranks, timer, out = self._ranks, self._timer, order.checkpoint_out
         timer.begin()
         with timer.phase("read"):
             digest = ranks.together(lambda: checkpoint_folder.order_digest(order))
-            done = ranks.together(lambda: checkpoint_folder.earlier_result(order, digest))
-            if done is not None:
-                return done
+            earlier = ranks.together(lambda: checkpoint_folder.earlier_result(order, digest))
+            if earlier is not None:
+                return earlier
             batch = ranks.together(lambda: read_order(order, self._settings, self._config))
         with timer.phase("load"):
             loaded = self._bring(order.checkpoint_in)
@@ -123,13 +123,13 @@ class Learner:
         return result
 
     def _bring(self, checkpoint_in: str | None) -> _Loaded:
-        """Make memory hold the state that the order starts from."""
-        wanted = INITIAL if checkpoint_in is None else self._ranks.together(lambda: checkpoint_folder.identity(checkpoint_in))
+        """Load the state from which the order starts, unless memory already holds it."""
+        start = INITIAL if checkpoint_in is None else self._ranks.together(lambda: checkpoint_folder.identity(checkpoint_in))
         loaded = self._loaded
-        if loaded is not None and wanted == self._holds:
+        if loaded is not None and start == self._holds:
             return loaded
         if loaded is None or self._holds != INITIAL:  # else memory is as _begin left it
-            loaded = self._loaded = None  # a second model beside the first might not fit
+            loaded = self._loaded = None  # two models at once might not fit into memory
             gc.collect()
             loaded = self._loaded = self._begin()
         self._holds = None
@@ -138,11 +138,11 @@ class Learner:
                 folder = Path(checkpoint_in) / name
                 self._ranks.together(partial(model.check, folder))
                 model.load(folder)
-        self._holds = wanted
+        self._holds = start
         return loaded
 
     def _write(self, loaded: _Loaded, out: str, canary: list[int]) -> list[float]:
-        """All of the checkpoint but its result; and the canary's log-probs, made meanwhile. On an error nothing is left."""
+        """Write the checkpoint except its result, and compute the canary's log-probs meanwhile. An error leaves nothing."""
         ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(out)
         with timer.phase("stage"):
             ranks.on_first(lambda: checkpoint_folder.clear_partial(out))
@@ -155,10 +155,10 @@ class Learner:
                     self._export(loaded.policy, folder)
             finally:
                 with timer.phase("checkpoint"):
-                    for each in writing:  # none may outlive its order: the next one may clear the same folder
-                        each.wait()
-            for each in writing:
-                ranks.together(each.check)
+                    for state in writing:  # none may outlive its order: the next one may clear the same folder
+                        state.wait()
+            for state in writing:
+                ranks.together(state.check)
         except UpdateError:
             if ranks.rank == 0:  # the disk may be full
                 shutil.rmtree(folder, ignore_errors=True)
@@ -169,12 +169,12 @@ class Learner:
         weights = hugging_face.gather_weights(policy)
 
         def save() -> None:
-            whole = weights
+            complete = weights
             try:
                 if self._settings.lora:
                     write(folder / ADAPTER, weights, self._settings.lora)
-                    whole = merged(weights, self._settings.lora)
-                hugging_face.write(folder / HF, policy, whole, self._model_path, self._export_dtype)
+                    complete = merged(weights, self._settings.lora)
+                hugging_face.write(folder / HF, policy, complete, self._model_path, self._export_dtype)
             except Exception as error:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 

@@ -11,12 +11,12 @@ class UpdateOrder(BaseModel):
     """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
 
     `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
-    advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are left alone.
-    `estimator`: when given, that table has the column reward in place of advantage, and the learner applies this estimator; a
-    trajectory in which nothing was sampled may have one row, of its name alone, and then counts in its group.
+    advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are ignored.
+    `estimator`: if given, that table has the column reward instead of advantage, and the learner applies this estimator; a
+    trajectory in which nothing was sampled may have one row with only its name, and then counts in its group.
     `seed` decides how trajectories are shuffled into minibatches.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
-    `canary_token_ids`: the sequence to prove the new weights on; None takes the path of the first sampled action.
+    `canary_token_ids`: the sequence on which the new weights are proved; None uses the path of the first sampled action.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,7 +35,7 @@ class UpdateResult(BaseModel):
     """`canary_logprobs[i]` is the log-prob of `canary_token_ids[i + 1]` given the ids before it, under the new weights.
 
     `order` is the digest of the order that was carried out.
-    `skipped` is why an optimiser step was not taken, and empty when all were; without any, the checkpoint holds the old weights.
+    `skipped` says why an optimiser step was not taken, else it is empty; without any step the checkpoint has the old weights.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")

@@ -181,7 +181,7 @@ class UpdateSettings(_Closed):
                 "critic.value_clip has no effect with one step per batch; leave it out, or raise epochs or minibatches"
             )
         if self.tis and self.engine_is_old:
-            raise ValueError("tis would correct twice what a ratio with loss.old engine corrects; leave one of them out")
+            raise ValueError("update.tis and loss.old: engine both correct for the engine's log-probs; set only one")
         return self
 
     @model_validator(mode="after")

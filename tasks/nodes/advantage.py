@@ -1,4 +1,4 @@
-"""advantage: step rewards of the selected trajectories to step advantages, or to what the learner needs to make them."""
+"""advantage: turns step rewards of the selected trajectories into step advantages, or into the learner's input for them."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
-ROUNDING = 1e-6  # advantages below it are what is left of equal rewards
+ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
 
 
 def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:
-    """Rows of ADVANTAGES_SCHEMA for the given reward rows. A trajectory without a step has no row, but counts in its group."""
+    """Return rows of ADVANTAGES_SCHEMA for the reward rows. A trajectory without a step has no row, but counts in its group."""
     if not any(reward["step_rewards"] for reward in rewards):
         return ADVANTAGES_SCHEMA.empty_table()
     arrays = estimate([r["step_rewards"] for r in rewards], [r["group"] for r in rewards], settings)
@@ -36,7 +36,7 @@ def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Tabl
 
 
 def reward_table(rewards: list[dict]) -> pa.Table:
-    """Rows of REWARDS_SCHEMA: the rewards as they are, step by step."""
+    """Return rows of REWARDS_SCHEMA: the unchanged rewards, one row per step."""
     rows = [
         {"trajectory": reward["trajectory"], "step": step, "reward": value}
         for reward in rewards
@@ -48,9 +48,9 @@ def reward_table(rewards: list[dict]) -> pa.Table:
 
 @durable
 def advantage(services: Services, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
-    """Advantages of every step of every kept group, over all rounds together.
+    """Compute advantages of every step of every kept group, over all rounds together.
 
-    Where the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards
+    If the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards,
     and the learner applies the estimator to them before its first optimiser step.
     """
     kept = {row["group"] for selection in selections for row in services.read(selection).to_pylist() if row["kept"]}
@@ -66,7 +66,7 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
 
 
 def nothing_to_gain(metrics: Mapping[str, float]) -> str:
-    """Why nothing can be learned from a table of advantages, by its metrics; empty where something may be."""
+    """Why nothing can be learned from a table with these metrics; empty if something can."""
     if not metrics["advantage/steps"]:
         return "no trajectory took a step"
     if metrics.get("advantage/max_abs", 1.0) < ROUNDING:

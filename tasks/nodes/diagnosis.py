@@ -1,4 +1,4 @@
-"""Why a run learned nothing: what its last iterations show, the likely cause, and what to try."""
+"""Diagnoses why a run learned nothing: figures of its last iterations, the likely cause, and what to try."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from nbrl.tasks.selection.judge import dropped, no_signal
 
 EXAMPLES = 2
 SHOWN_CHARS = 120  # of an answer and of a reference
-FEW = 0.5  # a share below which that facet is the likely cause
-OVERLAP = 0.25  # of F1, from which on answers are near their references
+FEW = 0.5  # a facet with a smaller share is the likely cause
+OVERLAP = 0.25  # F1 from which answers are near their references
 
 
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
-    """Lines on the given iterations, none of which taught anything; the last one is `remedy`."""
+    """Lines about these iterations, none of which had an update; the last line is `remedy`."""
     rewards = pa.concat_tables([storage.read_table(layout.rewards) for record in records for layout in _rounds(record)])
     trajectories = pa.concat_tables([_with_references(storage, layout) for record in records for layout in _rounds(record)])
     groups = dropped([record.metrics for record in records])
@@ -43,7 +43,7 @@ def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
 
 
 def _cause(means: dict[str, float], failed: float, groups: Counter[str], trajectories: pa.Table) -> str:
-    """The first cause that fits, and its remedy."""
+    """The first cause that applies, and its remedy."""
     if failed >= FEW:
         return f"the infrastructure, not the policy: the first failure says {_failure(trajectories)!r}"
     if not sum(trajectories["taken"].to_pylist()):
@@ -75,12 +75,12 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
 
 
 def _rounds(record: Record) -> list[RoundLayout]:
-    """Every round of an iteration."""
+    """The layouts of all rounds of an iteration."""
     return [RoundLayout.holding(artifact.path) for artifact in record.artifacts if artifact.path.endswith(f"/{TRAJECTORIES}")]
 
 
 def _with_references(storage: Storage, layout: RoundLayout) -> pa.Table:
-    """Trajectories as they are scored, with their questions and failures."""
+    """Trajectories with their references, questions and failures."""
     table, prompts = storage.read_table(layout.trajectories), storage.read_table(layout.prompts)
     joined = with_answers(table, prompts)
     taken = pc.list_value_length(joined["steps"])
@@ -89,15 +89,15 @@ def _with_references(storage: Storage, layout: RoundLayout) -> pa.Table:
 
 
 def _examples(rows: list[dict[str, Any]]) -> list[str]:
-    """Answers of different questions beside their references; those that were given come first."""
-    found: dict[str, str] = {}
+    """Answers to different questions with their references; trajectories that answered come first."""
+    lines: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row["answer"] is None):
-        given = "was not answered" if row["answer"] is None else f"was answered {row['answer'][:SHOWN_CHARS]!r}"
-        wanted = " or ".join(repr(answer[:SHOWN_CHARS]) for answer in row["answers"][:3])
-        found.setdefault(row["group"], f"example: {row['question'][:SHOWN_CHARS]!r} {given}; right is {wanted}")
-        if len(found) == EXAMPLES:
+        outcome = "was not answered" if row["answer"] is None else f"was answered {row['answer'][:SHOWN_CHARS]!r}"
+        references = " or ".join(repr(answer[:SHOWN_CHARS]) for answer in row["answers"][:3])
+        lines.setdefault(row["group"], f"example: {row['question'][:SHOWN_CHARS]!r} {outcome}; right is {references}")
+        if len(lines) == EXAMPLES:
             break
-    return list(found.values())
+    return list(lines.values())
 
 
 def _failure(trajectories: pa.Table) -> str:

@@ -1,7 +1,7 @@
-"""Makes a function a node of the DAG: a Prefect task that is timed, shown, and found again by what it was made from.
+"""Makes a function a node of the DAG: a timed, displayed Prefect task whose result is found again by its inputs.
 
-A node takes the services, a `scope` and the artifacts of earlier nodes. It returns a reference to data, never data. One that
-awaits nothing is a plain function and runs in a thread, so that nodes may run side by side.
+A node takes the services, a `scope` and the artifacts of earlier nodes. It returns a reference to data, never data. A node
+that awaits nothing is a plain function and runs in a thread, so that nodes can run concurrently.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Node(Generic[P, T]):
-    """Called, it runs as a Prefect task. An artifact that it returns names the seconds that this call took: `time/<node>`."""
+    """A node that runs as a Prefect task when called. A returned artifact has the seconds of this call as `time/<node>`."""
 
     def __init__(self, prefect_task: Task[Any, Any]) -> None:
         self._task = prefect_task
@@ -33,20 +33,20 @@ class Node(Generic[P, T]):
         return cast(T, result.timed(self._task.name, seconds) if isinstance(result, Artifact) else result)
 
     async def alone(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the node does, without Prefect: neither found again nor timed."""
+        """Run the node without Prefect: its result is neither reused nor timed."""
         return cast(T, await self._task.fn(services, *args, **kwargs))
 
 
 def durable(
     function: Callable[Concatenate[Services, P], Artifact] | Callable[Concatenate[Services, P], Coroutine[Any, Any, Artifact]],
 ) -> Node[P, Artifact]:
-    """A node that, once finished, is never done again: its result is kept under `result_key`."""
+    """Make a node that never runs again once it finished: its result is stored under `result_key`."""
     keep = task(name=function.__name__, persist_result=True, cache_key_fn=result_key, result_serializer="json")
     return Node(keep(_awaitable(function)))
 
 
 def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]]) -> Node[P, T]:
-    """A node that acts outside the storage (on an engine, a tracking server): done again whenever the iteration is."""
+    """Make a node that acts outside the storage (on an engine, a tracking server): it runs again whenever the iteration does."""
     return Node(task(name=function.__name__, persist_result=False)(function))
 
 
@@ -62,7 +62,7 @@ def _awaitable(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any
 
 
 def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str:
-    """Key of a node's result: run, iteration, node, configuration and the digests of its inputs; never a flow-run id."""
+    """Key of a node's result, made of run, iteration, node, configuration and the digests of its inputs, but no flow-run id."""
     scope: Scope = parameters["scope"]
     inputs = hashlib.sha256("|".join(p for value in parameters.values() for p in _inputs(value)).encode()).hexdigest()[:16]
     return f"{scope.run_id}-{scope.iteration:06d}-{context.task.name}-{scope.config_digest[:16]}-{inputs}"

@@ -1,4 +1,4 @@
-"""evaluate: held-out questions, sampled and scored as in training, learning from none of them."""
+"""evaluate: samples and scores held-out questions as in training, without learning from them."""
 
 import asyncio
 
@@ -14,9 +14,9 @@ from nbrl.tasks.services.services import Services
 
 
 async def evaluate_into(services: Services, layout: RoundLayout, questions_key: str, seed: int, version: str) -> Artifact:
-    """Trajectories of the first `evaluate.questions` questions, from weights `version`, and rewards, below `layout`.
+    """Write trajectories of the first `evaluate.questions` questions, from weights `version`, and rewards below `layout`.
 
-    A trajectory that failed counts as wrong: an evaluation never shrinks to what went well.
+    A failed trajectory counts as wrong, so that an evaluation always covers all questions.
     """
     settings = services.config.evaluate
     table = await asyncio.to_thread(services.storage.read_table, questions_key)
@@ -41,7 +41,7 @@ async def evaluate_into(services: Services, layout: RoundLayout, questions_key: 
 
 @durable
 async def evaluate(services: Services, scope: Scope) -> Artifact:
-    """The policy after `scope.updates` updates on the held-out questions. The same seed every time: the same draw of luck."""
+    """Evaluate the policy after `scope.updates` updates on the held-out questions, always with the same seed."""
     version = await services.serve(scope)
     layout, questions = scope.run_layout.evaluation(scope.updates), scope.run_layout.data.split("held_out")
     return await evaluate_into(services, layout, questions, derive_seed(scope.seed, "evaluate"), version)

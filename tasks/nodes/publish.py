@@ -1,4 +1,4 @@
-"""publish: the new weights go live in every engine, and it is proved."""
+"""publish: makes every engine serve the new weights, and proves that it does."""
 
 import asyncio
 import time
@@ -12,9 +12,9 @@ from nbrl.tasks.services.services import Services
 
 @effect
 async def publish(services: Services, scope: Scope, update: Artifact) -> Artifact:
-    """Hot-swap the engines to the checkpoint that `update` made, then read version and canary back.
+    """Swap the engines to the checkpoint that `update` made, then read version and canary back.
 
-    Raises BrokenInvariantError when an engine answers with another version, or with other log-probs of the canary.
+    Raises BrokenInvariantError if an engine returns another version or other log-probs of the canary.
     """
     started = time.monotonic()
     version = str(scope.updates + 1)
@@ -26,7 +26,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     if not worst <= tolerance:
         raise BrokenInvariantError(
             f"after publishing {version!r} engine and trainer differ by {worst:.2g} nats on the canary, more than "
-            f"publish.tolerance {tolerance:g}; the weights did not arrive whole"
+            f"publish.tolerance {tolerance:g}; the weights did not arrive intact"
         )
     metrics = {
         "publish/canary_error": Metric(worst, "max"),

@@ -1,4 +1,4 @@
-"""record: metrics and traces to MLflow, then `record.json`, whose presence means that the iteration happened."""
+"""record: writes metrics and traces to MLflow, then `record.json`, whose presence means that the iteration happened."""
 
 import asyncio
 import time
@@ -17,8 +17,8 @@ from nbrl.tasks.services.services import Services
 
 
 def overhead(metrics: Mapping[str, float], wall: float) -> dict[str, float]:
-    """How much of an iteration's `wall` seconds was neither generation, cell execution nor the update's own computation."""
-    # A node found done took no time now, whatever it took when it ran; an iteration that taught nothing has no update.
+    """The part of an iteration's `wall` seconds that was neither generation, cell execution nor the update's computation."""
+    # A node whose result was reused took no time in this attempt; an iteration without signal has no update.
     work = min(metrics["rollout/busy_seconds"], metrics["time/rollout"])
     work += min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
     return {"time/iteration": wall, "time/overhead": wall - work, "time/overhead_share": (wall - work) / wall}
@@ -34,7 +34,7 @@ async def record(
     started: float,
     skipped: str = "",
 ) -> Record:
-    """Close the iteration. `started` is its start on the monotonic clock, `skipped` is why nothing was learned."""
+    """Close the iteration. `started` is its start on the monotonic clock, `skipped` says why nothing was learned."""
     begun = time.monotonic()
     metrics = reduce(artifact.metrics for artifact in artifacts) | ({"select/no_signal": 1.0} if skipped else {})
     step = scope.iteration + 1

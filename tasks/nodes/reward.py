@@ -1,4 +1,4 @@
-"""reward: score every trajectory of a round, as a Ray Data map."""
+"""reward: scores every trajectory of a round, as a Ray Data map."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
-BLOCK_ROWS = 256  # scored by one Ray task
+BLOCK_ROWS = 256  # rows that one Ray task scores
 COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
 FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
@@ -51,6 +51,6 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
 
 @durable
 async def reward(services: Services, scope: Scope, prompts: Artifact, trajectories: Artifact, round_: int) -> Artifact:
-    """Rewards of one round's trajectories; the ground truth is read here and nowhere before."""
+    """Compute the rewards of one round's trajectories; the ground truth is read here and nowhere before."""
     table = await asyncio.to_thread(services.read, prompts)
     return await score_trajectories(services, scope.layout.round(round_), trajectories, table)

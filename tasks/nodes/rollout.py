@@ -1,4 +1,4 @@
-"""rollout: every prompt of a round to its group of trajectories."""
+"""rollout: turns every prompt of a round into its group of trajectories."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ from nbrl.tasks.services.services import Services
 
 
 def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, Any]]:
-    """One row per trajectory: what the agent may know of its prompt. The references stay behind."""
+    """One row per trajectory with what the agent may know of its prompt, without the references."""
     return [
         {
             "id": f"{prompt['group']}-{sample}",
@@ -36,7 +36,7 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
 
 
 def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
-    """Counts of statuses, tokens and seconds. `busy_seconds` spans the first episode's start to the last one's end."""
+    """Counts of statuses, tokens and seconds. `busy_seconds` is from the first episode's start to the last one's end."""
     rows = table.select(["status", "started_at", "seconds", "nodes", "steps"]).to_pylist()
     sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
     steps = [step for row in rows for step in row["steps"]]
@@ -58,9 +58,9 @@ def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
 async def roll_out(
     services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, sampling: Sampling, version: str
 ) -> Artifact:
-    """Run all rows, write them as one table, drop the single objects. Shared by training and evaluation, one of which is `name`.
+    """Run all rows, write them as one table and delete the single objects. Shared by training and evaluation; `name` is which.
 
-    Raises RolloutError when every trajectory failed, BrokenInvariantError when one was sampled from other weights than `version`.
+    Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
     """
     table = await services.runners.run(
         rows,
@@ -85,7 +85,7 @@ def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str) 
 
 
 def check_weights(table: pa.Table, version: str) -> None:
-    """Every sampled action must come from the weights it is taken for."""
+    """Raises BrokenInvariantError unless every action was sampled from the weights `version`."""
     nodes = pc.list_flatten(table["nodes"])
     kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
     sampled_from = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
@@ -97,7 +97,7 @@ def check_weights(table: pa.Table, version: str) -> None:
 
 @durable
 async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: int) -> Artifact:
-    """The groups of one round's prompts."""
+    """Run the groups of one round's prompts."""
     settings = services.config.rollout
     version = await services.serve(scope)
     table = await asyncio.to_thread(services.read, prompts)

@@ -1,4 +1,4 @@
-"""sample: which prompts an iteration asks."""
+"""sample: chooses the prompts of an iteration."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from nbrl.tasks.services.services import Services
 
 
 def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
-    """Rows at `first … first + count - 1` of an endless walk in which every epoch is a fresh permutation of all `size` rows."""
+    """Rows at `first … first + count - 1` of an endless order in which every epoch is a new permutation of all `size` rows."""
     rows: list[int] = []
     for position in range(first, first + count):
         epoch, offset = divmod(position, size)
@@ -22,14 +22,14 @@ def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
 
 
 def with_groups(prompts: pa.Table, epochs: list[int]) -> pa.Table:
-    """Prompts with the column `group`: the id and, after the first, its epoch; no group stands twice in a run."""
+    """Prompts with the column `group`: the id and, after the first epoch, the epoch, so that groups are unique in a run."""
     names = [f"{name}.{epoch}" if epoch else name for name, epoch in zip(prompts["id"].to_pylist(), epochs, strict=True)]
     return prompts.append_column("group", pa.array(names, pa.string()))
 
 
 @durable
 def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
-    """The prompts at `cursor` in the run's walk over the training questions."""
+    """Take the prompts at `cursor` in the run's order of training questions."""
     questions = services.storage.read_table(scope.run_layout.data.split("train"))
     count = services.config.rollout.prompts
     rows = visit_order(scope.seed, len(questions), cursor, count)

@@ -1,4 +1,4 @@
-"""select: which groups carry signal (DAPO's dynamic sampling, arXiv 2503.14476, as softened in L0)."""
+"""select: keeps groups that carry signal (DAPO's dynamic sampling, arXiv 2503.14476, as softened in L0)."""
 
 from collections import Counter, defaultdict
 
@@ -22,11 +22,11 @@ def by_group(rewards: pa.Table) -> pa.Table:
 
 
 @durable
-def select(services: Services, scope: Scope, rewards: Artifact, wanted: int, round_: int) -> Artifact:
-    """Judge every group of a round; of those kept, the first `wanted` fill the batch and the rest are surplus."""
+def select(services: Services, scope: Scope, rewards: Artifact, missing: int, round_: int) -> Artifact:
+    """Judge every group of a round; of the kept groups, the first `missing` fill the batch and the rest are surplus."""
     groups = by_group(services.read(rewards))
     rows = judge_table(groups, services.config.select, scope.draw("select")).to_pylist()
-    free = wanted
+    free = missing
     for row in rows:
         if row["kept"] and free == 0:
             row.update(kept=False, reason="surplus")

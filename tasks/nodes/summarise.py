@@ -1,4 +1,4 @@
-"""What a finished run shows: before and after, seconds by node, the learning curve."""
+"""Summarises a finished run: scores before and after, seconds by node, the learning curve."""
 
 import io
 from collections import defaultdict
@@ -14,7 +14,7 @@ from nbrl.tasks.services.services import Services
 
 
 def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
-    """PNG: exact match of every iteration's rollouts, at the iterations before them, between the two held-out evaluations."""
+    """Draw as PNG the exact match of every iteration's rollouts between the two held-out evaluations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -77,7 +77,7 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
 
 
 def _stalled(services: Services, records: Sequence[Record]) -> str:
-    """What to say of iterations that taught nothing and with which the run ended; empty where it did not end so."""
+    """The diagnosis of the iterations without an update with which the run ended; empty if it did not end with any."""
     skipped, settings = skipped_in_row(records), services.config.select
     if skipped >= settings.patience:
         more = "a higher select.patience goes on with this run's next prompts"

@@ -1,4 +1,4 @@
-"""Trajectories as MLflow traces: a span a step, below it one for the policy and one for the cell."""
+"""Logs trajectories as MLflow traces: per step one span for the policy and one for the cell."""
 
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.infra.tracking import Span, Tracking
@@ -6,23 +6,23 @@ from nbrl.tasks.runs.scope import Scope
 
 
 def spans(trajectory: Trajectory) -> list[Span]:
-    """Spans in order of time; a step's policy call comes first, its cell right after."""
+    """Spans in chronological order; a step's policy call comes first, its cell right after."""
     clock = int(trajectory.started_at * 1e9)
-    found: list[Span] = []
+    result: list[Span] = []
     for number, step in enumerate(trajectory.steps):
         thought, ran = clock + int(step.policy_seconds * 1e9), clock + int((step.policy_seconds + step.kernel_seconds) * 1e9)
-        found.append(
+        result.append(
             Span(
                 name=f"step {number}: {'think' if step.kind == 'cell' else 'summarise'}",
                 kind="LLM",
                 start_ns=clock,
                 end_ns=thought,
                 inputs={"notepad": step.notepad},
-                outputs=_said(step),
+                outputs=_outputs(step),
             )
         )
         if step.code:
-            found.append(
+            result.append(
                 Span(
                     name=f"step {number}: cell",
                     kind="TOOL",
@@ -33,10 +33,10 @@ def spans(trajectory: Trajectory) -> list[Span]:
                 )
             )
         clock = ran
-    return found
+    return result
 
 
-def _said(step: Step) -> dict[str, str]:
+def _outputs(step: Step) -> dict[str, str]:
     if step.kind == "summary":
         return {"think": step.think, "summary": step.observation, "malformed": step.malformed}
     return {"think": step.think, "code": step.code, "malformed": step.malformed}

@@ -1,4 +1,4 @@
-"""update: the optimiser steps on the selected trajectories."""
+"""update: takes the optimiser steps on the selected trajectories."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step
 
 @durable
 async def update(services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
-    """The checkpoint after the optimiser steps on every trajectory of the advantage table."""
+    """Make the checkpoint after the optimiser steps on all trajectories of the advantage table."""
     folder = services.scratch / f"update-{scope.iteration:06d}"
     before = await services.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
     order = await asyncio.to_thread(_order, services, scope, advantages, trajectories, before, folder)
@@ -38,7 +38,7 @@ async def update(services: Services, scope: Scope, advantages: Artifact, traject
 def _order(
     services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], before: Path | None, folder: Path
 ) -> UpdateOrder:
-    """The order to the learner, and in `folder` the tables that it names."""
+    """Make the order to the learner and, in `folder`, the tables that it names."""
     advantage_rows = services.read(advantages)
     selected = advantage_rows["trajectory"].unique()
     rounds = [services.read(artifact) for artifact in trajectories]

@@ -1,8 +1,8 @@
-"""L0's reward as its code pays it, faults included, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
+"""L0's reward as its code computes it, including its faults, for `reward.compat: l0` (arXiv 2506.23667, repository cmriat/l0).
 
-What differs from the default: all but [a-z0-9] and white space is deleted, so any two answers without such text are the same; an
-empty answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns nothing. The
-weights of QA are those that L0's training passes, which are not the paper's: see L0_WEIGHTS in settings.py.
+Differences from the default: everything except [a-z0-9] and white space is deleted, so any two answers without such text are
+equal; an empty answer is an answer; an empty reference pays EMPTY_GOLD at every step, whatever the answer; a silent cell earns
+nothing. The weights of QA are those that L0's training passes, which are not the paper's: see L0_WEIGHTS in settings.py.
 """
 
 import re
@@ -25,7 +25,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Token F1 with the best reference; two texts without a token are the same."""
+    """Token F1 with the best reference; two texts without a token are equal."""
     return max((overlap(normalise(answer).split(), normalise(reference).split()) for reference in references), default=0.0)
 
 
@@ -38,8 +38,8 @@ def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights)
         return EMPTY_GOLD
     if answer is None:
         return weights.scaled(0.0)
-    paid = weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
-    return weights.scaled(paid)
+    score = weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
+    return weights.scaled(score)
 
 
 def execution_of(step: Mapping[str, Any]) -> float:

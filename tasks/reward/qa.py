@@ -24,8 +24,8 @@ def normalise(text: str) -> str:
     """Lowercase, punctuation deleted, English articles deleted, single spaces (SQuAD v1.1, arXiv 1606.05250, evaluation script).
 
     Two additions, which change no comparison of two ASCII answers that keep a word: the punctuation of every script is deleted,
-    as MLQA's script does (arXiv 1910.07475), and text is composed first (NFC), so that two spellings of one letter are the same.
-    What would leave nothing is not deleted: "The The" stays, and so does "?!".
+    as MLQA's script does (arXiv 1910.07475), and text is composed first (NFC), so that two spellings of one letter are equal.
+    A deletion that would leave nothing is not made: "The The" stays, and so does "?!".
     """
     lowered = " ".join(unicodedata.normalize("NFC", text).lower().split())
     bare = " ".join(lowered.translate(_punctuation()).split())
@@ -33,23 +33,23 @@ def normalise(text: str) -> str:
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1.0 when the answer equals a reference after normalisation."""
-    given = normalise(answer)
-    return float(any(given == normalise(reference) for reference in references))
+    """1.0 if the answer equals a reference after normalisation."""
+    normalised = normalise(answer)
+    return float(any(normalised == normalise(reference) for reference in references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """F1 of the words that answer and reference share, with the best reference; two texts without a word are the same."""
-    given = normalise(answer).split()
-    return max((overlap(given, normalise(reference).split()) for reference in references), default=0.0)
+    """F1 of the words that answer and reference share, with the best reference; two texts without a word are equal."""
+    words = normalise(answer).split()
+    return max((overlap(words, normalise(reference).split()) for reference in references), default=0.0)
 
 
-def overlap(given: Sequence[str], wanted: Sequence[str]) -> float:
-    """F1 of the words of two texts; two without a word are the same."""
-    if not given or not wanted:
-        return float(given == wanted)
-    common = sum((Counter(given) & Counter(wanted)).values())
-    return 2 * common / (len(given) + len(wanted))
+def overlap(answer: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of the words of two texts; two texts without a word are equal."""
+    if not answer or not reference:
+        return float(answer == reference)
+    common = sum((Counter(answer) & Counter(reference)).values())
+    return 2 * common / (len(answer) + len(reference))
 
 
 def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights) -> float:

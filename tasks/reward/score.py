@@ -1,4 +1,4 @@
-"""Scores one trajectory: pure, on the host, after it ended."""
+"""Scores one trajectory with a pure function, on the host, after its end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def format_of(step: Mapping[str, Any]) -> float:
 
 
 def execution_of(step: Mapping[str, Any]) -> float:
-    """Share of a cell's outputs that are no errors; a silent cell that succeeded earns 1, no cell 0."""
+    """Share of a cell's outputs that are not errors; a silent cell that succeeded earns 1, a step without a cell 0."""
     outputs = step["outputs"]
     if step["cell_status"] not in ("ok", "error") or not outputs:
         return float(step["cell_status"] == "ok")
@@ -49,15 +49,15 @@ def execution_of(step: Mapping[str, Any]) -> float:
 
 
 def thought_length(step: Mapping[str, Any], target: int | None) -> float:
-    """The length facet of a cell's thought; 0 where no length is wanted."""
+    """The length facet of a cell's thought; 0 without a target length."""
     return length_of(step["think"], target) if target is not None and step["kind"] == "cell" else 0.0
 
 
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
-    """Rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`.
+    """Compute the rewards of one trajectory: a row of SCHEMA from its steps, its answer and the references in `answers`.
 
-    A summary runs no cell: it earns nothing for execution and takes nothing from what the cells can earn. With `compat` l0 the
-    answer and the cells are paid by L0's rules; em, f1 and answered are what they are.
+    A summary runs no cell: it earns nothing for execution and does not reduce what the cells can earn. With `compat` l0 the
+    answer and the cells are rewarded by L0's rules; em, f1 and answered do not change.
     """
     as_l0 = settings.compat == "l0"
     steps = row["steps"]
@@ -97,5 +97,5 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
 
 
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
-    """What Ray Data maps: rows with `answers` joined to them in, rows of SCHEMA out."""
+    """The function that Ray Data maps: from rows with joined `answers` to rows of SCHEMA."""
     return pa.Table.from_pylist([score(row, settings) for row in table.to_pylist()], schema=SCHEMA)

@@ -51,20 +51,20 @@ class Notebooks:
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
-    """The toolbox as a kernel's allow-list."""
+    """Return the toolbox as a kernel's allow-list."""
     return {name: partial(toolbox.call, name) for name in toolbox.tools}
 
 
 def parser() -> tuple[str, ...]:
-    """The parser of hostile documents, in a sandbox of its own. Raises SandboxUnavailable without bubblewrap."""
+    """Command of the parser of hostile documents, in its own sandbox. Raises SandboxUnavailable without bubblewrap."""
     return confined_program(CONVERT)
 
 
 async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded: Trajectory | None = None) -> Toolbox:
-    """Give a clean kernel the tools of an ability; its prelude defined those that every ability has.
+    """Give a clean kernel the tools of an ability; the prelude has already defined those that every ability has.
 
-    With a trajectory `recorded`, its answers are served and no service is asked. Raises SandboxError when the kernel cannot take
-    the tools.
+    With a `recorded` trajectory, its answers are served and no service is called. Raises SandboxError if the tools cannot be
+    defined in the kernel.
     """
 
     async def read_file(path: str) -> bytes:
@@ -73,16 +73,16 @@ async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded:
     tools = library.tools(ability, read_file)
     toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
     kernel.host_calls.tools = handlers(toolbox)
-    there = {tool.name for tool in library.common()}
-    if more := [tool for tool in toolbox.tools.values() if tool.name not in there]:
-        done = await kernel.execute(functions(more), silent=True)
-        if done.status != "ok":
-            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({done.status})")
+    defined = {tool.name for tool in library.common()}
+    if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
+        execution = await kernel.execute(functions(more), silent=True)
+        if execution.status != "ok":
+            raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({execution.status})")
     return toolbox
 
 
 class SandboxedKernel:
-    """nbrl.agent.kernel.Kernel over a sandboxed kernel; the agent's state travels back with each cell's reply.
+    """An nbrl.agent.kernel.Kernel over a sandboxed kernel; the agent's state returns with each cell's reply.
 
     Jupyter evaluates expressions only after a cell that succeeded, so a failed cell costs a second round trip for its state.
     """
@@ -95,14 +95,14 @@ class SandboxedKernel:
         execution = await self._kernel.execute(code, timeout=timeout, expressions=state)
         reported = execution.expressions
         if execution.status in ("error", "timeout"):
-            asked = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)
-            reported = asked.expressions
+            second = await self._kernel.execute("", timeout=min(timeout, STATE_TIMEOUT_S), expressions=state, silent=True)
+            reported = second.expressions
         outputs = [Output(kind=output.kind, text=_text(output), image=output.image) for output in execution.outputs]
         return CellResult(execution.status, outputs, _state(reported.get("state")))
 
 
 def _state(reported: object) -> object:
-    """The state in a reply, or None: a cell can put anything in its place."""
+    """The state in a reply, or None, since a cell can replace it by anything."""
     match reported:
         case {"data": {"application/json": state}}:
             return state
@@ -111,5 +111,5 @@ def _state(reported: object) -> object:
 
 
 def _text(output: SandboxOutput) -> str:
-    """An error is its last line: a traceback of one cell says little more and costs many tokens."""
+    """The text of an output. An error is only its last line: the traceback of a cell adds little and costs many tokens."""
     return f"{output.ename}: {output.evalue}" if output.kind == "error" else output.text

@@ -30,7 +30,7 @@ def run_on_runner(
     sampling: Sampling,
     engine: EngineSettings,
 ) -> pa.Table:
-    """What Ray Data maps: the rows of one runner in, their trajectories out."""
+    """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
     batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, folder, sampling, engine)
@@ -44,10 +44,10 @@ class RunnerPool:
         actor: Any = ray.remote(Runner)
         remote = actor.options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=RESTARTS)
         self._runners = [remote.remote(plan) for _ in range(plan.rollout.runners)]
-        self._maps: list[asyncio.Task[pa.Table]] = []  # those that have not ended, awaited or given up
+        self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
 
     async def start(self) -> None:
-        """Raises AgentError or SandboxError when a runner cannot start, in its words."""
+        """Start all runners. Raises the AgentError or SandboxError of a runner that cannot start."""
         try:
             await asyncio.gather(*(runner.start.remote() for runner in self._runners))
         except RayTaskError as error:
@@ -56,9 +56,9 @@ class RunnerPool:
             raise
 
     async def stop(self) -> None:
-        """A runner that does not stop in time is killed; its zygote ends with it.
+        """Stop all runners. One that does not stop in time is killed; its zygote ends with it.
 
-        What was given up fails then, and is waited for: Ray ends the whole process where it goes under a map.
+        Abandoned maps then fail, and are awaited: if Ray is shut down during a map, it ends the whole process.
         """
         stops = [asyncio.ensure_future(_await(runner.stop.remote())) for runner in self._runners]
         await asyncio.wait(stops, timeout=STOP_S)
@@ -77,9 +77,9 @@ class RunnerPool:
         progress: Callable[[int], None],
         healthy: Callable[[], None],
     ) -> pa.Table:
-        """Trajectories of all rows, sampled by `engines`, each an address and the adapter to name there.
+        """Return the trajectories of all rows, sampled by `engines`, each given as its address and the adapter to name there.
 
-        `progress` hears how many are finished; `healthy` is asked often and raises to give up.
+        `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends the work.
         """
         count = len(self._runners)
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
@@ -87,8 +87,8 @@ class RunnerPool:
         finished = before
         arguments = (self._runners, engines, folder, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
-        work.add_done_callback(_heard)
-        self._maps = [*(each for each in self._maps if not each.done()), work]
+        work.add_done_callback(_retrieve_error)
+        self._maps = [*(task for task in self._maps if not task.done()), work]
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
             healthy()
@@ -100,7 +100,7 @@ class RunnerPool:
             raise RolloutError(f"the runners failed beyond their retry budget: {error}") from error
 
     async def _finished(self) -> list[int]:
-        """Nothing while a runner is busy or being restarted: a count is not worth waiting for."""
+        """Finished trajectories per runner, or [0] if a runner is busy or being restarted: a count is not worth waiting for."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return list(await asyncio.gather(*(_await(runner.finished.remote()) for runner in self._runners)))
@@ -108,7 +108,7 @@ class RunnerPool:
             return [0]
 
 
-def _heard(work: asyncio.Task[pa.Table]) -> None:
+def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:
     """Retrieves the error of an abandoned task, so that asyncio does not print it as never retrieved."""
     if not work.cancelled():
         work.exception()

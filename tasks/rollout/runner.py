@@ -1,7 +1,7 @@
-"""A runner: the Ray actor that runs many episodes at once, each in a kernel of its own.
+"""The Ray actor that runs many episodes at once, each in a kernel of its own.
 
 Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
-infrastructure fault costs an attempt, never the batch.
+infrastructure fault costs an attempt, but never ends the batch.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from nbrl.tasks.rollout.settings import RolloutSettings
 
 @dataclass(frozen=True)
 class RunnerPlan:
-    """What a runner needs to start; plain data, so that a restarted actor starts the same."""
+    """What a runner needs to start, as plain data, so that a restarted actor starts in the same way."""
 
     model_path: str
     corpus_path: str
@@ -43,7 +43,7 @@ class RunnerPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """One call's work: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
+    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
 
     `adapter` is the name of the engine's LoRA adapter to sample with.
     """
@@ -73,7 +73,7 @@ class Runner:
         self._finished = 0
 
     async def start(self) -> None:
-        """Idempotent. Raises SandboxError or AgentError when kernels or the tokenizer cannot be had, or no question has room."""
+        """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
         async with self._lock:
             if self._live is not None:
                 return
@@ -93,25 +93,25 @@ class Runner:
                 await live.ends.aclose()
 
     async def finished(self) -> int:
-        """Trajectories finished since the runner was made; what a progress display polls."""
+        """Number of trajectories finished since the runner was created; a progress display polls it."""
         return self._finished
 
     async def run(self, batch: RolloutBatch) -> pa.Table:
-        """All trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
+        """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
         await self.start()
-        there = set(self._plan.storage.list(batch.folder))
+        stored = set(self._plan.storage.list(batch.folder))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_runner)
         async with engine_session(batch.engine.request_timeout_s) as session:
 
             async def one(row: dict[str, Any]) -> Trajectory:
                 path = f"{batch.folder}/{row['id']}.parquet"
                 async with gate:
-                    trajectory = await asyncio.to_thread(self._earlier, path) if path in there else None
+                    trajectory = await asyncio.to_thread(self._earlier, path) if path in stored else None
                     if trajectory is None:
                         trajectory = await self._attempts(Task(**row), session, batch)
                         try:
                             table = to_table([trajectory])
-                        except ValueError as error:  # pyarrow's and encoding's: nothing a trajectory holds may end the batch
+                        except ValueError as error:  # raised by pyarrow or encoding: no content of a trajectory may end the batch
                             trajectory = failed(Task(**row), f"it cannot be stored: {error}")
                             table = to_table([trajectory])
                         await asyncio.to_thread(self._plan.storage.write_table, path, table)
@@ -121,12 +121,12 @@ class Runner:
             return to_table(await asyncio.gather(*(one(row) for row in batch.rows)))
 
     def _earlier(self, path: str) -> Trajectory | None:
-        """A trajectory that an earlier attempt at the batch finished. One that failed is tried again."""
+        """The trajectory that an earlier attempt at the batch finished, or None if it failed and is to be tried again."""
         trajectory = from_table(self._plan.storage.read_table(path))[0]
         return None if trajectory.status is Status.FAILED else trajectory
 
     async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
-        """Try until the trajectory ends by the policy's own doing or the attempts are spent."""
+        """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
@@ -146,7 +146,7 @@ class Runner:
                 return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
-        except Exception as error:  # whatever one trajectory brings up must not end the others
+        except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""Whether the settings of a run fit together, and with the files that they name."""
+"""Checks that the settings of a run fit together and match the files that they name."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ Purpose = Literal["train", "evaluate"]
 
 
 def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
-    """Raise ConfigError for a configuration that cannot work. Reads files, starts nothing."""
+    """Raise ConfigError for a configuration that cannot work. Reads files, but starts nothing."""
     questions = sources.check(config.data)
     model = local_config(config.policy)
     limit = config.agent.context_tokens
@@ -81,7 +81,7 @@ def _check_tokens(config: RunConfig, vocabulary: int) -> None:
 def _check_tools(config: RunConfig) -> None:
     tools = config.rollout.tools
     if tools.needs_corpus() and isinstance(config.data, FileData) and config.data.corpus is None:
-        raise ConfigError("rollout.tools names search but there is no corpus: set sources.corpus, or rollout.tools.search.engine")
+        raise ConfigError("rollout.tools names search but there is no corpus: set data.corpus, or rollout.tools.search.engine")
     for name, place in tools.own.items():
         try:
             own_tool(name, place)
@@ -115,7 +115,7 @@ def _check_learning(config: RunConfig) -> None:
         )
     if isinstance(update.loss, RatioLoss) and update.steps_per_batch == 1 and update.loss.old == "trainer":
         raise ConfigError(
-            f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step a batch the ratio is 1; raise "
+            f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step per batch the ratio is 1; raise "
             "update.minibatches or update.epochs, set update.loss.old to engine, or use policy_gradient"
         )
     trajectories = config.rollout.prompts * config.rollout.group_size

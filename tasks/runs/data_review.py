@@ -1,4 +1,4 @@
-"""What looks wrong with questions that came from files, though a run could begin with them."""
+"""Reviews questions from files for what looks wrong but does not prevent a run."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from nbrl.tasks.reward.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
 
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
-WORDS = 30  # an answer with more is rather a text
+WORDS = 30  # an answer with more words is probably a text
 MISSING = {"None", "nan", "NaN", "null", "NULL", "N/A", "n/a"}
 _SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECASE)
 
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def review(config: RunConfig) -> list[str]:
-    """Warnings in a sentence each, with a count and examples."""
+    """Warnings, one sentence each, with a count and examples."""
     if not isinstance(config.data, FileData):
         return []
     train, held_out = questions(config.data.train).to_pylist(), questions(config.data.held_out).to_pylist()
@@ -28,8 +28,8 @@ def review(config: RunConfig) -> list[str]:
 
 
 def _shared(train: Sequence[Row], held_out: Sequence[Row]) -> list[str]:
-    known = {normalise(row["question"]) for row in train}
-    both = [row for row in held_out if normalise(row["question"]) in known]
+    trained = {normalise(row["question"]) for row in train}
+    both = [row for row in held_out if normalise(row["question"]) in trained]
     if not both:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What finished iterations left: one record each, written last, whose presence means that the iteration happened."""
+"""Records of finished iterations, each written last, so that its presence means that the iteration happened."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 
 
 class Record(BaseModel):
-    """What an iteration leaves. `cursor` is the first prompt of the next one. `checkpoint` holds the newest weights after it and
-    is empty before the first update. `skipped` says why the iteration taught nothing (it made no update, or one without an
-    optimiser step), and is empty where it did.
+    """The record of an iteration. `cursor` is the first prompt of the next one. `checkpoint` holds the newest weights after it
+    and is empty before the first update. `skipped` says why nothing was learned (there was no update, or one without an
+    optimiser step), and is empty otherwise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -44,7 +44,7 @@ def read_record(storage: Storage, scope: Scope) -> Record | None:
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:
-    """The record of the last iteration that happened, counted from the first without a gap."""
+    """The record of the last finished iteration, counted from the first without a gap."""
     count = 0
     while storage.exists(run.layout.iteration(count).record):
         count += 1
@@ -52,13 +52,13 @@ def newest_record(storage: Storage, run: Run) -> Record | None:
 
 
 def made_updates(storage: Storage, run: Run) -> int:
-    """Updates that the run has made: those of its newest record."""
+    """Number of updates that the run has made, from its newest record."""
     newest = newest_record(storage, run)
     return newest.updates if newest else 0
 
 
 def skipped_in_row(records: Sequence[Record]) -> int:
-    """Iterations at the end that taught nothing."""
+    """Number of iterations at the end from which nothing was learned."""
     count = 0
     while count < len(records) and records[-1 - count].skipped:
         count += 1

@@ -1,4 +1,4 @@
-"""What a run would do, in words and as its resolved configuration."""
+"""Describes what a run would do, in words and as its resolved configuration."""
 
 import math
 from pathlib import Path
@@ -10,11 +10,11 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
-STATE_BYTES = 12  # of a trained number in float32: itself and AdamW's two moments
+STATE_BYTES = 12  # per trained number in float32: the number and AdamW's two moments
 
 
 def plan(config: RunConfig) -> str:
-    """The resolved YAML under a summary that names every quantity a person budgets by."""
+    """The resolved YAML under a summary of the quantities that determine time, memory and disk."""
     rollout, update = config.rollout, config.update
     batch = rollout.prompts * rollout.group_size
     kl = "no KL, no reference model"
@@ -27,7 +27,7 @@ def plan(config: RunConfig) -> str:
         f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes, "
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
-        f"{update.steps_per_batch} step(s) a batch, lr {update.lr:g}, {kl}",
+        f"{update.steps_per_batch} step(s) per batch, lr {update.lr:g}, {kl}",
         f"# storage: {config.storage.root}; servers' state: {config.home}",
         *_disk(config),
     ]
@@ -35,7 +35,7 @@ def plan(config: RunConfig) -> str:
 
 
 def _disk(config: RunConfig) -> list[str]:
-    """What checkpoints take, where the model's files are here to tell: nothing is deleted while a run goes on."""
+    """The disk space of checkpoints, if the model's files are local: nothing is deleted during a run."""
     folder = Path(config.policy.path)
     if not folder.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""Everything that can be known to fail before work starts, as one error."""
+"""Checks, before work starts, everything that is then known to fail."""
 
 import os
 from collections.abc import Iterable
@@ -19,20 +19,20 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config
 from nbrl.tasks.runs.recipes import load
 
-SHOWN_CHARS = 300  # of what a library says
-PROBE_ATTEMPTS = 3  # of a request to S3 that a person waits for
-WORKER_MB = 500  # of a learner's worker with torch, Ray and transformers in memory, and no model yet
+SHOWN_CHARS = 300  # of a library's message
+PROBE_ATTEMPTS = 3  # of a request to S3 for which a person waits
+WORKER_MB = 500  # memory of a learner's worker with torch, Ray and transformers, before it loads a model
 
 
 def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose) -> RunConfig:
-    """The configuration of a recipe and its overrides, once it has passed preflight. Raises ConfigError or SandboxError."""
+    """Load a recipe with its overrides and run preflight on it. Raises ConfigError or SandboxError."""
     config = load(recipe, overrides)
     preflight(config, purpose)
     return config
 
 
 def preflight(config: RunConfig, purpose: Purpose) -> None:
-    """Raises ConfigError or SandboxError in one sentence; starts nothing that stays and writes nothing."""
+    """Raises ConfigError or SandboxError in one sentence; starts no lasting process and writes nothing."""
     check_config(config, purpose)
     _makeable("home", Path(config.home))
     try:
@@ -57,15 +57,15 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
 
 
 def rehearse(config: RunConfig) -> list[str]:
-    """Check what only a dry run takes the time for, and say in words what could not be checked. Raises ConfigError."""
+    """Make the slow checks of a dry run, and return in words what could not be checked. Raises ConfigError."""
     unchecked = [note] if (note := check_hub(config.policy)) else []
     storage = Storage(config.storage)
     if not storage.is_local:
         try:
             writable(config.storage)
         except InfraError as error:
-            said = " ".join(str(error).split())[:SHOWN_CHARS]
-            raise ConfigError(f"storage.root: {said}; check the bucket's name and the AWS_* variables") from error
+            reason = " ".join(str(error).split())[:SHOWN_CHARS]
+            raise ConfigError(f"storage.root: {reason}; check the bucket's name and the AWS_* variables") from error
     if config.engine.extra_args:
         refused = refusal(config.engine)
         if refused is None:
@@ -81,26 +81,30 @@ def rehearse(config: RunConfig) -> list[str]:
 
 
 def writable(settings: StorageSettings) -> None:
-    """Raises StorageError soon when nothing can be written there."""
+    """Raises StorageError, without many retries, if the storage is not writable."""
     storage, probe = Storage(settings, attempts=PROBE_ATTEMPTS), ".probe"
     storage.write_bytes(probe, b"")
     storage.delete(probe)
 
 
 def _makeable(key: str, folder: Path) -> None:
-    """Whether the folder is there, or could be made, and written to by this user."""
-    there = folder.absolute()
+    """Raises ConfigError unless the folder exists or could be created, and this user may write to it."""
+    existing = folder.absolute()
     if "\0" in str(folder):
         raise ConfigError(f"{key}: {str(folder)!r} can be no folder; choose another")
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    # A system of files may refuse to everyone what the rights allow (proc does): only devices' numbers tell it apart.
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or os.stat(there).st_dev == os.stat("/proc").st_dev:
-        raise ConfigError(f"{key}: nothing can be written at {folder.absolute()}, because of {there}; choose another folder")
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    # A file system may refuse what the permissions allow (proc does): only its device number identifies it.
+    if (
+        not existing.is_dir()
+        or not os.access(existing, os.W_OK | os.X_OK)
+        or existing.stat().st_dev == Path("/proc").stat().st_dev
+    ):
+        raise ConfigError(f"{key}: nothing can be written at {folder.absolute()}, because of {existing}; choose another folder")
 
 
 def _workers(config: RunConfig) -> None:
-    """On the CPU of this machine every worker is a process of its own, with its own copy of torch and of its shard."""
+    """Check that the workers fit into memory: on the CPU each is a process with its own copy of torch and its shard."""
     workers = config.update.workers
     if config.ray.address is not None or (config.update.device != "cpu" and gpus()):
         return

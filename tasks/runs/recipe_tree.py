@@ -1,4 +1,4 @@
-"""A recipe as a tree of settings, before it is checked: files that build on one another, overrides, paths, and who set what."""
+"""A recipe as a tree of settings before it is checked: files and their bases, overrides, paths, and the source of each key."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,14 +9,14 @@ import yaml
 from nbrl.tasks.errors import ConfigError
 
 BASE, OVERRIDE = "base", "--set "
-# Keys whose value is a path. What may also be something else (a hub's model, an S3 address) is a path only where it can be one.
+# Keys whose value is a path. A value that may also be something else (a hub's model, an S3 address) is checked for it.
 PATHS = ("home", "policy.path", "data.train", "data.held_out", "data.corpus", "engine.environment", "storage.root")
 
 Tree = dict[str, Any]
 
 
 class RecipeTree:
-    """Settings as nested mappings; `source` tells from which file or override a key came."""
+    """Settings as nested mappings; `source` returns the file or override from which a key came."""
 
     def __init__(self, files: list[Path]) -> None:
         """`files` are the recipe's own and those of its bases, nearest first."""
@@ -66,10 +66,10 @@ class RecipeTree:
             self._assign(keys, nested, assignment)
 
     def source(self, keys: list[str]) -> str:
-        """Where the value at `keys`, or what it stands in, was set; the recipe's own file where nothing was.
+        """The file or override that set the value at `keys` or a section that contains it; else the recipe's own file.
 
-        What is wrong with a section as a whole was most likely brought by the overrides below it, else by the recipe nearest to
-        the user that sets something in it.
+        A fault of a section as a whole most likely comes from the overrides below it, else from the recipe nearest to the user
+        that sets something in it.
         """
         below = [source for key, source in self._sources.items() if key.startswith(f"{'.'.join(keys)}.")]
         if overrides := [source for source in below if source.startswith(OVERRIDE)]:

@@ -1,4 +1,4 @@
-"""Recipes: YAML files and overrides to a checked RunConfig, with errors a person can act on."""
+"""Makes a checked RunConfig from a recipe's YAML files and overrides, with errors that say what to do."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from nbrl.tasks.runs.recipe_tree import RecipeTree
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
-SHOWN = 3  # problems told at once
+SHOWN = 3  # problems reported at once
 SHOWN_CHARS = 80  # of a value
 
 
@@ -22,10 +22,10 @@ def names() -> list[str]:
 
 
 def find(recipe: str, folder: Path | None = None) -> Path:
-    """A recipe by name or by path, which is meant from `folder`, or the current one."""
+    """Find a recipe by name or by path, which is relative to `folder` or else to the current folder."""
     named = FOLDER / f"{recipe}.yaml"
     place = Path(folder or Path.cwd(), recipe)
-    with suppress(OSError, ValueError):  # a name that can be no path
+    with suppress(OSError, ValueError):  # a name that cannot be a path
         path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
         if path.is_file():
             return path
@@ -36,9 +36,9 @@ def find(recipe: str, folder: Path | None = None) -> Path:
 
 
 def load(recipe: str, overrides: Iterable[str] = ()) -> RunConfig:
-    """The recipe's RunConfig with `a.b=c` overrides applied. Raises ConfigError naming file or override, key and remedy.
+    """Load the recipe's RunConfig with `a.b=c` overrides. Raises ConfigError naming file or override, key and remedy.
 
-    Paths in a recipe are meant from the recipe's folder, paths in an override from the current one.
+    Paths in a recipe are relative to the recipe's folder, paths in an override to the current folder.
     """
     path = find(recipe)
     tree = RecipeTree.read(path, find)
@@ -63,17 +63,17 @@ def _checked(settings: type[Settings], tree: RecipeTree) -> Settings:
 
 
 def _explain(settings: type[BaseModel], problems: list[Any], tree: RecipeTree) -> list[str]:
-    """A sentence for each problem; keys that lack in one section are one."""
-    said, lacking = [], dict[str, list[str]]()
+    """One sentence per problem; all missing keys of a section share one."""
+    sentences, lacking = [], dict[str, list[str]]()
     for problem in problems:
         model, keys = _walk(settings, [str(part) for part in problem["loc"]])
         if problem["type"] == "missing":
             lacking.setdefault(tree.source(keys[:-1]), []).append(".".join(keys))
         else:
-            said.append(_sentence(problem, model, keys, tree.source(keys)))
+            sentences.append(_sentence(problem, model, keys, tree.source(keys)))
     return [
         f"{where} needs {' and '.join(keys)}; set {'it' if len(keys) == 1 else 'them'}." for where, keys in lacking.items()
-    ] + said
+    ] + sentences
 
 
 def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str) -> str:
@@ -87,12 +87,12 @@ def _sentence(problem: Any, model: type[BaseModel], keys: list[str], where: str)
 
 
 def _words(problem: Any) -> str:
-    """What is wrong, without pydantic's names of its own insides."""
+    """What is wrong, without pydantic's internal names."""
     match problem["type"]:
         case "union_tag_not_found" | "union_tag_invalid":
-            known = problem["ctx"].get("expected_tags", "")
+            tags = problem["ctx"].get("expected_tags", "")
             key = problem["ctx"]["discriminator"].strip("'")
-            return f"{key} must be one of {known}" if known else f"{key} is missing; set it, see docs/settings.md for the kinds"
+            return f"{key} must be one of {tags}" if tags else f"{key} is missing; set it, see docs/settings.md for the kinds"
         case "model_type" | "dict_type" | "model_attributes_type":
             return "this is a section of settings, not a value"
         case "path_type":
@@ -102,7 +102,7 @@ def _words(problem: Any) -> str:
 
 
 def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], list[str]]:
-    """The settings model whose field the last key should be, and the keys as a person wrote them, without tags of unions."""
+    """The settings model to which the last key should belong, and the keys as the user wrote them, without tags of unions."""
     model = settings
     members: list[type[BaseModel]] = []
     written = []

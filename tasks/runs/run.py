@@ -56,7 +56,7 @@ def new_name(recipe: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name, if it can be a folder's. Raises ConfigError."""
+    """Return the name if it can be that of a folder. Raises ConfigError."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"a run cannot be named {name!r}: use up to 100 letters, digits, '.', '_' and '-', first a letter or digit"
@@ -65,7 +65,7 @@ def checked_name(name: str) -> str:
 
 
 def find_run(storage: Storage, name: str) -> Run | None:
-    """Raises ConfigError when there is something of that name that is no run."""
+    """Return the run of this name, or None. Raises ConfigError if something else has the name."""
     path = RunLayout(name).identity
     if not storage.exists(path):
         return None
@@ -76,16 +76,16 @@ def find_run(storage: Storage, name: str) -> Run | None:
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
-    """Remove a run that ended before it did anything, so that its name is free and nothing of it is left."""
+    """Delete a run that ended before it did anything, so that its name is free again."""
     if not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
         storage.delete(run.layout.folder)
 
 
 @contextmanager
 def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
-    """The run of this name, as of `open_run`, for this process alone among those that use this home.
+    """Open the run of this name, as `open_run` does, exclusively among the processes that use this home.
 
-    A run that this process created and that an error leaves empty is removed. Raises InfraError when another process has it.
+    A run that this process created and that an error leaves empty is deleted. Raises InfraError if another process holds it.
     """
     with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
         run, created = open_run(config, name, storage)

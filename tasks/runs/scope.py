@@ -1,4 +1,4 @@
-"""Where a node stands in the run, what it returns, and the seeds derived from that."""
+"""The position of a node in a run, its result, and the seeds derived from the position."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,7 +8,7 @@ from nbrl.tasks.seeds import derive_seed
 
 
 class Artifact(BaseModel):
-    """A reference to immutable data under the storage root, with the small figures worth showing about it."""
+    """A reference to immutable data under the storage root, with metrics about it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
@@ -27,8 +27,8 @@ class Artifact(BaseModel):
 
 
 class Scope(BaseModel):
-    """One iteration of one run, and the updates that came before it: fewer than iterations where some of those taught nothing.
-    `run_id` is drawn when the run is created: a new run of an old name shares no result with it.
+    """One iteration of one run, and the updates that came before it: fewer than iterations if some had none.
+    `run_id` is random and fixed when the run is created, so that a new run of an old name shares no result with it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

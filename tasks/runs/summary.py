@@ -1,4 +1,4 @@
-"""The figures a finished run leaves."""
+"""The summary of a finished run."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,8 +12,8 @@ from nbrl.tasks.runs.run import Run
 class Summary(BaseModel):
     """`curve` is the exact match of each iteration's own rollouts; `seconds` sums the wall time by node over all iterations.
 
-    `skipped_in_row` counts the iterations without an update at the end; `stalled` says in lines what is known of them, and is
-    empty where the run did not end because of them.
+    `skipped_in_row` counts the iterations without an update at the end; `stalled` is their diagnosis in lines, and is
+    empty if the run did not end because of them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,9 +35,9 @@ class Summary(BaseModel):
 
 
 def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
-    """The summary of a run that already did all its iterations, or that ended because they taught nothing.
+    """The summary of a run that already did all its iterations, or that ended early without signal, else None.
 
-    Raises NothingLearnedError where none of them did, and ConfigError where it did more than are asked for.
+    Raises NothingLearnedError if nothing was learned in any, and ConfigError if it did more iterations than configured.
     """
     newest = newest_record(storage, run)
     if newest is not None and newest.iteration >= config.iterations:
@@ -55,7 +55,7 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
 
 
 def learned(summary: Summary) -> Summary:
-    """The summary of a run that made an update, or had no iteration to make one in. Raises NothingLearnedError for another."""
+    """Return the summary of a run that made an update or had no iterations. Raises NothingLearnedError otherwise."""
     if summary.stalled and summary.skipped_in_row == summary.iterations:
         raise NothingLearnedError(f"run {summary.run!r} learned nothing\n{summary.stalled}")
     return summary

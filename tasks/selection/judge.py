@@ -1,4 +1,4 @@
-"""Judges groups: pure, mapped by Ray Data."""
+"""Pure functions that judge groups."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ DROPPED = "select/dropped/"  # metrics: how many groups, by reason
 
 
 def judge(group: str, em: list[float], statuses: list[str], settings: SelectSettings, seed: int) -> dict[str, Any]:
-    """Keep or drop one group, with the reason. A group with a failed trajectory is set aside whole: never a partial group."""
+    """Keep or drop one group, with the reason. A group with a failed trajectory is dropped as a whole, never used in part."""
     if Status.FAILED in statuses:
         return {"group": group, "kept": False, "reason": "failed"}
     reason = "all_right" if min(em) == 1 else "all_wrong" if max(em) == 0 else "signal"
@@ -25,13 +25,13 @@ def judge(group: str, em: list[float], statuses: list[str], settings: SelectSett
 
 
 def judge_table(groups: pa.Table, settings: SelectSettings, seed: int) -> pa.Table:
-    """What Ray Data maps: one row a group in (group, em, statuses), rows of SCHEMA out."""
+    """Judge a table with one row per group (group, em, statuses); returns rows of SCHEMA."""
     rows = [judge(row["group"], row["em"], row["statuses"], settings, seed) for row in groups.to_pylist()]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def dropped(rounds: Sequence[Mapping[str, float]]) -> Counter[str]:
-    """Groups that were dropped, by reason, from the metrics of some selections."""
+    """Number of dropped groups by reason, from the metrics of several selections."""
     counts: Counter[str] = Counter()
     for metrics in rounds:
         for key, value in metrics.items():

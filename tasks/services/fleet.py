@@ -1,4 +1,4 @@
-"""What the loop asks of inference engines, whatever they are."""
+"""The interface between the training loop and any kind of inference engine."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 
 class EngineAddress(NamedTuple):
-    """Where a policy samples: the engine's URL and, where adapters are published, the name of the one to sample with."""
+    """Where a policy samples: the engine's URL and, if adapters are published, the name of the adapter to sample with."""
 
     url: str
     adapter: str | None = None
@@ -21,23 +21,23 @@ class EngineFleet(Protocol):
         ...
 
     async def publish(self, checkpoint: Path | None, version: str) -> None:
-        """Make every engine serve a local checkpoint, or the initial model where there is none, under the name `version`.
+        """Make every engine serve a local checkpoint, or the initial model if it is None, under the name `version`.
 
-        Raises EngineError when one of them does not.
+        Raises EngineError if one of them does not.
         """
         ...
 
     async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
-        """Publish again in the engines that serve another version; `bring` gives the checkpoint, and is called at most once."""
+        """Publish again in the engines that serve another version; `bring` returns the checkpoint and is called at most once."""
         ...
 
     async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
-        """The largest difference over all engines, in nats, between their log-probs of a sequence and the given ones.
+        """Return the largest difference over all engines, in nats, between their log-probs of a sequence and `logprobs`.
 
-        `logprobs[i]` is that of `token_ids[i + 1]`. Raises BrokenInvariantError when an engine serves another version.
+        `logprobs[i]` is that of `token_ids[i + 1]`. Raises BrokenInvariantError if an engine serves another version.
         """
         ...
 
     def check_health(self) -> None:
-        """Raises EngineError as soon as an engine is gone, so that nobody waits for it."""
+        """Raises EngineError as soon as an engine has ended, so that nobody waits for it."""
         ...

@@ -1,4 +1,4 @@
-"""How whoever watches a run hears of it."""
+"""The interface through which a run reports its progress."""
 
 import time
 from collections.abc import Awaitable
@@ -8,14 +8,14 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """A subscriber to what happens in a run. It shows; it measures and decides nothing."""
+    """A subscriber to the events of a run. It displays them; it measures and decides nothing."""
 
     def begin(self, title: str) -> None:
-        """Another part of the run begins, such as an iteration."""
+        """A new part of the run begins, such as an iteration."""
         ...
 
     def started(self, name: str) -> None:
-        """Work of this name is under way: a node, or a service that starts."""
+        """Work of this name started: a node, or the start of a service."""
         ...
 
     def advanced(self, name: str, done: int, total: int) -> None:
@@ -23,16 +23,16 @@ class Progress(Protocol):
         ...
 
     def ended(self, name: str, seconds: float) -> None:
-        """The work ended, well or not, after `seconds`."""
+        """The work ended after `seconds`, successfully or not."""
         ...
 
     def say(self, text: str) -> None:
-        """A sentence worth keeping."""
+        """Print a sentence that stays visible."""
         ...
 
 
 async def timed(progress: Progress, name: str, work: Awaitable[T]) -> tuple[T, float]:
-    """The result of `work` and its wall seconds; `progress` hears when it starts and ends."""
+    """Return the result of `work` and its wall seconds, and report its start and end to `progress`."""
     started = time.monotonic()
     progress.started(name)
     try:

@@ -1,4 +1,4 @@
-"""What is alive while a run runs. Everything here is started by start.py and ended by it."""
+"""The services that are alive during a run. start.py starts and ends all of them."""
 
 import asyncio
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from nbrl.tasks.services.progress import Progress
 
 @dataclass(frozen=True)
 class Training:
-    """What only a run that trains has."""
+    """Services that only a training run has."""
 
     learner: LearnerHandle
     tracking: Tracking
 
 
 class Services:
-    """Handles, no state of the run. `scratch` is a local folder that goes with the services.
+    """Handles of the services, without any state of the run. `scratch` is a local folder that is deleted with the services.
 
-    No dataclass: Prefect walks through those, field by field, wherever one is an argument of a flow or a task.
+    This is not a dataclass, because Prefect traverses the fields of dataclasses that are arguments of flows and tasks.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Services:
         return self.storage.read_table(artifact.path, artifact.digest)
 
     async def serve(self, scope: Scope) -> str:
-        """The version that `scope.updates` updates made, served by every engine: published again where another one is."""
+        """Make every engine serve the weights after `scope.updates` updates, and return their version."""
         version = str(scope.updates)
 
         async def bring() -> Path | None:
@@ -71,7 +71,7 @@ class Services:
         return version
 
     async def local_folder(self, path: str) -> Path:
-        """A folder of the storage as a local path; fetched into scratch when the storage is remote."""
+        """A folder of the storage as a local path, which is fetched into scratch if the storage is remote."""
         local = self.storage.local_path(path)
         if local is not None:
             return local

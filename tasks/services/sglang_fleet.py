@@ -18,7 +18,7 @@ from nbrl.tasks.services.fleet import EngineAddress
 
 
 class SglangFleet:
-    """An EngineFleet. `room` is what the engines keep free for adapters; without it whole models are published."""
+    """An EngineFleet. `room` is the space that the engines reserve for adapters; without it complete models are published."""
 
     def __init__(self, servers: list[EngineServer], clients: list[EngineClient], initial: Path, room: AdapterRoom | None) -> None:
         self._servers, self._clients, self._initial, self._room = servers, clients, initial, room
@@ -34,9 +34,9 @@ class SglangFleet:
         checkpoint: Path | None = None,
         room: AdapterRoom | None = None,
     ) -> "SglangFleet":
-        """Start `settings.count` engines that serve `checkpoint`, or `initial` where there is none, as `version`.
+        """Start `settings.count` engines that serve `checkpoint`, or `initial` if it is None, as `version`.
 
-        The stack ends them. Raises EngineError when one does not come up.
+        The stack ends them. Raises EngineError if one does not start.
         """
         model = initial if room or checkpoint is None else checkpoint / HF
         servers: list[EngineServer] = []
@@ -71,9 +71,9 @@ class SglangFleet:
     async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
         worst = 0.0
         for client in self._clients:
-            found = await client.weights_version()
-            if found != version:
-                raise BrokenInvariantError(f"engine {client.url} serves weights {found!r} after publishing {version!r}")
+            served = await client.weights_version()
+            if served != version:
+                raise BrokenInvariantError(f"engine {client.url} serves weights {served!r} after publishing {version!r}")
             scored = await client.score(token_ids)
             worst = max([worst, *(abs(a - b) for a, b in zip(scored, logprobs, strict=True))])
         return worst
@@ -91,7 +91,7 @@ class SglangFleet:
 
 
 def adapter_room(lora: LoraSettings | None, initial: Path) -> AdapterRoom | None:
-    """What the engines of a training run keep free for adapters; none where whole weights are published."""
+    """The space that the engines of a training run reserve for adapters; None if complete weights are published."""
     if lora is None or lora.publish == "merged":
         return None
     return AdapterRoom(lora.rank, lora.target_modules or tuple(sorted(linear_layers(str(initial)))))

@@ -1,4 +1,4 @@
-"""Starts the services of a run side by side, and ends every one of them however the run ends."""
+"""Starts the services of a run concurrently, and ends all of them however the run ends."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, corpus
 
 
 async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path) -> LearnerHandle:
-    grows = config.ray.address is not None  # a cluster that others keep may add machines
+    grows = config.ray.address is not None  # a cluster of others may add machines
     learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), derive_seed(run.seed, "learner"), grows)
     stack.callback(learner.stop, LEARNER_STOP_S)
     await learner.ready()
@@ -65,7 +65,7 @@ def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) ->
 
 @asynccontextmanager
 async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
-    """Engine, Ray with runners and learner, and tracking; the engine serves the run's newest weights."""
+    """Start engine, Ray with runners and learner, and tracking; the engine serves the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
@@ -94,7 +94,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 async def evaluation_services(
     config: RunConfig, model: Path, version: str, corpus: str, progress: Progress
 ) -> AsyncIterator[Services]:
-    """Engine and runners only."""
+    """Start engine and runners only."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, "evaluate")
@@ -124,7 +124,7 @@ U = TypeVar("U")
 
 
 async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
-    """Both at once; when one fails the other is cancelled and waited for, and the first error is raised as it is."""
+    """Await both concurrently; if one fails, cancel and await the other, and raise the first error unchanged."""
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -139,7 +139,7 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
-    """A local folder for what must be a file here and now; gone at the end, and what killed runs left goes at the start."""
+    """A local folder for temporary files. It is deleted at the end; leftovers of killed runs are deleted at the start."""
     scratch = home.root / "scratch" / f"{name}-{os.getpid()}"
     for left in scratch.parent.glob("*"):
         if not Path("/proc", left.name.rpartition("-")[2]).exists():
@@ -151,7 +151,7 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
 
 
 async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
-    """The run's newest checkpoint as a local folder. Raises DamagedError when it is not what was written."""
+    """The run's newest checkpoint as a local folder. Raises DamagedError if it differs from what was written."""
     checkpoint = run.scope(0).checkpoint(updates)
     local = storage.local_path(checkpoint)
     if local is None:

@@ -25,7 +25,7 @@ class DocumentError(Exception):
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file by the end of its name. Raises DocumentError for one that is not supported."""
+    """The kind of a file from the suffix of its name. Raises DocumentError if it is not supported."""
     suffix = PurePosixPath(path).suffix.lower().lstrip(".")
     kind = _SUFFIXES.get(suffix, suffix)
     if kind not in (*PARSED, *PLAIN):
@@ -42,7 +42,7 @@ class Documents:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def to_text(self, kind: str, data: bytes, charset: str = "utf-8-sig") -> str:
-        """Raises DocumentError. A longer text is cut, and says so at its end."""
+        """Convert a document. Raises DocumentError. A longer text is cut, with a note at its end."""
         text = await self._parse(kind, data) if kind in PARSED else decode(data, charset)
         return cut_end(text, self._max_chars)
 
@@ -89,7 +89,7 @@ async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int
 
 
 def decode(data: bytes, charset: str) -> str:
-    """Text in any charset of the web; another or unknown one is taken for UTF-8."""
+    """Decode text in any charset of the web; unknown charsets are treated as UTF-8."""
     try:
         if codecs.lookup(charset).name in _NO_CHARSETS:
             charset = "utf-8-sig"

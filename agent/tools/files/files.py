@@ -37,7 +37,7 @@ def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
 
 
 def image_kind(data: bytes) -> str:
-    """The media type by the first bytes. Raises DocumentError for what is no image."""
+    """The media type from the first bytes. Raises DocumentError for anything but an image."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     for magic, kind in _IMAGES.items():

@@ -34,7 +34,7 @@ class McpSession:
         self._end = asyncio.Event()
 
     async def tools(self) -> "list[mcp.Tool]":
-        """All tools of the server."""
+        """Return all tools of the server."""
 
         async def list_all(client: "mcp.Client") -> "list[mcp.Tool]":
             tools: list[mcp.Tool] = []
@@ -50,7 +50,7 @@ class McpSession:
         return await self._ask(list_all)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """The structured answer of a tool where there is one, else its text."""
+        """Call a tool; return its structured answer if it has one, else its text."""
         result = await self._ask(lambda client: client.call_tool(tool, arguments))
         text = "\n".join(map(_text, result.content))
         if result.is_error:
@@ -62,7 +62,7 @@ class McpSession:
         return without(answer, self._secrets())
 
     async def close(self) -> None:
-        """End the session, and the server where it was started from here."""
+        """End the session, and the server if it was started here."""
         async with self._lock:
             await self._drop()
 
@@ -135,7 +135,7 @@ class McpSession:
         return value
 
     async def _drop(self) -> None:
-        """End what there is; the lock is held."""
+        """End the session, if there is one; the lock must be held."""
         task, self._task, self._client = self._task, None, None
         if task is not None:
             self._end.set()
@@ -149,7 +149,7 @@ class McpSession:
         return self._redacted(str(error) or type(error).__name__)[:300]
 
     def _redacted(self, text: str) -> str:
-        """Without the values of the variables that the server was given."""
+        """The text without the values of the variables that the server was given."""
         for value, name in self._secrets().items():
             text = text.replace(value, name)
         return text

@@ -1,4 +1,4 @@
-"""How a Model Context Protocol client reaches its server, with answers bounded while they are read.
+"""Connects a Model Context Protocol client to its server, with answers bounded while they are read.
 
 Of an answer longer than ANSWER_BYTES no more than that is held, and it becomes an error of the call that it answers.
 """
@@ -61,7 +61,7 @@ async def program(command: Sequence[str], environment: Mapping[str, str]) -> Asy
 
 
 async def _read(stdout: asyncio.StreamReader, said: "MemoryObjectSendStream[Any]") -> None:
-    """Hand on each line as a message. One too long that names no request ends the session."""
+    """Pass on each line as a message. A line that is too long and names no request ends the session."""
     from mcp.shared.message import SessionMessage
     from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 

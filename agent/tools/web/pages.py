@@ -1,4 +1,4 @@
-"""Web pages as Markdown: fetched from here, from public addresses only, or by Jina's reader."""
+"""Web pages as Markdown, fetched by this host from public addresses only, or by Jina's reader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -59,7 +59,7 @@ def _address(url: str, base: str = "") -> httpx.URL:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What one request gave: a body of `kind`, or where to go instead."""
+    """The result of one request: a body of `kind`, or the target of a redirect."""
 
     elsewhere: str = ""
     kind: str = ""
@@ -115,7 +115,7 @@ class DirectReader:
 
 
 def _kind(content_type: str) -> tuple[str, str]:
-    """The kind of document and its charset, by the header."""
+    """The kind of document and its charset, from the header."""
     name, _, rest = content_type.partition(";")
     name = name.strip().lower()
     charset = next((part.partition("=")[2].strip(" \"'") for part in rest.split(";") if "charset=" in part.lower()), "utf-8-sig")

@@ -1,4 +1,4 @@
-"""Connections to the public internet and nowhere else."""
+"""Connections to the public internet only."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""What every search engine of the web gives, as compact text."""
+"""The common part of all web search engines: results as compact text."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def web_search(engine: Engine) -> FunctionTool:
 
 
 def entries(title: str, reply: Any, *path: str) -> list[dict[str, Any]]:
-    """The list of objects at `path` of an engine's answer; ServiceError when something else is there."""
+    """The list of objects at `path` of an engine's answer. Raises ServiceError if there is something else."""
     for key in path:
         reply = reply.get(key, []) if isinstance(reply, dict) else None
     if not isinstance(reply, list):

@@ -12,7 +12,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class SegmentAttention:
-    """The attention of one tree. Not a dataclass or another container, so that FSDP hands it on as it is."""
+    """The attention of one tree. Not a dataclass or another container, so that FSDP passes it on unchanged."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -24,7 +24,7 @@ class SegmentAttention:
         return out_1THD
 
     def masks(self, dtype: torch.dtype) -> list[Tensor | None]:
-        """For each segment 0 where a query may attend and minus infinity elsewhere, [1, 1, Q, Q], or none; layers share them."""
+        """For each segment a mask [1, 1, Q, Q], 0 where a query may attend, else minus infinity, or None; layers share them."""
         if not self._masks or any(mask is not None and mask.dtype != dtype for mask in self._masks):
             self._masks = [_additive(segment, dtype) for segment in self.plan.segments]
         return self._masks
@@ -38,11 +38,11 @@ def _additive(segment: Segment, dtype: torch.dtype) -> Tensor | None:
 
 
 class _Split(torch.autograd.Function):
-    """Each rectangle by torch's flash kernel, which gives an output and the log-sum-exp of the scores.
+    """Computes each rectangle by torch's flash kernel, which returns an output and the log-sum-exp of the scores.
 
     The attention to several sets of keys is the mean of the attentions to each, weighed by the exponents of their log-sum-exps.
-    Its gradient falls apart again: the kernel's backward pass recomputes probabilities as exp(score - log-sum-exp), so with the
-    output and the log-sum-exp over all keys it gives a rectangle's part of the whole gradient. Sums are in float32 or better.
+    Its gradient splits likewise: the kernel's backward pass recomputes probabilities as exp(score - log-sum-exp), so with the
+    output and the log-sum-exp over all keys it returns a rectangle's part of the full gradient. Sums are in float32 or better.
     """
 
     @staticmethod

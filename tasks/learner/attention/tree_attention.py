@@ -1,4 +1,4 @@
-"""Attention over a packed tree, as a function that transformers' models call in place of their own."""
+"""Attention over a packed tree, as a function that transformers' models call instead of their own."""
 
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ class TreeMask(Protocol):
 
 
 def tree_mask(end_T: Ints, device: torch.device) -> TreeMask:
-    """Given `end_T` of PackedTree. Here alone the device decides how."""
+    """The mask for `end_T` of PackedTree. Only here does the device decide the implementation."""
     return BlockAttention(end_T, device) if device.type == "cuda" else SegmentAttention(plan(end_T))
 
 

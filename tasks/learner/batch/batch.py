@@ -1,4 +1,4 @@
-"""From an order's two tables to a forest, and from a packed tree to tensors."""
+"""Reads an order's two tables into a forest, and moves a packed tree to a device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
 
 @dataclass(frozen=True)
 class Batch:
-    """What an order trains on, the same on every rank: examples with those of a group next to each other, merged into a forest.
+    """The training data of an order, equal on every rank: examples, grouped together, merged into a forest.
 
-    `groups` and `steps` go by example; `steps` has the number that the table gives for each step, an advantage or a reward.
+    `groups` and `steps` are indexed by example; `steps` has the value of each step in the table, an advantage or a reward.
     `canary_token_ids` is the path of the first sampled action, in the order of the table.
     """
 
@@ -31,16 +31,17 @@ class Batch:
 
 
 def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
-    """Raises UpdateError when the tables do not fit together or hold nothing to train on. `schema` is that of `advantages`."""
-    wanted = _read_steps(advantages, schema)
+    """Read a batch; `schema` is that of `advantages`. Raises UpdateError if the tables do not match or have no training data."""
+    by_trajectory = _read_steps(advantages, schema)
     rows = pq.read_table(trajectories, columns=["id", "group", "nodes"]).to_pylist()
-    found = {row["id"] for row in rows}
-    if missing := sorted(set(wanted) - found):
+    ids = {row["id"] for row in rows}
+    if missing := sorted(set(by_trajectory) - ids):
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in {trajectories}, first {missing[0]}")
-    if len(found) != len(rows):
+    if len(ids) != len(rows):
         raise UpdateError(f"{trajectories} holds a trajectory twice")
-    rows = [row for row in rows if row["id"] in wanted]
-    examples = [Example(row["id"], [Node.model_validate(node) for node in row["nodes"]], wanted[row["id"]]) for row in rows]
+    rows = [row for row in rows if row["id"] in by_trajectory]
+    nodes = [[Node.model_validate(node) for node in row["nodes"]] for row in rows]
+    examples = [Example(row["id"], tree, by_trajectory[row["id"]]) for row, tree in zip(rows, nodes, strict=True)]
     order = sorted(range(len(rows)), key=lambda index: rows[index]["group"])
     forest = Forest([examples[index] for index in order])
     if not forest.targets:
@@ -56,9 +57,9 @@ def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
     if not table.schema.equals(schema):
         raise UpdateError(f"{path} has columns {table.schema.names}, not {schema.names} of their types")
     name = schema.names[-1]
-    wanted: dict[str, dict[int, float]] = {}
+    by_trajectory: dict[str, dict[int, float]] = {}
     for row in table.to_pylist():
-        steps = wanted.setdefault(row["trajectory"], {})
+        steps = by_trajectory.setdefault(row["trajectory"], {})
         if row["step"] is None:  # a trajectory without a step
             continue
         if row[name] is None:
@@ -66,11 +67,11 @@ def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
         if row["step"] in steps:
             raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
         steps[row["step"]] = row[name]
-    return wanted
+    return by_trajectory
 
 
 def _first_sampled_path(nodes: Sequence[Node]) -> list[int]:
-    """Ids from the root to the end of the first sampled node that has any; none when no node has."""
+    """Ids from the root to the end of the first sampled node that has ids; empty if there is none."""
     index = next((i for i, node in enumerate(nodes) if node.kind == "sampled" and node.token_ids), ROOT)
     ids: list[int] = []
     while index != ROOT:
@@ -94,7 +95,7 @@ class MicroBatch:
 
 
 def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
-    """A tree without a token becomes one token without a target, so that a rank with nothing to do keeps in step."""
+    """Move a tree to a device. An empty tree becomes one token without a target, so that an idle rank stays in step."""
     if not len(tree.input_ids_T):
         tree = chain([0])
     return MicroBatch(

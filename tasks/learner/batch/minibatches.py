@@ -1,4 +1,4 @@
-"""Which trajectories each optimiser step of a batch learns from."""
+"""Divides the trajectories of a batch into minibatches."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from nbrl.tasks.learner.batch.targets import Targets
 
 
 def minibatches(groups: Sequence[str], targets: Targets, epochs: int, count: int, seed: int) -> list[list[int]]:
-    """`count` shares of the examples for each epoch, like in number, every example with a sampled token once an epoch.
+    """Split the examples into `count` equal shares per epoch; every example with a sampled token is in one share per epoch.
 
-    The groups are shuffled anew each epoch, whole, so that neighbours still share their prompt. One share keeps the order as it
-    is. With fewer examples than shares there are as many shares as examples.
+    Complete groups are reshuffled each epoch, so that neighbours still share their prompt. A single share keeps the original
+    order. With fewer examples than shares there are as many shares as examples.
     """
     examples = np.unique(targets.example_A).tolist()
     if count == 1:

@@ -1,4 +1,4 @@
-"""Sampled actions partitioned over ranks and micro-batches."""
+"""Partitions sampled actions over ranks and micro-batches."""
 
 from bisect import bisect_right
 from collections import deque
@@ -10,12 +10,12 @@ from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.learner.batch.cost import Cost
 from nbrl.tasks.learner.batch.tree import Forest
 
-Stretch = tuple[int, int]  # from, and to before, of a row
+Stretch = tuple[int, int]  # start and end (exclusive) in a row
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Numbers of actions by rank and micro-batch, with as many micro-batches for every rank.
+    """Numbers of actions by rank and micro-batch, with the same number of micro-batches for every rank.
 
     `imbalance` is the costliest rank's cost over the mean of all ranks.
     """
@@ -25,9 +25,9 @@ class Partition:
 
 
 def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, cost: Cost) -> Partition:
-    """Every action is in one micro-batch, with its whole root path; so a cut repeats what the paths on its two sides share.
+    """Put every action with its complete root path into one micro-batch; so a cut repeats what the paths on its two sides share.
 
-    The actions stand in a row in depth-first order, where neighbours share most. The row is split into one stretch per rank so
+    The actions form a row in depth-first order, where neighbours share most. The row is split into one stretch per rank so
     that the costliest is as cheap as possible. Each stretch is split into micro-batches of at most `budget` tokens, by the
     fewest of those cuts that repeat least; an action whose path alone is longer has a micro-batch of its own. Actions at one
     place stay together. A rank with fewer micro-batches gets empty ones at the end; every rank begins with its costliest.
@@ -41,7 +41,7 @@ def partition(forest: Forest, actions: Sequence[int], ranks: int, budget: int, c
 
 
 class _Row:
-    """The n places that hold actions, in depth-first order. A stretch of it needs the union of its places' root paths."""
+    """The places that hold actions, in depth-first order. A stretch of the row needs the union of its places' root paths."""
 
     def __init__(self, forest: Forest, actions: Sequence[int], cost: Cost) -> None:
         self._held: dict[int, list[int]] = {}
@@ -72,7 +72,7 @@ class _Row:
         return self._costs[last] - self._costs[first] + (self._again[first] if first < last else 0)
 
     def shares(self, ranks: int) -> list[Stretch]:
-        """One stretch a rank, empty at the end of the row, such that the largest cost is the least there can be."""
+        """One stretch per rank, possibly empty at the end of the row, such that the largest cost is as small as possible."""
         least, enough = 0, self._costs[-1]
         while least < enough:
             middle = (least + enough) // 2
@@ -81,7 +81,7 @@ class _Row:
         return filled + [(size, size)] * (ranks - len(filled))
 
     def _filled(self, most: int) -> list[Stretch]:
-        """Stretches that each cost as much as they may, but for single places that cost more."""
+        """Stretches that each cost up to `most`, except single places that cost more."""
         filled, first = [], 0
         while first < len(self._places):
             last = bisect_right(self._costs, most + self._costs[first] - self._again[first]) - 1
@@ -90,11 +90,11 @@ class _Row:
         return filled
 
     def micro_batches(self, stretch: Stretch, budget: int) -> list[Stretch]:
-        """For each place in turn the best way to end a micro-batch before it, from the best ways to begin that one."""
+        """Dynamic programming over places: the best way to end a micro-batch before each, from the best ways to begin it."""
         begin, end = stretch
-        best = [(0, 0)]  # what is repeated and how many micro-batches, up to each place
+        best = [(0, 0)]  # repeated cost and number of micro-batches up to each place
         back: list[int] = []
-        starts: deque[tuple[tuple[int, int], int]] = deque()  # those in reach of the budget, each better than those before it
+        starts: deque[tuple[tuple[int, int], int]] = deque()  # starts within the budget, each better than the ones before it
         for last in range(begin + 1, end + 1):
             first = last - 1
             repeated, count = best[-1]
@@ -106,11 +106,11 @@ class _Row:
                 starts.popleft()
             best.append(starts[0][0])
             back.append(starts[0][1])
-        found = []
+        batches = []
         while end > begin:
-            found.append((back[end - begin - 1], end))
-            end = found[-1][0]
-        return found[::-1]
+            batches.append((back[end - begin - 1], end))
+            end = batches[-1][0]
+        return batches[::-1]
 
     def _size(self, first: int, last: int) -> int:
         return self._tokens[last] - self._tokens[first] + self._shared[first]

@@ -1,4 +1,4 @@
-"""From an order to its batch, or the reason why there is none."""
+"""Reads the batch of an order and checks it against settings and model."""
 
 from transformers import PretrainedConfig
 
@@ -10,7 +10,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 
 
 def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
-    """Raises UpdateError when the order does not fit the settings or the model, or holds nothing to train on."""
+    """Read an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
     if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):
@@ -21,7 +21,7 @@ def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedCo
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
     canary = order.canary_token_ids or [0]
-    for odd in (min(*map(min, batch.forest.ids), *canary), max(*map(max, batch.forest.ids), *canary)):
-        if not 0 <= odd < model.vocab_size:
-            raise UpdateError(f"token id {odd} is outside the model's vocabulary of {model.vocab_size}")
+    for token in (min(*map(min, batch.forest.ids), *canary), max(*map(max, batch.forest.ids), *canary)):
+        if not 0 <= token < model.vocab_size:
+            raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
     return batch

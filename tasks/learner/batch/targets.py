@@ -1,4 +1,4 @@
-"""The sampled tokens of a batch, numbered action after action, and what each weighs in the loss."""
+"""The sampled tokens of a batch, numbered action by action, and their weights in the loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Targets:
 
     @classmethod
     def of(cls, forest: Forest) -> "Targets":
-        found = [(action.example, action.step, len(action.logprobs)) for action in forest.actions]
-        rows = np.array(found, dtype=np.int64).reshape(-1, 3)
+        actions = [(action.example, action.step, len(action.logprobs)) for action in forest.actions]
+        rows = np.array(actions, dtype=np.int64).reshape(-1, 3)
         return cls(rows[:, 0], rows[:, 1], np.cumsum(rows[:, 2]) - rows[:, 2], rows[:, 2])
 
     @property
@@ -41,11 +41,11 @@ def token_weights(
     aggregation: Literal["token_mean", "action_mean", "trajectory_mean", "fixed_length"],
     fixed_length: int | None,
 ) -> Floats:
-    """[N] such that the loss over the examples, K tokens, is (1 / K) * sum of weight * loss of a token; 0 for other examples.
+    """Weights [N] such that the loss of the examples with K tokens is (1 / K) * sum of weight * loss; 0 for other examples.
 
     token_mean: 1 (L0's equation). action_mean: the mean over an action's tokens, then over actions. trajectory_mean: the mean
     over a trajectory's tokens, then over trajectories (GRPO). fixed_length: a trajectory's sum over `fixed_length`, then the mean
-    over trajectories (Dr. GRPO). Every count is of the examples given, over all ranks and micro-batches.
+    over trajectories (Dr. GRPO). Every count covers the given examples, over all ranks and micro-batches.
     """
     example_N = targets.example_N
     here_N = np.isin(example_N, examples)

@@ -1,7 +1,7 @@
-"""Message trees of many trajectories merged into one forest, laid out flat so that a token with one root path is forwarded once.
+"""Merges the message trees of trajectories into one forest, laid out flat so that a token with one root path is forwarded once.
 
-Tokens stand in depth-first order. Token i may attend to token j iff j is on i's root path or i itself, which in this order is
-`j <= i < end[j]`, where `end[j]` is one past the last token that hangs below j.
+Tokens are in depth-first order. Token i may attend to token j iff j is on i's root path or i itself, which in this order is
+`j <= i < end[j]`, where `end[j]` is one past the last descendant of j.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from nbrl.tasks.learner.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class Example:
-    """What to train on of one trajectory: its nodes and the advantage of every sampled step."""
+    """The training data of one trajectory: its nodes and the advantage of every sampled step."""
 
     trajectory: str
     nodes: Sequence[Node]
@@ -28,7 +28,7 @@ class Example:
 class PackedTree:
     """T tokens in depth-first order, and N targets: the sampled tokens. `index_N` is their numbers in the whole forest.
 
-    A position is a token's depth along its root path, so each branch counts on from where it leaves the trunk. A target's
+    A position is a token's depth along its root path, so each branch continues counting where it leaves the trunk. A target's
     predictor is the index of the token before it on its root path; the first tokens of several branches may share one.
     """
 
@@ -45,7 +45,7 @@ class PackedTree:
 @dataclass(frozen=True)
 class Action:
     """All tokens sampled in one step of an example: the merged node that holds their ids, and the number of the first of them
-    among the targets of the whole forest. Examples that sampled the same have actions of their own at one place.
+    among the targets of the whole forest. Examples that sampled the same tokens have separate actions at one place.
     """
 
     example: int
@@ -57,21 +57,21 @@ class Action:
 
 
 class Forest:
-    """The nodes that lead to a sampled token, of all examples, each distinct (root path, ids) once; parents before children.
+    """The nodes of all examples that lead to a sampled token, each distinct (root path, ids) once; parents before children.
 
     Nodes that lead to no sampled token carry no gradient and are left out, and so are nodes without ids.
     """
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        """Raises UpdateError when an example's advantages are not those of its sampled steps, when log-probs do not match ids or
-        are not finite, or when a sampled token has nothing before it to be predicted from.
+        """Raises UpdateError if an example's advantages are not those of its sampled steps, if log-probs do not match ids or
+        are not finite, or if a sampled token has no token before it from which it is predicted.
         """
         self.ids: list[tuple[int, ...]] = []
         self.parent: list[int] = []
-        self.depth: list[int] = []  # tokens on the root path, the node's own included
+        self.depth: list[int] = []  # tokens on the root path, including the node's own
         self.actions: list[Action] = []  # in the order that numbers the targets
         self.targets = 0
-        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
         for number, example in enumerate(examples):
             try:
                 self._add(number, example)
@@ -84,13 +84,13 @@ class Forest:
 
     def of(self, examples: Sequence[int]) -> list[int]:
         """The numbers of the examples' actions."""
-        wanted = set(examples)
-        return [number for number, action in enumerate(self.actions) if action.example in wanted]
+        chosen = set(examples)
+        return [number for number, action in enumerate(self.actions) if action.example in chosen]
 
     def depth_first(self, actions: Iterable[int]) -> tuple[list[int], dict[int, tuple[int, int]]]:
         """The nodes that the actions need in depth-first order, and each one's first token and the end of its tree.
 
-        The child with the longest path below it comes first, so that long paths lie in one piece.
+        The child with the longest path below it comes first, so that long paths are contiguous.
         """
         needed: set[int] = set()
         for action in actions:
@@ -121,17 +121,17 @@ class Forest:
 
     def pack(self, actions: Sequence[int] | None = None) -> PackedTree:
         """Lay out the tree of some of the actions, by default of all. Its targets are those of the actions, in their order."""
-        wanted = range(len(self.actions)) if actions is None else actions
-        order, span = self.depth_first(wanted)
+        numbers = range(len(self.actions)) if actions is None else actions
+        order, span = self.depth_first(numbers)
         size = sum(len(self.ids[node]) for node in order)
         ids, positions, end = (np.zeros(size, dtype=np.int64) for _ in range(3))
         for node in order:
             start, stop = span[node]
-            here = slice(start, start + len(self.ids[node]))
-            ids[here] = self.ids[node]
-            positions[here] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
-            end[here] = stop
-        chosen = [self.actions[action] for action in wanted]
+            own = slice(start, start + len(self.ids[node]))
+            ids[own] = self.ids[node]
+            positions[own] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
+            end[own] = stop
+        chosen = [self.actions[action] for action in numbers]
         counts = [len(action.logprobs) for action in chosen]
         none = np.zeros(0, dtype=np.int64)
         return PackedTree(
@@ -165,12 +165,12 @@ class Forest:
                 self.targets += len(node.logprobs)
 
     def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
-        known = self._known.setdefault((parent, ids), len(self.ids))
-        if known == len(self.ids):
+        node = self._merged.setdefault((parent, ids), len(self.ids))
+        if node == len(self.ids):
             self.ids.append(ids)
             self.parent.append(parent)
             self.depth.append(len(ids) + (0 if parent == ROOT else self.depth[parent]))
-        return known
+        return node
 
     def _predictors(self, node: int, span: Mapping[int, tuple[int, int]]) -> Ints:
         """For each token of a merged node, the index of the token before it on its root path."""
@@ -180,7 +180,7 @@ class Forest:
 
 
 def chain(ids: Sequence[int]) -> PackedTree:
-    """One plain sequence as a tree; every token but the first is a target, with no advantage."""
+    """One plain sequence as a tree; every token except the first is a target, without advantage."""
     count = len(ids)
     tokens = np.array(ids, dtype=np.int64)
     return PackedTree(

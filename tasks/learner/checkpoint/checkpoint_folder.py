@@ -1,8 +1,8 @@
-"""A checkpoint folder: `state/` (sharded, to go on from) and with a critic the same of it in `critic/`, `hf/` (safetensors, to
-serve), `result.json` (what the order gave) and `manifest.json` (the SHA-256 of every file). Under LoRA the states hold adapters
-alone, `hf/` is merged, and `adapter/` is peft's.
+"""A checkpoint folder: `state/` (sharded, to resume from) and with a critic its state in `critic/`, `hf/` (safetensors, to
+serve), `result.json` (the result of the order) and `manifest.json` (the SHA-256 of every file). With LoRA the states hold only
+adapters, `hf/` is merged, and `adapter/` is in peft's format.
 
-It is made as `<folder>.partial` and renamed once complete, so a folder of that name is either absent or complete.
+It is written as `<folder>.partial` and renamed once complete, so a folder of that name is either absent or complete.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def partial(folder: str) -> Path:
 
 
 def order_digest(order: UpdateOrder) -> str:
-    """What tells an order from every other, wherever its files are: the digest of all that decides its result.
+    """The digest of everything that decides an order's result, which identifies it wherever its files are.
 
     As it names the checkpoint that the order starts from, the digests of a run's checkpoints are a chain from the initial model.
     """
@@ -37,7 +37,7 @@ def order_digest(order: UpdateOrder) -> str:
 
 
 def earlier_result(order: UpdateOrder, digest: str) -> UpdateResult | None:
-    """The result of the order when it was carried out before. What another order of this iteration left counts for nothing."""
+    """The result of the order if it was carried out before. A checkpoint of another order of this iteration is ignored."""
     if not Path(order.checkpoint_out).exists():
         return None
     result = _result(order.checkpoint_out)
@@ -47,7 +47,7 @@ def earlier_result(order: UpdateOrder, digest: str) -> UpdateResult | None:
 
 
 def identity(folder: str) -> str:
-    """What tells a checkpoint from every other wherever it was copied to. Raises UpdateError when it is not a finished one."""
+    """A digest that identifies a checkpoint wherever it was copied. Raises UpdateError if it is not a finished one."""
     _result(folder)
     return hashlib.sha256((Path(folder) / RESULT).read_bytes()).hexdigest()
 
@@ -64,7 +64,7 @@ def _result(folder: str) -> UpdateResult:
 
 
 def finish(folder: str, result: UpdateResult) -> None:
-    """Rank 0 only: make the partial folder the checkpoint, all of it on the disk, in place of what another order left."""
+    """Rank 0 only: flush the partial folder to disk and make it the checkpoint, replacing that of another order."""
     (partial(folder) / RESULT).write_text(result.model_dump_json())
     write_manifest(partial(folder))
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,6 +73,6 @@ def finish(folder: str, result: UpdateResult) -> None:
 
 
 def clear_partial(folder: str) -> None:
-    """Rank 0 only: an empty partial folder, whatever an interrupted order left."""
+    """Rank 0 only: make an empty partial folder, deleting what an interrupted order left."""
     shutil.rmtree(partial(folder), ignore_errors=True)
     partial(folder).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The policy as a Hugging Face folder."""
+"""Writes the policy as a Hugging Face folder."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 
 
 def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
-    """Collective. The whole model's weights on rank 0's CPU, tied ones once; nothing on the others."""
+    """Collective. Return all weights of the model on rank 0's CPU, tied ones once, and nothing on the other ranks."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = cast(dict[str, Tensor], get_model_state_dict(policy.lm, options=options))
     names = (name for name, _ in policy.lm.named_parameters(remove_duplicate=False))
@@ -22,8 +22,8 @@ def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
 
 
 def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
-    """Rank 0 only. Everything but the weights is the source folder's own, so the tokenizer, the chat template and the
-    configuration stay as they were.
+    """Rank 0 only. Everything except the weights is copied from the source folder, so the tokenizer, the chat template and the
+    configuration do not change.
     """
     policy.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
     for entry in Path(source).iterdir():

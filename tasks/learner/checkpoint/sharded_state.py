@@ -22,46 +22,47 @@ WITHOUT_FROZEN = StateDictOptions(strict=False)
 
 
 class Writing:
-    """A state that is being written in the background, from a copy: the model may change meanwhile."""
+    """A state that is being written in the background, from a copy, so that the model may change meanwhile."""
 
     def __init__(self, folder: Path, future: Future[Metadata]) -> None:
         self._folder, self._future = folder, future
 
     def wait(self) -> None:
-        """Return when nothing more is written, whether it went well or not."""
+        """Return when writing has ended, successfully or not."""
         self._future.exception()
 
     def check(self) -> None:
-        """Wait. Raises UpdateError when this or another rank could not write."""
+        """Wait for the end. Raises UpdateError if this or another rank could not write."""
         if isinstance(error := self._future.exception(), CheckpointException):
             raise UpdateError(f"cannot write {self._folder}, is the disk full? {_reason(error)}") from error
         self._future.result()
 
 
 def check(folder: Path, model: nn.Module) -> None:
-    """Raises UpdateError when there is no state at `folder`, which is below a checkpoint's, or it is of other weights than those
-    of `model` that are trained.
+    """Raises UpdateError if there is no state at `folder`, a subfolder of a checkpoint, or if it does not match the trained
+    weights of `model`.
     """
     if not folder.is_dir():
         raise UpdateError(f"{folder.parent} has no {folder.name}/: it was made with other settings")
     try:
         metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    except Exception as error:  # a pickle that is cut short raises whatever it happens on
+    except Exception as error:  # a truncated pickle can raise anything
         raise UpdateError(f"cannot read {folder}: {type(error).__name__}: {error}") from error
     saved = {key: tuple(each.size) for key, each in metadata.items() if isinstance(each, TensorStorageMetadata)}
     saved = {key.removeprefix("model."): size for key, size in saved.items() if key.startswith("model.")}
-    wanted = {name: tuple(value.shape) for name, value in _trained(model, model.state_dict()).items()}
-    if odd := sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name)):
-        shapes = [" x ".join(map(str, each[odd[0]])) if odd[0] in each else "none" for each in (saved, wanted)]
+    expected = {name: tuple(value.shape) for name, value in _trained(model, model.state_dict()).items()}
+    if differing := sorted(name for name in saved.keys() | expected.keys() if saved.get(name) != expected.get(name)):
+        first = differing[0]
+        shapes = [" x ".join(map(str, sizes[first])) if first in sizes else "none" for sizes in (saved, expected)]
         raise UpdateError(
-            f"{folder} is of another model or other adapters than those of the settings: {odd[0]} is {shapes[0]} there and "
+            f"{folder} is of another model or other adapters than those of the settings: {first} is {shapes[0]} there and "
             f"{shapes[1]} here"
         )
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, group: dist.ProcessGroup) -> Writing:
-    """Collective. Copy the state to host memory and begin to write it; `group` is of all ranks, over gloo, and used for nothing
-    else until that is done.
+    """Collective. Copy the state to host memory and begin to write it. `group` contains all ranks, over gloo, and must not be
+    used otherwise until that is done.
     """
     weights, optim = _states(model, optimizer)
     state = {"model": weights, "optim": optim, "steps": torch.tensor(steps), "rng": {_rank(): _generators()}}
@@ -70,8 +71,8 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, steps
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Collective. Fills model, optimizer and the generators, and gives the number of optimiser steps taken. Raises UpdateError on
-    every rank when any could not read.
+    """Collective. Load model, optimizer and generators, and return the number of optimiser steps taken. Raises UpdateError on
+    every rank if any could not read.
 
     A rank that did not exist when the state was saved keeps its own generators.
     """
@@ -93,7 +94,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
 
 
 def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of what is trained; what is frozen comes with the model."""
+    """The states of the trained weights; frozen weights come with the model."""
     weights, optim = get_state_dict(model, optimizer)
     return _trained(model, weights), optim
 
@@ -104,7 +105,7 @@ def _trained(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: CheckpointException) -> str:
-    """One line; its own message is every rank's stack."""
+    """The error in one line; its own message contains every rank's stack."""
     rank, (cause, _) = min(error.failures.items())
     return f"rank {rank}: {type(cause).__name__}: {cause}".splitlines()[0].rstrip(": ")
 

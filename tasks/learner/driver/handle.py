@@ -17,16 +17,16 @@ from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
 
-# Rollouts and updates take turns on the same cores, so a waiting learner must not keep Ray from placing sandbox actors.
+# Rollouts and updates alternate on the same cores, so a waiting learner must not keep Ray from placing runners.
 CPU_SHARE = 0.01
 
-Run = Future[BaseException | None]  # resolves to what ended the run, None when it was told to stop
+Run = Future[BaseException | None]  # resolves to the error that ended the run, None if it was stopped
 
 
 class LearnerHandle:
-    """One long Ray Train run, driven by orders. Ray must be up.
+    """One long Ray Train run that carries out orders. Ray must be running.
 
-    Whatever ends the run ends every wait on it with an UpdateError; a handle that has failed is of no more use, start another.
+    When the run ends, every wait on it ends with an UpdateError; a failed handle cannot be used again, start another.
     """
 
     def __init__(self, mailbox: ActorHandle, run: Run) -> None:
@@ -34,11 +34,11 @@ class LearnerHandle:
 
     @classmethod
     def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, seed: int = 0, grows: bool = False) -> Self:
-        """Begin to start the run and return at once. Ray Train keeps its own notes under `storage_path`.
+        """Begin to start the run and return at once. Ray Train stores its own files under `storage_path`.
 
-        New weights begin from `seed`. Where the cluster `grows`, ranks wait for GPUs that it does not have yet.
+        `seed` initialises new weights. If the cluster `grows`, ranks wait for GPUs that it does not have yet.
 
-        Raises UpdateError when `model_path` is not a model folder, or the settings do not suit the cluster's devices.
+        Raises UpdateError if `model_path` is not a model folder, or the settings do not fit the cluster's devices.
         """
         check_model(model_path)
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
@@ -52,14 +52,14 @@ class LearnerHandle:
         await self._unless_ended(self._mailbox.ready.remote())
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        """Raises UpdateError when the order is refused or the learner is gone."""
+        """Carry out an order. Raises UpdateError if it is refused or the learner has ended."""
         answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
         if answer.result is None:
             raise UpdateError(answer.error)
         return answer.result
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End the workers after the orders they have, and the run; safe to call on a failed or stopped handle."""
+        """End the workers after their pending orders, and the run; safe to call on a failed or stopped handle."""
         if not self._run.done():
             self._mailbox.stop.remote()
         with suppress(TimeoutError):  # a rank in a long step ends with the cluster
@@ -82,7 +82,7 @@ class LearnerHandle:
 
 
 def _reason(cause: BaseException | None) -> str:
-    """One line; Ray Train's own message is many, with every rank's stack."""
+    """The cause in one line; Ray Train's own message has many, with every rank's stack."""
     from ray.train import WorkerGroupError
 
     if cause is None:

@@ -1,4 +1,4 @@
-"""The actor between the driver and the ranks: orders go in, each rank takes them in turn, rank 0's answer goes back."""
+"""The actor between the driver and the ranks: it receives orders, each rank takes them in order, and rank 0 answers."""
 
 import asyncio
 from collections import defaultdict
@@ -9,7 +9,7 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 
 @dataclass(frozen=True)
 class Answer:
-    """Either a result or the reason why there is none."""
+    """Either a result, or the reason why the order was refused."""
 
     result: UpdateResult | None
     error: str = ""
@@ -27,11 +27,11 @@ class Mailbox:
         self._all_up = asyncio.Event()
 
     async def submit(self, order: UpdateOrder) -> Answer:
-        """The answer, once it is there."""
+        """Post an order and return its answer."""
         return await self._answers[await self._post(order)]
 
     async def stop(self) -> None:
-        """Let every rank end after the orders it has."""
+        """Let every rank end after its pending orders."""
         await self._post(None)
 
     async def ready(self) -> None:
@@ -44,7 +44,7 @@ class Mailbox:
             self._all_up.set()
 
     async def take(self, number: int) -> UpdateOrder | None:
-        """Order `number`, or None when the loop is to end."""
+        """Return order `number`, or None if the loop is to end."""
         async with self._posted:
             await self._posted.wait_for(lambda: len(self._orders) > number)
         return self._orders[number]

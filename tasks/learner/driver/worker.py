@@ -1,4 +1,4 @@
-"""What every rank of the long Ray Train run does: take an order, execute it in step with the others, until told to stop."""
+"""The loop of every rank of the Ray Train run: take an order and execute it in step with the others, until stopped."""
 
 from itertools import count
 from typing import Any
@@ -17,7 +17,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Errors of an order are answered and the loop goes on; anything else ends this rank, and with it the run."""
+    """Errors of an order are answered and the loop continues; any other error ends this rank, and with it the run."""
     settings: UpdateSettings = config["settings"]
     mailbox: ActorHandle = config["mailbox"]
     rank = ray.train.get_context().get_world_rank()

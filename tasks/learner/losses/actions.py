@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def action_mean(value_N: Tensor, action_N: Tensor) -> Tensor:
-    """For each token the mean of `value_N` over the tokens of the same action, which must all be here."""
+    """For each token the mean of `value_N` over the tokens of the same action, which must all be present."""
     names_A, local_N = torch.unique(action_N, return_inverse=True)
     sums_A = torch.zeros(len(names_A), dtype=value_N.dtype, device=value_N.device).index_add(0, local_N, value_N)
     mean_A = sums_A / torch.bincount(local_N, minlength=len(names_A))

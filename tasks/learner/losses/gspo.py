@@ -1,4 +1,4 @@
-"""GSPO (arXiv 2507.18071). The sequence is one sampled action, a step: that is what an advantage is given to."""
+"""GSPO (arXiv 2507.18071). The sequence is the sampled action of one step, because an advantage belongs to an action."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from nbrl.tasks.learner.settings import GspoLoss
 def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, settings: GspoLoss) -> tuple[Tensor, Tensor]:
     """-min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean over the action of logp - old): equation 5, s from equation 7.
 
-    Written per token as equation 14, sg(s) pi / sg(pi): the same gradient where the tokens of an action have one advantage, and
-    defined where they have their own.
+    Written per token as equation 14, sg(s) pi / sg(pi): the same gradient if the tokens of an action share one advantage, and
+    also defined if they do not.
     """
     ratio_N = torch.exp(action_mean((logp_N - old_N).detach(), action_N) + logp_N - logp_N.detach())
     free_N = ratio_N * advantage_N

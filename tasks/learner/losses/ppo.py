@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate (arXiv 1707.06347, equation 7) with bounds of its own on either side (DAPO, arXiv 2503.14476,
+"""PPO's clipped surrogate (arXiv 1707.06347, equation 7) with separate bounds on either side (DAPO, arXiv 2503.14476,
 equation 8) and the dual clip (arXiv 1912.09729).
 """
 

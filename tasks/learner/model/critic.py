@@ -8,7 +8,7 @@ from nbrl.tasks.learner.attention.tree_attention import TreeMask
 
 
 class Critic(nn.Module):
-    """A model without its language-model head, and a linear head that begins at 0: every first value is 0, whatever the seed.
+    """A model without its language-model head, and a linear head that starts at 0: every initial value is 0, whatever the seed.
 
     A target's value is that of the state in which it was sampled, read where the policy predicts it.
     """

@@ -20,20 +20,20 @@ from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.safetensors_files import weights
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# What transformers raises of a configuration that makes no model, or not that of the weights.
+# Errors that transformers raises if a configuration makes no model or does not match the weights.
 NO_MODEL = (ArithmeticError, AttributeError, KeyError, RuntimeError, StrictDataclassError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """What to put on a model that is loaded, and the seed that they begin from."""
+    """The adapters to put on a loaded model, and the seed that initialises them."""
 
     settings: LoraSettings
     seed: int
 
 
 def stored_dtype(path: str) -> torch.dtype:
-    """The dtype of the weights in the folder, which exports keep: that of the most numbers where there are several."""
+    """The dtype of the weights in the folder, which exports keep: the most frequent one if there are several."""
     numbers: Counter[str] = Counter()
     for info in weights(Path(path)).values():
         numbers[info.dtype] += info.elements
@@ -48,11 +48,11 @@ def load_sharded(
     recompute: bool = False,
     adapters: Adapters | None = None,
 ) -> PolicyModel:
-    """The policy at `path`, sharded over `mesh` as `shard` says.
+    """Load the policy at `path`, sharded over `mesh` as `shard` says.
 
-    `dtype` is that of the passes. Weights are kept in it too, but for 16-bit passes, which keep float32 weights, since an update
-    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. Under adapters nothing updates
-    the weights, so those stored in 16 bits for passes in the same are kept so.
+    `dtype` is that of the passes. Weights are kept in it too, except that 16-bit passes keep float32 weights, since an update
+    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. With adapters nothing updates
+    the weights, so weights stored in the 16-bit dtype of the passes are kept in it.
     """
     lm = _load(path, dtype, adapters)
     policy_model = PolicyModel(lm)
@@ -68,7 +68,7 @@ def load_critic(
     recompute: bool = False,
     adapters: Adapters | None = None,
 ) -> Critic:
-    """A critic begun from the policy at `path`, kept and sharded as load_sharded does."""
+    """Load a critic from the policy at `path`, with the dtypes and the sharding of load_sharded."""
     lm = _load(path, dtype, adapters)
     critic = Critic(lm)
     critic.head.to(_kept(dtype))
@@ -77,7 +77,7 @@ def load_critic(
 
 
 def _kept(dtype: torch.dtype) -> torch.dtype:
-    """Of what is trained, given that of the passes."""
+    """The dtype of trained weights, given that of the passes."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
@@ -89,7 +89,7 @@ def _load(path: str, dtype: torch.dtype, adapters: Adapters | None) -> PreTraine
             attn_implementation=tree_attention.NAME,
             local_files_only=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # to say below which they are
+            ignore_mismatched_sizes=True,  # _check_loaded reports them
         )
     except NO_MODEL as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -102,16 +102,16 @@ def _load(path: str, dtype: torch.dtype, adapters: Adapters | None) -> PreTraine
 
 
 def _check_loaded(path: str, lm: PreTrainedModel, loading: dict[str, Any]) -> None:
-    """Raises UpdateError, in one sentence, unless the model is what its folder holds."""
+    """Raises UpdateError, in one sentence, unless the model matches the contents of its folder."""
     if other := sorted(loading["mismatched_keys"]):
-        name, found, wanted = other[0]
-        raise UpdateError(f"{path} holds {name} of shape {list(found)}, but by its config.json it is {list(wanted)}")
-    if lost := sorted(loading["missing_keys"]):  # transformers would begin them at random
+        name, stored, configured = other[0]
+        raise UpdateError(f"{path} holds {name} of shape {list(stored)}, but by its config.json it is {list(configured)}")
+    if lost := sorted(loading["missing_keys"]):  # transformers would initialise them at random
         raise UpdateError(f"{path} lacks the weights {lost[0]}; fetch or save it again")
-    if odd := sorted(name for name in loading["unexpected_keys"] if not name.endswith("inv_freq")):
-        raise UpdateError(f"{path} holds the weights {odd[0]}, for which its configuration has no place")
+    if unexpected := sorted(name for name in loading["unexpected_keys"] if not name.endswith("inv_freq")):
+        raise UpdateError(f"{path} contains weights that config.json does not describe, e.g. {unexpected[0]}")
     if lm.config.tie_word_embeddings and lm.get_output_embeddings().weight is not lm.get_input_embeddings().weight:
         raise UpdateError(
             f"{path} holds an lm_head.weight other than its embedding, but its config.json says tie_word_embeddings true: "
-            "set that to false, or take the lm_head.weight out"
+            "set that to false, or remove the lm_head.weight"
         )

@@ -1,4 +1,4 @@
-"""Log-probs of targets from hidden states, a slice of the vocabulary at a time."""
+"""Log-probs of targets from hidden states, one slice of the vocabulary at a time."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-# Logits held at one time: what stays in a core's cache, and what fills a GPU (256 MiB in float32).
+# Logits held at one time: few enough to stay in a core's cache, and enough to fill a GPU (256 MiB in float32).
 LOGITS_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 def target_logprobs(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
     """log softmax(hidden @ weight.T) at the targets, [N] in float32 (float64 for float64).
 
-    Neither pass holds logits or their gradient of more than LOGITS_AT_ONCE numbers; the backward pass makes them again, and only
-    writes a weight gradient where the weight wants one. Each row of that gradient is written once, so its sum over targets is
-    taken inside one matrix product. Neither Liger's fused loss nor torch's linear_cross_entropy will do: the one sums that
-    gradient in its forward pass, before it is known what a token weighs, the other rounds log-probs to the dtype of the passes.
+    Neither pass holds more than LOGITS_AT_ONCE logits or gradients of them; the backward pass recomputes them, and computes a
+    weight gradient only if the weight requires one. Each row of that gradient is written once, so its sum over targets is
+    taken inside one matrix product. Liger's fused loss and torch's linear_cross_entropy are unsuitable: the first sums that
+    gradient in its forward pass, before a token's weight is known, the second rounds log-probs to the dtype of the passes.
     """
     logp_N: Tensor = _TargetLogprobs.apply(hidden_ND, weight_VD, target_N)
     return logp_N

@@ -1,7 +1,7 @@
-"""LoRA: a frozen model whose linear layers compute W + (alpha / rank) B A, of which A and B alone are trained.
+"""LoRA: a frozen model whose linear layers compute W + (alpha / rank) B A, of which only A and B are trained.
 
-The model stays what transformers made of it, with peft's layers in place of its linear ones. B begins at 0, so the first policy
-is the model's own; with the adapters scaled to 0 the model is the reference that a KL is to.
+The model is that of transformers, with peft's layers in place of its linear ones. B starts at 0, so the initial policy is the
+model itself; with the adapters scaled to 0 the model is the reference of a KL.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,21 +20,21 @@ from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
 
-NAME = "default"  # of the only adapter, by peft's rule
+NAME = "default"  # peft's name of the only adapter
 
 
 def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed: int) -> None:
-    """Freeze `lm` and put trainable adapters in it, kept in `dtype` and begun alike on every rank.
+    """Freeze `lm` and put trainable adapters in it, kept in `dtype` and initialised equally on every rank.
 
-    Raises UpdateError when it has no linear layer of a name in `target_modules`.
+    Raises UpdateError if a name in `target_modules` is not that of a linear layer.
     """
-    linear: dict[str, list[str]] = {}  # whole names by last ones: of a last name peft would take experts, too
+    linear: dict[str, list[str]] = {}  # complete names by last parts: by last parts alone peft would adapt experts too
     for name, module in lm.named_modules():
         if isinstance(module, torch.nn.Linear) and module is not lm.get_output_embeddings():
             linear.setdefault(name.rpartition(".")[2], []).append(name)
-    if odd := [name for name in settings.target_modules if name not in linear]:
-        known = ", ".join(sorted(linear))
-        raise UpdateError(f"update.lora.target_modules {odd[0]!r} is no linear layer of the model; there are {known}")
+    if unknown := [name for name in settings.target_modules if name not in linear]:
+        layers = ", ".join(sorted(linear))
+        raise UpdateError(f"update.lora.target_modules {unknown[0]!r} is no linear layer of the model; there are {layers}")
     targets = [name for last in settings.target_modules or linear for name in linear[last]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -46,7 +46,7 @@ def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed:
 
 
 class Unadapted:
-    """A policy model without its adapters: the model it began as, with no second one in memory. Call it without gradients."""
+    """A policy model without its adapters: the initial model, without a second copy in memory. Call it without gradients."""
 
     def __init__(self, policy_model: PolicyModel) -> None:
         self.policy_model = policy_model
@@ -57,15 +57,15 @@ class Unadapted:
         try:
             for layer in self._layers:
                 layer.set_scale(NAME, 0.0)
-            found_N: Tensor = self.policy_model(*inputs)
+            logp_N: Tensor = self.policy_model(*inputs)
         finally:
             for layer in self._layers:
                 layer.set_scale(NAME, 1.0)
-        return found_N
+        return logp_N
 
 
 def merged(weights: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, Tensor]:
-    """The whole weights of an adapted model under the names of the model it began as, added up in float32 or wider."""
+    """The merged weights of an adapted model under the names of the initial model, added in float32 or wider."""
     whole = {}
     for name, value in weights.items():
         if _adapts(name):
@@ -80,7 +80,7 @@ def merged(weights: Mapping[str, Tensor], settings: LoraSettings) -> dict[str, T
 
 
 def write(folder: Path, weights: Mapping[str, Tensor], settings: LoraSettings) -> None:
-    """The adapters alone, as peft and SGLang load them beside the model that they began from."""
+    """Write only the adapters, in the format in which peft and SGLang load them with the initial model."""
     adapters = {name: value.contiguous() for name, value in weights.items() if _adapts(name)}
     _config(settings, {name.split(".lora_")[0].rpartition(".")[2] for name in adapters}).save_pretrained(str(folder))
     named = {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": value for name, value in adapters.items()}

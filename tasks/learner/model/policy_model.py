@@ -9,14 +9,14 @@ from nbrl.tasks.learner.model.logprob import target_logprobs
 
 
 class PolicyModel(nn.Module):
-    """The model with a forward that gives one log-prob a target; this is the root module that FSDP2 shards.
+    """The model with a forward that returns one log-prob per target; this is the root module that FSDP2 shards.
 
-    Logits are made at predicting positions only and a slice of the vocabulary at a time. The model must be in evaluation mode:
-    dropout would make the policy that is trained another one than the policy that was sampled.
+    Logits are computed only at predicting positions and one slice of the vocabulary at a time. The model must be in evaluation
+    mode: with dropout, the trained policy would differ from the sampled one.
     """
 
     def __init__(self, lm: PreTrainedModel) -> None:
-        """Raises UpdateError when the model's last layer is more than one matrix."""
+        """Raises UpdateError if the model's last layer is more than one matrix."""
         super().__init__()
         self.lm = lm.eval()
         head = lm.get_output_embeddings()

@@ -1,4 +1,4 @@
-"""How a model is spread over the ranks, and what is traded for memory on the way."""
+"""Shards a model over the ranks, with options that save memory."""
 
 import torch
 from torch import nn
@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 def shard(
     root: nn.Module, lm: PreTrainedModel, dtype: torch.dtype, mesh: DeviceMesh, offload: bool = False, recompute: bool = False
 ) -> None:
-    """Shard each decoder layer of `lm` that is below `root`, and then the rest of `root`; FSDP moves them to the mesh's device.
+    """Shard each decoder layer of `lm` below `root`, and then the rest of `root`; FSDP moves them to the mesh's device.
 
     Gradients are summed over ranks, not averaged: no factor that depends on the number of ranks goes through the backward pass,
     whose norms round in float32.
-    `offload`: this rank's shards, their gradients and whatever an optimiser keeps of them stand in host memory, and are copied
-    to the device a layer at a time. `recompute`: a layer keeps its input alone and is forwarded again in the backward pass.
+    `offload`: this rank's shards, their gradients and optimiser state are kept in host memory and copied to the device one
+    layer at a time. `recompute`: a layer keeps only its input and is forwarded again in the backward pass.
     """
     half = dtype.itemsize == 2
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
@@ -24,11 +24,11 @@ def shard(
     layer_classes = set(lm._no_split_modules or ())
     for module in reversed(list(root.modules())):  # FSDP wants inner modules first
         if type(module).__name__ in layer_classes:
-            if recompute:  # below FSDP's hooks, so that weights are there for the second forward, too; it draws no random numbers
+            if recompute:  # inside FSDP's hooks, so that the second forward has weights too; it draws no random numbers
                 checkpoint(module, preserve_rng_state=False)
             fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=policy)
     fully_shard(root, mesh=mesh, mp_policy=precision, offload_policy=policy)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # or gloo is asked for a scaled sum, which it does not have
+            module.set_force_sum_reduction_for_comms(True)  # otherwise FSDP requests a scaled sum, which gloo lacks

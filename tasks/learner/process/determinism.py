@@ -1,4 +1,4 @@
-"""The same numbers from the same order, on whatever device."""
+"""Makes results reproducible on any device."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 def set_determinism(on: bool) -> None:
-    """For the whole process: only operations that give the same bits each time, where torch has them; others then raise.
+    """Let the whole process use only operations that give the same bits each time; operations without such a form raise.
 
     On CUDA it must come before the first matrix product, which reads cuBLAS's workspace from the environment.
     """

@@ -1,13 +1,13 @@
-"""Which devices the ranks take."""
+"""Decides which devices the ranks use."""
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.settings import UpdateSettings
 
 
 def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
-    """Whether every rank takes one of the Ray cluster's `gpus`; more can come only where the cluster `grows`.
+    """Whether every rank uses one of the Ray cluster's `gpus`; more can appear only if the cluster `grows`.
 
-    Raises UpdateError for settings that only act beside a GPU, and where ranks would wait for GPUs in vain or leave them idle.
+    Raises UpdateError for settings that act only with a GPU, and if ranks would wait for GPUs in vain or leave them idle.
     """
     if settings.device == "cpu" or (settings.device == "auto" and not gpus):
         if settings.offload:

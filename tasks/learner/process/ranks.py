@@ -13,18 +13,18 @@ Value = TypeVar("Value")
 
 
 class Ranks:
-    """This rank, from 0, among `count`. The process group must be up."""
+    """This rank, from 0, among `count`. The process group must exist."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.mesh = init_device_mesh(device.type, (self.count,), mesh_dim_names=("data",))
 
     def on_first(self, work: Callable[[], None]) -> None:
-        """Collective. Rank 0 does it; a failure raises UpdateError on every rank."""
+        """Collective. Do the work on rank 0; a failure raises UpdateError on every rank."""
         self.together(work if self.rank == 0 else lambda: None)
 
     def together(self, work: Callable[[], Value]) -> Value:
-        """Collective. Do local work that takes no part in any collective; when it fails on any rank, raise UpdateError on all."""
+        """Collective. Do local work without collectives of its own; if it fails on any rank, raise UpdateError on all."""
         failure = ""
         try:
             value = work()
@@ -33,5 +33,5 @@ class Ranks:
         failures: list[str] = [""] * self.count
         dist.all_gather_object(failures, failure)
         if any(failures):
-            raise UpdateError(next(each for each in failures if each))
+            raise UpdateError(next(text for text in failures if text))
         return value

@@ -1,4 +1,4 @@
-"""Where the time of an order goes."""
+"""Measures how long the phases of an order take."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import torch
 
 
 class Timer:
-    """Wall seconds by phase since the last `begin`, the device's work included."""
+    """Wall seconds by phase since the last `begin`, including the device's work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -27,6 +27,6 @@ class Timer:
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
 
     def metrics(self) -> dict[str, float]:
-        """`seconds/<phase>` of every phase there was, and `seconds/total`."""
+        """`seconds/<phase>` of every phase so far, and `seconds/total`."""
         seconds = {f"seconds/{name}": value for name, value in self._seconds.items()}
         return seconds | {"seconds/total": time.perf_counter() - self._began}

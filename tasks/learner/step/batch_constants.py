@@ -18,7 +18,7 @@ from nbrl.tasks.learner.step.estimates import explained_variance, make
 
 @dataclass(frozen=True)
 class BatchConstants:
-    """By token of the whole batch, float64, None where nobody asked for it.
+    """Values per token of the whole batch in float64, or None if they are not needed.
 
     `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy. Without `advantage_N`
     the advantages are those of the order's table.
@@ -41,7 +41,7 @@ def compute_constants(
     forwarded: Mapping[str, Tensor],
     device: torch.device,
 ) -> tuple[BatchConstants, dict[str, float]]:
-    """From what was forwarded of `old`, `reference` and `value`, [N] each; and the metrics of estimating advantages from them."""
+    """Compute the constants from the `forwarded` values of old, reference and value, [N] each, with metrics of the estimate."""
 
     def put(array: npt.NDArray[Any] | None) -> Tensor | None:
         return None if array is None else torch.from_numpy(array).to(device)
@@ -57,11 +57,11 @@ def compute_constants(
         penalty_N = (settings.kl_coefficient * kl_N).cpu().numpy()
         metrics["update/kl"] = kl_N.mean().item()
     values = None if value_N is None else value_N.cpu().numpy()
-    made = make(batch, targets, estimate, penalty_N, values)
+    estimates = make(batch, targets, estimate, penalty_N, values)
     if values is not None:
-        metrics["critic/explained_variance"] = explained_variance(values, made)
-        metrics["critic/value"] = float(values[made.valued_N].mean())
+        metrics["critic/explained_variance"] = explained_variance(values, estimates)
+        metrics["critic/value"] = float(values[estimates.valued_N].mean())
     constants = BatchConstants(
-        action_N, old_N, reference_N, put(made.advantage_N), value_N, put(made.return_N), put(made.valued_N)
+        action_N, old_N, reference_N, put(estimates.advantage_N), value_N, put(estimates.return_N), put(estimates.valued_N)
     )
     return constants, metrics

@@ -18,7 +18,7 @@ from nbrl.tasks.learner.batch.targets import Targets
 
 @dataclass(frozen=True)
 class Estimates:
-    """By token: its advantage and, with a critic, the return that its value is to become, and whether the value is trained."""
+    """Per token: its advantage and, with a critic, the target of its value and whether the value is trained."""
 
     advantage_N: Floats
     return_N: Floats | None = None
@@ -28,7 +28,7 @@ class Estimates:
 def make(
     batch: Batch, targets: Targets, settings: AdvantageSettings, penalty_N: Floats | None, value_N: Floats | None
 ) -> Estimates:
-    """Apply the settings' estimator to the batch's step rewards, less the sum of `penalty_N` over each step's tokens.
+    """Apply the estimator to the batch's step rewards minus the sum of `penalty_N` over each step's tokens.
 
     `value_N[i]` is the value of the state in which token i was sampled; a step's value is that at its first token (L0).
     """
@@ -68,7 +68,7 @@ def _over_tokens(
 
 
 def explained_variance(value_N: Floats, estimates: Estimates) -> float:
-    """1 - Var(R - V) / Var(R) over the tokens whose value is trained; 0 when the returns are all the same."""
+    """1 - Var(R - V) / Var(R) over the tokens whose value is trained; 0 if all returns are equal."""
     assert estimates.return_N is not None
     returns, values = estimates.return_N[estimates.valued_N], value_N[estimates.valued_N]
     spread = returns.var()
@@ -82,13 +82,13 @@ def _broadcast(step_advantages: Sequence[Floats], targets: Targets, place_A: Seq
 
 
 def _step_values(batch: Batch, targets: Targets, place_A: Sequence[int], value_N: Floats) -> list[Floats]:
-    """By example and step. A step in which no token was sampled has the value of the step after it, and 0 at the end."""
-    found: list[dict[int, float]] = [{} for _ in batch.steps]
+    """Values by example and step. A step without a sampled token has the value of the next step, and 0 at the end."""
+    first_values: list[dict[int, float]] = [{} for _ in batch.steps]
     for example, place, first in zip(targets.example_A, place_A, targets.first_A, strict=True):
-        found[example][place] = value_N[first]
+        first_values[example][place] = value_N[first]
     values = [np.zeros(len(steps)) for steps in batch.steps]
-    for mine, known in zip(values, found, strict=True):
+    for mine, sampled in zip(values, first_values, strict=True):
         after = 0.0
         for place in range(len(mine) - 1, -1, -1):
-            mine[place] = after = known.get(place, after)
+            mine[place] = after = sampled.get(place, after)
     return values

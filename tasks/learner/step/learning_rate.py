@@ -14,7 +14,7 @@ def learning_rate(
 ) -> float:
     """Rate of optimiser step `step`, from 0: up to `peak` over `warmup` steps, then down to floor * peak at step `decay_steps`.
 
-    With p the share of the way from the end of the warm-up to `decay_steps`: linear 1 - (1 - floor) p, cosine
+    With p the fraction of the steps from the end of the warm-up to `decay_steps`: linear 1 - (1 - floor) p, cosine
     floor + (1 - floor) (1 + cos(pi p)) / 2.
     """
     warm = peak * min(1.0, (step + 1) / max(1, warmup))

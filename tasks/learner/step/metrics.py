@@ -1,4 +1,4 @@
-"""Figures gathered over micro-batches and ranks."""
+"""Metrics gathered over micro-batches and ranks."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Reported(NamedTuple):
-    """What a micro-batch tells of its tokens: sums about the update, sums and maxima about how far engine and trainer differ."""
+    """Figures of a micro-batch's tokens: sums of the update, and sums and maxima of the mismatch of engine and trainer."""
 
     update: dict[str, Tensor]
     mismatch: dict[str, Tensor]

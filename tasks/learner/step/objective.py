@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, and what there is to report about it."""
+"""The loss of a micro-batch, and the figures that it reports."""
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ def policy_loss(
     reference_N: Tensor | None,
     weight_N: Tensor,
 ) -> tuple[Tensor, Reported]:
-    """The weighted sum of the tokens' losses, and sums and a maximum over the tokens to report.
+    """Return the weighted sum of the tokens' losses, and the sums and the maximum over tokens to report.
 
-    `weight_N` is by token of the whole batch. With one step a batch the old log-probs are the current ones, taken as constants.
+    `weight_N` has the tokens of the whole batch. With one step per batch the old log-probs are the current ones, as constants.
     """
     dtype = logp_N.dtype
     mine_N = micro.index_N
@@ -72,7 +72,7 @@ def policy_loss(
 
 
 def critic_loss(clip: float | None, micro: MicroBatch, constants: BatchConstants, value_N: Tensor, weight_N: Tensor) -> Tensor:
-    """The sum over the tokens whose value is trained, of those that `weight_N` gives a weight: each counts as much."""
+    """Return the sum over the tokens whose value is trained and whose `weight_N` is positive; each counts the same."""
     assert constants.value_N is not None
     assert constants.return_N is not None
     assert constants.valued_N is not None

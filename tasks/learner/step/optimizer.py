@@ -16,7 +16,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 
 @dataclass(frozen=True)
 class Stepped:
-    """What an optimiser step did; `skipped` is why it was not taken, and empty when it was."""
+    """The outcome of an optimiser step; `skipped` says why it was not taken, and is empty if it was."""
 
     grad_norm: float
     lr: float
@@ -34,7 +34,7 @@ class OptimizedModel:
         self._steps = 0
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(trained, lr=0.0, fused=True)
-        # Adam makes its moments in its first step. Made here instead, by a step that moves nothing, every checkpoint has them.
+        # Adam creates its moments in its first step. This step, which moves nothing, gives every checkpoint moments.
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
         self._optimizer.step()
@@ -43,7 +43,7 @@ class OptimizedModel:
             moments["step"].zero_()
 
     def step(self, loss: float) -> Stepped:
-        """Collective. One optimiser step with the gradients in the parameters, unless they or the loss are not finite or every
+        """Collective. Take a step with the gradients in the parameters, unless they or the loss are not finite or every
         gradient is 0.
         """
         settings, lr = self._settings, self._rate(self._steps)
@@ -54,7 +54,7 @@ class OptimizedModel:
             skipped = f"the loss is {loss}"
         elif not math.isfinite(grad_norm):
             skipped = f"the gradient's norm is {grad_norm}"
-        elif grad_norm == 0:  # momentum and weight decay would move the weights all the same
+        elif grad_norm == 0:  # momentum and weight decay would still move the weights
             skipped = "the gradient is 0: nothing is to be learnt"
         else:
             for group in self._optimizer.param_groups:
@@ -65,13 +65,13 @@ class OptimizedModel:
         return Stepped(grad_norm, lr, skipped)
 
     def save(self, folder: Path, group: dist.ProcessGroup) -> sharded_state.Writing:
-        """Collective. Begin to write the state of now, over a `group` that is used for nothing else until that is done."""
+        """Collective. Begin to write the current state, over a `group` that is not used otherwise until that is done."""
         return sharded_state.save(folder, self._model, self._optimizer, self._steps, group)
 
     def check(self, folder: Path) -> None:
-        """Raises UpdateError when there is no state at `folder` that `load` could take."""
+        """Raises UpdateError if `folder` has no state that `load` could read."""
         sharded_state.check(folder, self._model)
 
     def load(self, folder: Path) -> None:
-        """Collective. Raises UpdateError on every rank when any could not read."""
+        """Collective. Raises UpdateError on every rank if any could not read."""
         self._steps = sharded_state.load(folder, self._model, self._optimizer)

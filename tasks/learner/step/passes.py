@@ -26,7 +26,7 @@ from nbrl.tasks.metrics import Metric, of
 
 
 class Passes:
-    """The policy and, where the settings ask for them, the frozen reference and the critic. Every method is collective."""
+    """The policy and, if the settings need them, the frozen reference and the critic. Every method is collective."""
 
     def __init__(
         self,
@@ -42,29 +42,29 @@ class Passes:
         self._policy, self._reference, self._critic = policy, reference, critic
 
     def compute_constants(self, batch: Batch, estimate: AdvantageSettings | None) -> tuple[BatchConstants, dict[str, float]]:
-        """Forward whatever must be known of the whole batch before its first step; nothing by default."""
+        """Forward what must be known of the whole batch before its first step; nothing with default settings."""
         settings = self._settings
         several = settings.steps_per_batch > 1
-        wanted: dict[str, PolicyModel | Unadapted | Critic] = {}
+        models: dict[str, PolicyModel | Unadapted | Critic] = {}
         if settings.kl_in_reward or (several and not settings.engine_is_old):
-            wanted["old"] = self._policy
+            models["old"] = self._policy
         if self._reference is not None and (settings.kl_in_reward or several):
-            wanted["reference"] = self._reference
+            models["reference"] = self._reference
         if self._critic is not None:
-            wanted["value"] = self._critic
-        found = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in wanted}
-        for micro in self._micro_batches(batch, self._partition(batch, range(batch.examples))) if wanted else ():
-            for name, model in wanted.items():
+            models["value"] = self._critic
+        forwarded = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in models}
+        for micro in self._micro_batches(batch, self._partition(batch, range(batch.examples))) if models else ():
+            for name, model in models.items():
                 with self._timer.phase(name), torch.no_grad():
-                    found[name][micro.index_N] = _forward(model, micro).double()
-        for found_N in found.values():
-            dist.all_reduce(found_N)
-        return compute_constants(settings, batch, Targets.of(batch.forest), estimate, found, self._device)
+                    forwarded[name][micro.index_N] = _forward(model, micro).double()
+        for value_N in forwarded.values():
+            dist.all_reduce(value_N)
+        return compute_constants(settings, batch, Targets.of(batch.forest), estimate, forwarded, self._device)
 
     def gradient(self, batch: Batch, constants: BatchConstants, targets: Targets, examples: Sequence[int]) -> dict[str, Metric]:
         """Leave the gradient of the examples' loss in the parameters, and return the metrics of the step.
 
-        Gradients are summed over ranks, so each rank's sum over `count`, that of all ranks, is its part of the global mean.
+        Gradients are summed over ranks, so each rank's sum divided by `count`, that of all ranks, is its part of the global mean.
         """
         settings, phase = self._settings, self._timer.phase
         weights = token_weights(targets, examples, settings.aggregation, settings.fixed_length)
@@ -97,7 +97,7 @@ class Passes:
         forwarded = sums.pop("tokens")
         means = {name: value / count for name, value in sums.items()}
         means["update/loss"] = means["update/pg_loss"] + settings.kl_coefficient * means["update/kl"]
-        # With old log-probs of the engine a later step measures the drift of the policy as mismatch: the first step counts alone.
+        # With old log-probs of the engine a later step would measure the policy's drift as mismatch: only the first step counts.
         first = settings.engine_is_old
         return (
             of(means | {"update/imbalance": shares.imbalance}, "mean")
@@ -107,7 +107,7 @@ class Passes:
         )
 
     def logprobs(self, ids: list[int]) -> list[float]:
-        """Of each of `ids` but the first, under the policy."""
+        """Log-probs of `ids` except the first, under the policy."""
         with torch.no_grad():
             return _forward(self._policy, to_device(chain(ids), self._device)).tolist()
 
@@ -117,14 +117,14 @@ class Passes:
             return partition(forest, forest.of(examples), self._ranks.count, budget, cost_of(self._policy.lm))
 
     def _micro_batches(self, batch: Batch, shares: Partition) -> Iterator[MicroBatch]:
-        """This rank's; every rank gets as many."""
+        """The micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
                 micro = to_device(batch.forest.pack(actions), self._device)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:
-        """What the loss's KL is to; none where there is no KL in the loss."""
+        """Log-probs of the reference in the loss's KL; None without a KL in the loss."""
         if self._reference is None or self._settings.kl_in_reward:
             return None
         if constants.reference_N is not None:
@@ -134,10 +134,10 @@ class Passes:
 
 
 def _forward(model: PolicyModel | Unadapted | Critic, micro: MicroBatch) -> Tensor:
-    """Log-probs of the targets, or the values of the states they were sampled in."""
+    """Log-probs of the targets, or the values of the states in which they were sampled."""
     inputs = (micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N)
-    found_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
+    out_N: Tensor = model(*inputs) if isinstance(model, Critic) else model(*inputs, micro.target_N)
     root = model.policy_model if isinstance(model, Unadapted) else model
     if isinstance(root, FSDPModule) and not torch.is_grad_enabled():
-        root.reshard()  # no backward pass will: the whole embedding would stay on every rank
-    return found_N
+        root.reshard()  # otherwise the full embedding would stay on every rank
+    return out_N

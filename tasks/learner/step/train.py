@@ -23,7 +23,7 @@ def train(
     constants: BatchConstants,
     seed: int,
 ) -> tuple[dict[str, float], str]:
-    """Collective. Every optimiser step of the batch: the metrics, and why steps were not taken. `seed` is the minibatches'."""
+    """Collective. Take all optimiser steps of the batch; return metrics and why steps were skipped. `seed` is for minibatches."""
     targets = Targets.of(batch.forest)
     shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
     steps, reasons = [], []

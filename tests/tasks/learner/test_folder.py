@@ -127,7 +127,7 @@ def test_a_configuration_that_is_none_is_one_sentence(tmp_path: Path, text: str)
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("lost", "more", "words"), [("q_norm", "more", "lacks the weights"), ("absent", "q_proj.bias", "has no place")]
+    ("lost", "more", "words"), [("q_norm", "more", "lacks the weights"), ("absent", "q_proj.bias", "does not describe")]
 )
 def test_weights_that_do_not_fit_the_configuration_are_refused(folder: Path, lost: str, more: str, words: str) -> None:
     found = load_file(folder / "model.safetensors")

@@ -22,7 +22,7 @@ PPO = {"kind": "ppo"}
         ({"loss": {"kind": "policy_gradient", "clip_low": 0.1}}, "clip_low"),
         ({"loss": {"kind": "gspo", "dual_clip": 3.0}}, "dual_clip"),
         ({"loss": {"kind": "cispo", "dual_clip": 3.0}}, "dual_clip"),
-        ({"loss": PPO | {"old": "engine"}, "tis": {"kind": "truncate"}}, "correct twice"),
+        ({"loss": PPO | {"old": "engine"}, "tis": {"kind": "truncate"}}, "both correct for the engine"),
         ({"aggregation": "fixed_length"}, "need each other"),
         ({"fixed_length": 100}, "need each other"),
         ({"critic": {"value_clip": 0.2}}, "value_clip has no effect"),
