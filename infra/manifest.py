@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError
@@ -40,9 +40,16 @@ def read_manifest(data: bytes, where: str) -> dict[str, str]:
         manifest = json.loads(data)
     except ValueError as error:
         raise DamagedError(f"{where} is no manifest ({error}); bring the folder back from a copy") from error
-    if not isinstance(manifest, dict) or not all(isinstance(digest, str) for digest in manifest.values()):
+    if not isinstance(manifest, dict) or not all(_is_entry(name, digest) for name, digest in manifest.items()):
         raise DamagedError(f"{where} is no manifest; bring the folder back from a copy")
     return manifest
+
+
+def _is_entry(name: str, digest: object) -> bool:
+    """Whether an entry of a manifest, which may be a stranger's, names a file below its folder."""
+    path = PurePosixPath(name)
+    below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    return isinstance(digest, str) and below and name == str(path)
 
 
 def check_folder(folder: Path, below: str = "") -> None:

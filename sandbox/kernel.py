@@ -42,7 +42,8 @@ class _Cell:
 class SandboxKernel:
     """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`.
 
-    A kernel that ended because what it ran in did (a zygote, a launcher) raises KernelLostError instead: no cell can do that.
+    A kernel that ended because what it ran in did (a zygote, a launcher) raises KernelLostError instead: a cell
+    cannot reach it. Only a machine that runs out of memory may end both.
     """
 
     def __init__(self, process: KernelProcess, host_calls: HostCalls, settings: SandboxSettings) -> None:

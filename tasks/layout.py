@@ -44,6 +44,10 @@ class RoundLayout:
         """Folder of single trajectories, until they are merged into one table."""
         return f"{self.folder}/trajectories"
 
+    def single(self, trajectory: str) -> str:
+        """A single trajectory, by its id."""
+        return f"{self.unfinished}/{trajectory}.parquet"
+
     @property
     def rewards(self) -> str:
         return f"{self.folder}/rewards.parquet"
@@ -143,6 +147,11 @@ class EvaluationLayout:
     @property
     def round(self) -> RoundLayout:
         return RoundLayout(self.folder)
+
+
+def is_trajectories(key: str) -> bool:
+    """Whether the key is a round's table of trajectories."""
+    return key.endswith(f"/{TRAJECTORIES}")
 
 
 def updates_of(checkpoint: str) -> int:

@@ -17,6 +17,7 @@ from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
 from nbrl.flows.ask.endpoint import Endpoint, connect
+from nbrl.flows.ask.made_files import write_files
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.errors import ConfigError
@@ -42,6 +43,7 @@ class Question:
     tools: ToolSettings
     passages: list[str]
     ability: str
+    files_to: Path | None = None
     recorded: Trajectory | None = None
     tokenizer: Path | None = None
 
@@ -61,7 +63,7 @@ async def answer(
 ) -> None:
     """Run the episode and pass its trajectory to `keep`, even the part that exists when it is cancelled.
 
-    `tell` is called for each retry of a failed request to the model.
+    `tell` is called for each retry of a failed request to the model, and with where the agent's files are.
     Raises AgentError, SandboxError or ConfigError if the episode cannot begin; what goes wrong during it is a status.
     """
     async with AsyncExitStack() as stack:
@@ -75,6 +77,9 @@ async def answer(
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
         try:
             keep(await episode.run())
+            if question.files_to is not None:
+                collected = await asyncio.to_thread(kernel.files.collect)
+                tell(write_files(question.files_to, collected, question.files))
         except asyncio.CancelledError:
             keep(episode.trajectory(Status.FAILED, STOPPED))
             raise

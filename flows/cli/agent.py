@@ -94,6 +94,9 @@ def agent(
         Path | None,
         typer.Option(metavar="FILE.ipynb", help="where to write the notebook; by default under a name with date and time"),
     ] = None,
+    files_to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="write the files that the agent made to this folder, new or empty")
+    ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="write no notebook")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the trajectory as JSON instead of the answer")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print only the answer")] = False,
@@ -116,6 +119,7 @@ def agent(
             from nbrl.agent.policy import Sampling
             from nbrl.agent.settings import AgentSettings
             from nbrl.flows.ask.endpoint import Endpoint
+            from nbrl.flows.ask.made_files import check_folder
             from nbrl.flows.ask.options import checked
             from nbrl.flows.ask.question import Question, answer, attachments
             from nbrl.flows.ask.replay import load, verdict
@@ -129,6 +133,8 @@ def agent(
             raise ConfigError("--save and --no-save contradict each other; give one of them")
         if path is not None:
             writable(path)
+        if files_to is not None:
+            check_folder(files_to)
         _refuse_idle(context, endpoint, replay)
         recorded = load(replay, root) if replay is not None else None
         question_text = question if question is not None or recorded is None else recorded.question
@@ -163,6 +169,7 @@ def agent(
             sampling=checked(Sampling, temperature=temperature, top_p=top_p),
             seed=seed or 0,
             files=attachments(file or []),
+            files_to=files_to,
             tools=available,
             passages=options.passages(),
             ability=ability,

@@ -30,7 +30,9 @@ def evaluate(
 
     def work() -> None:
         with Importing():
+            from nbrl.infra.storage import Storage
             from nbrl.tasks.errors import ConfigError
+            from nbrl.tasks.runs.checkpoints import checkpoint as find_checkpoint
             from nbrl.tasks.runs.preflight import prepared
             from nbrl.tasks.runs.run import checked_name, new_name
 
@@ -38,6 +40,8 @@ def evaluate(
             raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
         config = prepared(recipe, set_ or [], "evaluate")
         source = None if run is None else checked_name(run)
+        if source is not None:
+            find_checkpoint(Storage(config.storage), source, checkpoint)
         evaluation = checked_name(new_name(source or config.name) if name is None else name)
 
         async def flow() -> Any:

@@ -28,11 +28,12 @@ def train(
             from nbrl.tasks.runs.preflight import prepared
             from nbrl.tasks.runs.run import checked_name, new_name
 
+        name = None if run is None else checked_name(run)
         config = prepared(recipe, set_ or [], "train")
         if dry_run:
             _plan(config)
             return None
-        return config, checked_name(new_name(config.name) if run is None else run)
+        return config, name or new_name(config.name)
 
     train_run(prepare, lambda name: f"the same command with --run {name} continues where it was")
 

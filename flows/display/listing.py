@@ -13,7 +13,7 @@ from nbrl.flows.display.terminal import plain
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import EVALUATIONS, RUNS, TRAJECTORIES, EvaluationLayout, RoundLayout, RunLayout, name_of, place_of
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, RunLayout, is_trajectories, name_of, place_of
 
 MOST = {"answer": 20}  # widths at which columns are cut
 
@@ -21,7 +21,7 @@ MOST = {"answer": 20}  # widths at which columns are cut
 def files(storage: Storage, run: str) -> list[str]:
     """The keys of all compacted tables of trajectories of a run or evaluation."""
     keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
-    tables = [key for key in keys if key.endswith(f"/{TRAJECTORIES}")]
+    tables = [key for key in keys if is_trajectories(key)]
     if not tables:
         names = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
         if run in names:

@@ -98,7 +98,7 @@ class KernelProcess:
     """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
 
     `lacking` names the protections it was found without, each with what was found instead; `finish` ends what is its own;
-    `lost` tells, of a kernel that has ended, whether what it ran in had ended too, which no cell can bring about.
+    `lost` tells, of a kernel that has ended, whether what it ran in had ended too: a cell cannot reach it.
     """
 
     def __init__(

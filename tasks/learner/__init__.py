@@ -1,4 +1,4 @@
 """The policy-gradient update: trajectories and advantages in, a checkpoint and its proof out.
 
-`handle.LearnerHandle` is the driver's side; importing it imports neither torch nor transformers.
+`driver.handle.LearnerHandle` is the driver's side; importing it imports neither torch nor transformers.
 """

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import TRAJECTORIES, RoundLayout
+from nbrl.tasks.layout import RoundLayout, is_trajectories
 from nbrl.tasks.nodes.reward import FACETS, with_answers
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.selection.judge import dropped, no_signal
@@ -76,7 +76,7 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
 
 def _rounds(record: Record) -> list[RoundLayout]:
     """The layouts of all rounds of an iteration."""
-    return [RoundLayout.holding(artifact.path) for artifact in record.artifacts if artifact.path.endswith(f"/{TRAJECTORIES}")]
+    return [RoundLayout.holding(artifact.path) for artifact in record.artifacts if is_trajectories(artifact.path)]
 
 
 def _with_references(storage: Storage, layout: RoundLayout) -> pa.Table:

@@ -65,7 +65,7 @@ async def roll_out(
     table = await services.runners.run(
         rows,
         services.engines.addresses,
-        layout.unfinished,
+        layout,
         sampling,
         services.config.engine,
         lambda done: services.progress.advanced(name, done, len(rows)),

@@ -14,6 +14,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan
 
 POLL_S = 0.25
@@ -26,14 +27,14 @@ def run_on_runner(
     rows: pa.Table,
     runners: list[Any],
     engines: Sequence[tuple[str, str | None]],
-    folder: str,
+    layout: RoundLayout,
     sampling: Sampling,
     engine: EngineSettings,
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, folder, sampling, engine)
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, layout, sampling, engine)
     return ray.get(runners[number].run.remote(batch))
 
 
@@ -71,7 +72,7 @@ class RunnerPool:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[tuple[str, str | None]],
-        folder: str,
+        layout: RoundLayout,
         sampling: Sampling,
         engine: EngineSettings,
         progress: Callable[[int], None],
@@ -85,7 +86,7 @@ class RunnerPool:
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
         finished = before
-        arguments = (self._runners, engines, folder, sampling, engine)
+        arguments = (self._runners, engines, layout, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]

@@ -25,6 +25,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
 
@@ -43,7 +44,7 @@ class RunnerPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `folder`.
+    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `layout`.
 
     `adapter` is the name of the engine's LoRA adapter to sample with.
     """
@@ -51,7 +52,7 @@ class RolloutBatch:
     rows: list[dict[str, Any]]
     url: str
     adapter: str | None
-    folder: str
+    layout: RoundLayout
     sampling: Sampling
     engine: EngineSettings
 
@@ -99,12 +100,12 @@ class Runner:
     async def run(self, batch: RolloutBatch) -> pa.Table:
         """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
         await self.start()
-        stored = set(self._plan.storage.list(batch.folder))
+        stored = set(self._plan.storage.list(batch.layout.unfinished))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_runner)
         async with engine_session(batch.engine.request_timeout_s) as session:
 
             async def one(row: dict[str, Any]) -> Trajectory:
-                path = f"{batch.folder}/{row['id']}.parquet"
+                path = batch.layout.single(row["id"])
                 async with gate:
                     trajectory = await asyncio.to_thread(self._earlier, path) if path in stored else None
                     if trajectory is None:

@@ -4,19 +4,15 @@ from pathlib import Path
 
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import HF, RUNS, name_of
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import HF
 from nbrl.tasks.runs.history import made_updates
-from nbrl.tasks.runs.run import find_run
+from nbrl.tasks.runs.run import known_run
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     """Key of a run's checkpoint after `updates` updates, the newest finished one by default."""
-    run = find_run(storage, name)
-    if run is None:
-        known = sorted({name_of(key) for key in storage.list(RUNS)})
-        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one")
-        raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
+    run = known_run(storage, name)
     newest = made_updates(storage, run)
     if not newest:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
@@ -39,8 +39,11 @@ def read_record(storage: Storage, scope: Scope) -> Record | None:
         return None
     try:
         return Record.model_validate(storage.read_json(key))
-    except DamagedError as error:
-        raise DamagedError(f"{error}, or delete it: what the iteration made is found again and recorded anew") from error
+    except (DamagedError, ValidationError) as error:
+        raise DamagedError(
+            f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or delete it: what the "
+            "iteration made is found again and recorded anew"
+        ) from error
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:

@@ -13,8 +13,8 @@ from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
-from nbrl.tasks.errors import ConfigError, fault_in_words
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
+from nbrl.tasks.layout import RUNS, RunLayout, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
@@ -73,6 +73,16 @@ def find_run(storage: Storage, name: str) -> Run | None:
         return Run.model_validate(storage.read_json(path))
     except (DamagedError, ValidationError) as error:
         raise ConfigError(f"{storage.uri(path)} describes no run; name another run, or bring the file back") from error
+
+
+def known_run(storage: Storage, name: str) -> Run:
+    """The run of this name. Raises ConfigError if there is none, or something else of that name."""
+    run = find_run(storage, name)
+    if run is None:
+        known = {name_of(key) for key in storage.list(RUNS)}
+        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one")
+        raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
+    return run
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:

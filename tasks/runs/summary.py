@@ -1,7 +1,8 @@
 """The summary of a finished run."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, NothingLearnedError
 from nbrl.tasks.runs.config import RunConfig
@@ -48,7 +49,10 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
     path = run.layout.summary
     if not storage.exists(path):
         return None
-    summary = Summary.model_validate(storage.read_json(path))
+    try:
+        summary = Summary.model_validate(storage.read_json(path))
+    except ValidationError as error:
+        raise DamagedError(f"{storage.uri(path)} is no summary of this release; delete it, it is made again") from error
     if summary.iterations != config.iterations and not (summary.stalled and summary.skipped_in_row >= config.select.patience):
         return None
     return learned(summary)

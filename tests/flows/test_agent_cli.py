@@ -199,6 +199,27 @@ def test_a_file_of_tools_that_cannot_work_is_named_with_its_key(tmp_path: Path, 
     assert "Traceback" not in done.stderr
 
 
+def test_the_files_that_the_agent_made_come_out_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n")
+    cell = (
+        "import os; os.makedirs('plots/deep'); open('plots/deep/one.txt', 'w').write('made'); os.symlink('/etc/passwd', 'link'); "
+        "os.mkfifo('pipe'); submit_final_answer(1)"
+    )
+    with model_server(act(cell), sglang=True) as server:
+        options = ["--endpoint", server.url, "--file", "data.csv", "--files-to", "out", "--no-save"]
+        done = run(tmp_path, "q", *options)
+        again = run(tmp_path, "q", *options)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert [path.relative_to(tmp_path).as_posix() for path in (tmp_path / "out").rglob("*") if not path.is_dir()] == [
+        "out/plots/deep/one.txt"
+    ]
+    assert (
+        "1 files of the agent are in out; left out: link (not a regular file); left out: pipe (not a regular file)" in done.stderr
+    )
+    assert again.returncode == 1
+    assert "--files-to out has files in it; name a folder that is new or empty" in again.stderr
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_done_before_ctrl_c_is_saved(tmp_path: Path, ending: signal.Signals) -> None:
     with model_server(act("print('done before')"), None, sglang=True) as server:

@@ -46,7 +46,10 @@ def test_a_file_that_is_gone_is_named(folder: Path) -> None:
     check_folder(folder, "hf/")  # of what is asked for all is there
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}'])
+NAMES_ELSEWHERE = ("../a", "/etc/a", "a/../../b", "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', *(f'{{"{name}": "0"}}' for name in NAMES_ELSEWHERE)])
 def test_a_manifest_that_is_none_is_one_sentence(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(DamagedError, match="is no manifest"):

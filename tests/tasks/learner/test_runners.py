@@ -13,6 +13,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.rollout.runner import RunnerPlan
@@ -47,8 +48,8 @@ def test_a_runner_that_dies_beyond_its_restarts_ends_the_rollout(
         runners = make_pool(tmp_path, monkeypatch, Dying)
         await runners.start()
         try:
-            rows = [{"id": "a"}]
-            await runners.run(rows, [("url", None)], "folder", Sampling(), EngineSettings(), lambda done: None, lambda: None)
+            rows, round_ = [{"id": "a"}], RoundLayout("folder")
+            await runners.run(rows, [("url", None)], round_, Sampling(), EngineSettings(), lambda done: None, lambda: None)
         finally:
             await runners.stop()
 

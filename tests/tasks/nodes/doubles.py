@@ -9,6 +9,7 @@ import pyarrow as pa
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
@@ -56,7 +57,7 @@ class DoubleRunners:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[EngineAddress],
-        folder: str,
+        layout: RoundLayout,
         sampling: object,
         engine: object,
         progress: Callable[[int], None],
@@ -66,7 +67,7 @@ class DoubleRunners:
         self.asked += rows
         played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
         for trajectory in played:
-            self._storage.write_table(f"{folder}/{trajectory.id}.parquet", to_table([trajectory]))
+            self._storage.write_table(layout.single(trajectory.id), to_table([trajectory]))
         progress(len(played))
         return to_table(played)
 

@@ -136,7 +136,7 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
     config = resumed_config(storage, "a", ["iterations=77"])
     assert (config.iterations, config.update, config.storage.root) == (77, began.update, storage.settings.root)
     assert open_run(config, "a", storage)[0] == run
-    with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; there are: a"):
+    with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; `nbrl train RECIPE --run b` makes one"):
         resumed_config(storage, "b", [])
 
 
