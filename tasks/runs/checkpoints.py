@@ -14,16 +14,16 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     """Key of a run's checkpoint after `updates` updates, the newest finished one by default."""
     run = find_run(storage, name)
     if run is None:
-        known = sorted({name_of(key) for key in storage.list(RUNS)})
-        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one")
+        runs = sorted({name_of(key) for key in storage.list(RUNS)})
+        hint = did_you_mean(name, runs, f"`nbrl train RECIPE --run {name}` makes one")
         raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
     newest = made_updates(storage, run)
     if not newest:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")
-    wanted = newest if updates is None else updates
-    if not 1 <= wanted <= newest:
-        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {wanted}")
-    return run.layout.checkpoint(wanted)
+    number = newest if updates is None else updates
+    if not 1 <= number <= newest:
+        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {number}")
+    return run.layout.checkpoint(number)
 
 
 def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:
