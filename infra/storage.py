@@ -168,7 +168,7 @@ class Storage:
         key = f"{prefix}/{MANIFEST}"
         listed = self.read_bytes(key)
         manifest = read_manifest(listed, self.uri(key))
-        wanted = {name: digest for name, digest in manifest.items() if not below or name.startswith(f"{below}/")}
+        chosen = {name: digest for name, digest in manifest.items() if not below or name.startswith(f"{below}/")}
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
 
@@ -181,7 +181,7 @@ class Storage:
 
         try:
             with ThreadPoolExecutor(PARALLEL) as pool:
-                list(pool.map(bring, wanted.keys(), wanted.values()))
+                list(pool.map(bring, chosen.keys(), chosen.values()))
             (partial / MANIFEST).write_bytes(listed)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)

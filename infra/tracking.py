@@ -94,9 +94,9 @@ class Tracking:
     @cached_property
     def experiment_id(self) -> str:
         with self._home.lock("mlflow"):
-            found = self._client.get_experiment_by_name(self.settings.experiment)
-            if found is not None:
-                return str(found.experiment_id)
+            experiment = self._client.get_experiment_by_name(self.settings.experiment)
+            if experiment is not None:
+                return str(experiment.experiment_id)
             artifacts = self.settings.artifacts
             if artifacts is None and self.settings.uri is None:
                 artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
@@ -112,10 +112,10 @@ class Tracking:
         """Start or continue the run with this name and these tags; returns its id. Existing params do not change."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
-        wanted = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
-        found = self._client.search_runs([self.experiment_id], " and ".join(wanted), max_results=1)
-        if found:
-            run = found[0]
+        conditions = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
+        runs = self._client.search_runs([self.experiment_id], " and ".join(conditions), max_results=1)
+        if runs:
+            run = runs[0]
             self._client.update_run(run.info.run_id, status="RUNNING")
         else:
             run = self._client.create_run(self.experiment_id, run_name=run_name)

@@ -1,4 +1,4 @@
-"""Can this machine confine a kernel, and how well? Each check really does what it names."""
+"""Checks whether and how well this machine can confine a kernel. Each check really does what it names."""
 
 import asyncio
 import subprocess
@@ -48,7 +48,7 @@ def _kernel(settings: SandboxSettings) -> Check:
 
 
 async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
-    """What a real kernel lacks where everything that can be given up is."""
+    """The protections that a real kernel lacks if only the mandatory ones are required."""
     lenient = settings.model_copy(update={"require": tuple(SandboxSettings.INDISPENSABLE)})
     if settings.provisioner == "bubblewrap":
         process = await fresh.start_kernel(lenient)
@@ -64,7 +64,7 @@ async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:
 
 
 def _protections(settings: SandboxSettings) -> list[Check]:
-    """Each protection: there, weaker but allowed (which works), or required and missing."""
+    """One check per protection: present, missing but not required (which works), or required and missing."""
     try:
         missing = asyncio.run(_lacking(settings))
     except (SandboxError, OSError) as error:
@@ -83,16 +83,16 @@ def _protections(settings: SandboxSettings) -> list[Check]:
 
 
 def boundary() -> list[Check]:
-    """The quick checks: is there a boundary at all? Starts no kernel."""
+    """The quick checks of whether there is a boundary at all, without starting a kernel."""
     return [_bubblewrap(), _namespaces()]
 
 
 def checks(settings: SandboxSettings) -> list[Check]:
-    """(name, works, what was found or how to fix it), in the order in which to fix them."""
-    found = boundary()
+    """All checks as (name, works, result or how to fix it), in the order in which to fix them."""
+    quick = boundary()
     zygote = _kernel(settings.model_copy(update={"provisioner": "zygote"}))
-    cold = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))
-    if cold[1] and not zygote[1]:
+    fresh_kernel = _kernel(settings.model_copy(update={"provisioner": "bubblewrap"}))
+    if fresh_kernel[1] and not zygote[1]:
         # Namespaces within namespaces may be forbidden where the outer ones are allowed.
         zygote = (*zygote[:2], f"{zygote[2]}; set nbrl.sandbox.provisioner to bubblewrap, which is slower")
-    return [*found, zygote, cold, *_protections(settings)]
+    return [*quick, zygote, fresh_kernel, *_protections(settings)]

@@ -1,4 +1,4 @@
-"""What can go wrong on our side of the wall. What a cell does is never an exception: it is an `Execution` status."""
+"""Errors of the sandbox itself. What a cell does is never an exception but an `Execution` status."""
 
 
 class SandboxError(Exception):

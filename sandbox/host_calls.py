@@ -1,4 +1,4 @@
-"""The host's end of a kernel's tool channel: it answers requests one by one and survives whatever comes over the wire."""
+"""The host's end of a kernel's tool channel, which answers requests one by one and survives any input."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
-    """What a kernel asked; without arguments when it is garbled, and `fault` says what is wrong with it."""
+    """A kernel's request; if it is malformed, it has no arguments and `fault` says what is wrong."""
 
     number: int = 0
     name: str = ""
@@ -29,10 +29,10 @@ class _Request(NamedTuple):
 
 
 class HostCalls:
-    """Serves one kernel. A garbled request gets an error; an oversized one ends the channel, which cannot be resumed.
+    """Serves the host calls of one kernel. A malformed request gets an error; an oversized one ends the channel for good.
 
-    `tools` is the allow-list and all that a kernel can reach; keys stay in what the handlers close over. `calls` counts
-    the requests; those beyond `calls_per_kernel` are refused.
+    `tools` is the allow-list, and nothing else can be reached by a kernel; keys stay in the handlers' closures. `calls`
+    counts the requests; those beyond `calls_per_kernel` are refused.
     """
 
     def __init__(self, settings: SandboxSettings) -> None:
@@ -43,10 +43,10 @@ class HostCalls:
         self.calls = 0
 
     async def serve(self, channel: socket.socket) -> None:
-        """Answer until the kernel closes its end. A new request means that the cell gave up on the one before.
+        """Answer until the kernel closes its end. A new request means that the cell gave up on the previous one.
 
-        The channel is taken from its owner: closed by another while the event loop knows its number, the loop would take the
-        next kernel's descriptor of that number for it.
+        This takes over the channel from its owner: if another closed it while the event loop watches its number, the loop
+        would mistake the next kernel's descriptor of the same number for it.
         """
         own = socket.socket(fileno=channel.detach())
         own.setblocking(False)
@@ -62,7 +62,7 @@ class HostCalls:
                 await _stop(running)
                 with self._share.spend():
                     running = asyncio.create_task(self._respond(_parse(request), writer))
-                # So that it begins also when the next request is here already.
+                # Let the response begin even if the next request has already arrived.
                 await asyncio.sleep(0)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
@@ -71,8 +71,8 @@ class HostCalls:
             await _stop(running)
 
     async def _pace(self) -> None:
-        """Read no faster than `calls_per_s` allows, after a burst of one second's worth, nor than the loop's time that requests
-        take is paid for; the rest waits in the socket."""
+        """Wait so that reading stays within `calls_per_s`, after a burst of one second's worth, and within this kernel's share
+        of the event loop's time; further requests wait in the socket."""
         now = time.monotonic()
         self._due = max(self._due, now - 1.0) + 1 / self._settings.calls_per_s
         wait = max(self._due - now, self._share.wait())
@@ -86,7 +86,7 @@ class HostCalls:
             answer = await self._answer(request)
             with self._share.spend():
                 data = self._encode(request.number, request.name, answer)
-            # First, so that a kernel that asks and never reads holds one answer here and not one for each request.
+            # Drain first, so that for a kernel that never reads only one answer is held, not one per request.
             await writer.drain()
             writer.write(data)
         finally:
@@ -118,7 +118,7 @@ class HostCalls:
         except TimeoutError:
             return {"error": f"{name}: no answer within {self._settings.call_timeout_s:g} s"}
         except Exception as error:
-            # The cell is told the type and the message, never the host's traceback.
+            # The cell gets the type and the message, never the host's traceback.
             _log.debug("host call %s failed", name, exc_info=True)
             return {"error": f"{name}: {type(error).__name__}: {error}"[:2000]}
 

@@ -20,19 +20,19 @@ from nbrl.sandbox.workspace import Workspace
 
 __all__ = ["Execution", "Output", "SandboxKernel"]
 
-# How long outputs may trail their execute_reply: they come over another socket. Longer means that this socket is broken.
+# How long outputs may arrive after their execute_reply, over another socket. If it takes longer, that socket is broken.
 _TRAILING_S = 5.0
 _RESEND_INTERRUPT_S = 0.2
 
 
 class _Cell:
-    """What is known of the request in flight."""
+    """The request in flight and its replies so far."""
 
-    def __init__(self, identity: str, outputs: Outputs, asked: Mapping[str, str]) -> None:
+    def __init__(self, identity: str, outputs: Outputs, expressions: Mapping[str, str]) -> None:
         self.identity = identity
         self.outputs = outputs
-        self.asked = asked
-        # Of a reply nothing else is kept: parsed it may be thirty times its size.
+        self.expressions = expressions
+        # Only these parts of a reply are kept, because a parsed reply may be thirty times its size.
         self.succeeded = False
         self.answers: dict[str, dict[str, Any]] = {}
         self.replied = asyncio.Event()
@@ -40,10 +40,10 @@ class _Cell:
 
 
 class SandboxKernel:
-    """Runs cells one at a time. Never raises for what a cell does; a dead kernel answers every cell with `dead`.
+    """Runs cells one at a time. Never raises for what a cell does; with a dead kernel every cell has the status `dead`.
 
-    A kernel that ended because what it ran in did (a zygote, a launcher) raises KernelLostError instead: a cell
-    cannot reach it. Only a machine that runs out of memory may end both.
+    A kernel that ended because its sandbox did (a zygote, a launcher) raises KernelLostError instead. A cell cannot reach them;
+    only a machine that runs out of memory may end both.
     """
 
     def __init__(self, process: KernelProcess, host_calls: HostCalls, settings: SandboxSettings) -> None:
@@ -63,7 +63,7 @@ class SandboxKernel:
         return not self._process.gone.is_set()
 
     async def ready(self) -> None:
-        """Wait until the kernel's outputs reach us."""
+        """Wait until the kernel's outputs arrive here."""
         async with asyncio.timeout(self._settings.start_timeout_s):
             await self._until(self._welcome, None)
         if not self.alive:
@@ -77,7 +77,7 @@ class SandboxKernel:
         expressions: Mapping[str, str] | None = None,
         silent: bool = False,
     ) -> Execution:
-        """Run `code`; evaluate `expressions` after it, in the same request, when it succeeded."""
+        """Run `code` and, if it succeeded, evaluate `expressions` in the same request."""
         async with self._lock:
             limit = self._settings.cell_timeout_s if timeout is None else timeout
             return await self._execute(code, limit, expressions or {}, silent)
@@ -105,7 +105,7 @@ class SandboxKernel:
             if not await self._until(cell.idle, _TRAILING_S):
                 await self._process.end()
         except BaseException:
-            # Cancelled in mid-cell: the kernel's state is unknown, so it is not to be used again.
+            # Cancelled during a cell: the kernel's state is unknown, so it must not be used again.
             await asyncio.shield(self.close())
             raise
         finally:
@@ -123,9 +123,9 @@ class SandboxKernel:
             raise KernelLostError("the sandbox that the kernel ran in was ended from outside; what its cell did is not known")
 
     async def _interrupt(self, cell: _Cell) -> None:
-        """Interrupt until the cell ends; kill when it does not end within the grace.
+        """Interrupt repeatedly until the cell ends; kill the kernel if it does not end within the grace period.
 
-        An interrupt that meets the kernel between two cells is lost, and a cell may swallow one: hence again and again.
+        An interrupt between two cells is lost, and a cell may swallow one, hence the repetition.
         """
         deadline = time.monotonic() + self._settings.interrupt_grace_s
         while time.monotonic() < deadline:
@@ -135,13 +135,13 @@ class SandboxKernel:
         await self._process.end()
 
     async def close(self) -> None:
-        """Kill the kernel and give back everything it held on the host."""
+        """Kill the kernel and release everything it held on the host."""
         self._connection.close()
         self.files.close()
         await self._process.end()
 
     async def _until(self, event: asyncio.Event, timeout: float | None) -> bool:
-        """Wait for `event` or the kernel's end; False when neither came in time."""
+        """Wait for `event` or the kernel's end; False if neither happened in time."""
         if self.alive:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -149,7 +149,7 @@ class SandboxKernel:
         return event.is_set() or not self.alive
 
     async def _watch_end(self) -> None:
-        """Once the kernel is gone nobody waits for it any more."""
+        """Release all waits when the kernel ends."""
         await self._process.gone.wait()
         self._welcome.set()
         if self._cell is not None:
@@ -169,7 +169,7 @@ class SandboxKernel:
         match message.kind:
             case "execute_reply":
                 cell.succeeded = content.get("status") == "ok"
-                cell.answers = self._expressions(message, cell.asked)
+                cell.answers = self._expressions(message, cell.expressions)
                 for page in _pages(content):
                     cell.outputs.add("display", page)
                 cell.replied.set()
@@ -191,13 +191,13 @@ class SandboxKernel:
             case "clear_output":
                 cell.outputs.clear(wait=bool(content.get("wait")))
 
-    def _expressions(self, reply: Message, asked: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """The answers to what was asked; a reply may hold any others besides."""
+    def _expressions(self, reply: Message, requested: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """The values of the requested expressions; a reply may contain others too."""
         answers = reply.content.get("user_expressions")
         if not isinstance(answers, dict):
             return {}
         limit, kept = self._settings.expression_bytes, {}
-        for name in [name for name in asked if name in answers]:
+        for name in [name for name in requested if name in answers]:
             answer = answers[name]
             if not isinstance(answer, dict) or (reply.size > limit and _exceeds(answer, limit)):
                 error = {"status": "error", "ename": "TooLarge", "evalue": f"more than the {limit} bytes that are allowed"}
@@ -207,7 +207,7 @@ class SandboxKernel:
 
 
 def _exceeds(answer: object, limit: int) -> bool:
-    """Whether it takes more than `limit` bytes as JSON, of which no more is written than that, or cannot be written."""
+    """Whether the answer takes more than `limit` bytes as JSON, or cannot be encoded. Encoding stops at the limit."""
     try:
         pieces = json.JSONEncoder(check_circular=False).iterencode(answer)
         return any(size > limit for size in itertools.accumulate(map(len, pieces)))
@@ -216,12 +216,12 @@ def _exceeds(answer: object, limit: int) -> bool:
 
 
 def _string(value: object) -> str:
-    """A text, or nothing: to write down something else, as long as a message, would hold up the host."""
+    """The value if it is a string, else empty: converting anything else, as long as a message, would delay the host."""
     return value if isinstance(value, str) else ""
 
 
 def _text(data: object) -> str:
-    """The plain text of a mime bundle, or which kinds it has when there is none."""
+    """The plain text of a mime bundle, or the names of its types if it has none."""
     if not isinstance(data, dict):
         return ""
     text = data.get("text/plain")
@@ -229,7 +229,7 @@ def _text(data: object) -> str:
 
 
 def _pages(reply: dict[str, Any]) -> list[str]:
-    """What `name?` and its like would show in a pager; it comes with the reply and not as an output."""
+    """The text that `name?` and the like show in a pager, which arrives with the reply and not as an output."""
     payload = reply.get("payload")
     parts = [part for part in payload if isinstance(part, dict)] if isinstance(payload, list) else []
     return [_text(part.get("data")) for part in parts if part.get("source") == "page"]

@@ -1,4 +1,4 @@
-"""Clean kernels on demand: a few are kept warm, each is handed out once and killed after use."""
+"""Provides clean kernels: a few are kept warm, each is handed out once and killed after use."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +19,7 @@ __all__ = ["CallHandler", "KernelPool"]
 
 
 class _CleanKernel:
-    """A kernel that has run the prelude and nothing else, with its tool channel already served."""
+    """A kernel that has run only the prelude, with its tool channel already served."""
 
     def __init__(self, kernel: SandboxKernel, serving: asyncio.Task[None]) -> None:
         self.kernel = kernel
@@ -32,10 +32,10 @@ class _CleanKernel:
 
 
 class KernelPool:
-    """An async context manager that owns every kernel it started; at its exit none is left.
+    """An async context manager that owns every kernel it started and ends all of them at its exit.
 
-    `prelude` is trusted code that has run in each kernel before it is handed out: in the zygote, once for all. It may define
-    what it likes, but has no tools yet: `host_call` answers once the kernel is handed out.
+    `prelude` is trusted code that has run in each kernel before it is handed out; in the zygote it runs only once. It may
+    define anything, but has no tools yet: `host_call` answers only after the kernel is handed out.
     """
 
     def __init__(self, settings: SandboxSettings, *, prelude: str = "") -> None:
@@ -58,15 +58,15 @@ class KernelPool:
         try:
             for task in self._warm:
                 task.cancel()
-            for made in await asyncio.gather(*self._warm, return_exceptions=True):
-                if isinstance(made, _CleanKernel):
-                    self._discard(made)
+            for warm in await asyncio.gather(*self._warm, return_exceptions=True):
+                if isinstance(warm, _CleanKernel):
+                    self._discard(warm)
             self._warm.clear()
             for clean in list(self._out):
                 self._discard(clean)
             await self.settle()
         finally:
-            # Also where who waits for this has gone: all kernels of a zygote end with it.
+            # Even if this wait was cancelled: all kernels of a zygote end with it.
             if self._zygote is not None:
                 await self._zygote.end()
 
@@ -83,12 +83,12 @@ class KernelPool:
                 self._discard(clean)
 
     async def settle(self) -> None:
-        """Wait until every kernel that was given back is gone."""
+        """Wait until every returned kernel has ended."""
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _take(self) -> _CleanKernel:
-        """The warm kernel that is ready soonest; dead ones are passed over, and those that failed before anybody asked: what was
-        wrong then need not be now."""
+        """Take the warm kernel that is ready first. Dead ones are skipped, and so are those whose start failed earlier, because
+        the cause may be gone by now."""
         while True:
             self._refill(at_least=1)
             chosen = next((task for task in self._warm if task.done()), self._warm[0])
@@ -99,7 +99,7 @@ class KernelPool:
             try:
                 clean = await asyncio.shield(chosen)
             except asyncio.CancelledError:
-                # Who asked has gone; the kernel is as clean as before.
+                # The caller was cancelled; the kernel is still clean.
                 self._warm.insert(0, chosen)
                 raise
             if clean.kernel.alive:
@@ -125,12 +125,12 @@ class KernelPool:
         clean = _CleanKernel(kernel, asyncio.create_task(host_calls.serve(process.channel)))
         try:
             await kernel.ready()
-            # A zygote's kernels have run it, and other cells, before their birth.
+            # A zygote's kernels have already run it, and other cells, before the fork.
             if self._settings.provisioner == "bubblewrap":
-                done = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
-                if done.status != "ok":
-                    said = "\n".join(output.text for output in done.outputs)
-                    raise SandboxError(f"the prelude failed in a new kernel ({done.status}): {said}")
+                execution = await kernel.execute(self._prelude, timeout=self._settings.start_timeout_s, silent=True)
+                if execution.status != "ok":
+                    text = "\n".join(output.text for output in execution.outputs)
+                    raise SandboxError(f"the prelude failed in a new kernel ({execution.status}): {text}")
         except BaseException as error:
             await asyncio.shield(clean.close())
             if isinstance(error, TimeoutError):
@@ -159,7 +159,7 @@ class KernelPool:
             return self._zygote
 
     def _discard(self, clean: _CleanKernel) -> None:
-        """End a kernel in the background; its place is free once it is gone."""
+        """End a kernel in the background; its slot is free once it has ended."""
         self._out.discard(clean)
 
         async def close() -> None:
@@ -174,8 +174,8 @@ class KernelPool:
 
 
 async def one_kernel(settings: SandboxSettings) -> None:
-    """Start a kernel, run a cell, end it: raises SandboxError when this machine cannot."""
+    """Start a kernel, run a cell and end it. Raises SandboxError if that fails on this machine."""
     async with KernelPool(settings.model_copy(update={"warm": 0})) as pool, pool.kernel() as kernel:
-        done = await kernel.execute("print(6 * 7)")
-        if done.status != "ok" or [output.text for output in done.outputs] != ["42\n"]:
-            raise SandboxError(f"a kernel started but answered {done.status} to print(6 * 7)")
+        execution = await kernel.execute("print(6 * 7)")
+        if execution.status != "ok" or [output.text for output in execution.outputs] != ["42\n"]:
+            raise SandboxError(f"a kernel started but answered {execution.status} to print(6 * 7)")

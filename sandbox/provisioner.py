@@ -1,7 +1,7 @@
 """Sandboxed kernels for any Jupyter client: name `nbrl-bubblewrap` or `nbrl-zygote` as the provisioner in a kernel spec.
 
-The command of the kernel spec is not run, nor does its environment or ours get in: the kernel inside is always this
-environment's ipykernel.
+The command of the kernel spec is not run, and neither its environment nor that of this process is passed on: the kernel is
+always this environment's ipykernel.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from nbrl.sandbox.start import fresh
 from nbrl.sandbox.start.kernel_process import KernelProcess
 from nbrl.sandbox.start.zygote import Zygote
 
-# What our own client and pool do with a kernel does not concern one that another client talks to.
+# Settings of the pool and its client do not apply to a kernel with another client.
 _ACTING = {
     "start_timeout_s", "preload", "memory_mb", "max_processes", "max_open_files", "workspace_mb", "workspace_files", "file_mb",
     "output_bytes", "require", "unprivileged_uid",
@@ -43,7 +43,7 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         self._process = await self._start()
-        # Nobody here answers calls; host_call says so at once instead of waiting for ever.
+        # No handler answers calls here; host_call fails at once instead of waiting forever.
         self._process.channel.close()
         self.connection_info = self._process.address.connection_info()
         return self.connection_info
@@ -52,7 +52,7 @@ class BubblewrapProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         return await fresh.start_kernel(self.settings)
 
     async def poll(self) -> int | None:
-        # A kernel that is not our child leaves no exit status; 1 says that it is gone.
+        # A kernel that is not a child of this process has no exit status; 1 means that it has ended.
         return None if self._process is not None and not self._process.gone.is_set() else 1
 
     async def wait(self) -> int | None:

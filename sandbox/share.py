@@ -1,4 +1,4 @@
-"""What hostile bytes may cost the event loop: a share of its time for each connection, measured and paid for afterwards."""
+"""Limits what hostile bytes cost the event loop: each connection gets a share of its time, measured afterwards."""
 
 import gc
 import time
@@ -9,20 +9,20 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Of the event loop's time: the share of one connection, and the seconds that it may take at once.
+# The share of the event loop's time for one connection, and the seconds that it may use at once.
 _SHARE, _BURST_S = 0.1, 0.2
 
 
 class Share:
-    """The account of one connection. Messages differ a thousandfold in what they cost for each byte, so time is counted."""
+    """The time account of one connection. The cost per byte varies a thousandfold between messages, so time is counted."""
 
     def __init__(self) -> None:
-        # When what was spent is paid for at the rate of the share.
+        # When the time spent so far is recovered at the rate of the share.
         self._due = 0.0
 
     @contextmanager
     def spend(self) -> Iterator[None]:
-        """Work on the connection's account; it must not wait for anything, and should free what it made."""
+        """Charge the block's time to the connection; the block must not wait, and should free its own objects."""
         began = time.thread_time()
         try:
             with _uncollected():
@@ -32,7 +32,7 @@ class Share:
             self._due = max(self._due, now - _BURST_S / _SHARE) + (time.thread_time() - began) / _SHARE
 
     def steps(self, work: Awaitable[T]) -> Awaitable[T]:
-        """The same work, which may wait: each of its turns of the event loop is on the connection's account."""
+        """Charge work that may wait to the connection: each of its turns of the event loop counts."""
         return _Steps(self, work)
 
     def wait(self) -> float:
@@ -58,13 +58,13 @@ class _Steps(Generic[T]):
                 yield waits_for
                 go_on = partial(next, steps)
             except BaseException as error:
-                # Who awaits this was cancelled, which is for the work to know.
+                # The awaiting task was cancelled; pass that on to the work.
                 go_on = partial(steps.throw, error)
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which a message of a million empty lists would set to work hundreds of times in vain.
+    """Disable the garbage collector, which a message of a million empty lists would trigger hundreds of times in vain.
 
     Objects freed inside no longer count towards the collector's next round, which looks at all objects of the process at worst.
     """

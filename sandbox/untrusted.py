@@ -1,18 +1,18 @@
-"""JSON that a kernel sent, parsed on the host's event loop, which waits meanwhile."""
+"""Parses JSON from a kernel on the host's event loop, which is blocked meanwhile."""
 
 import json
 from typing import Any
 
-# Three bytes of JSON become a hundred of memory, and the collector of cycles looks through them as long as they are held.
+# Three bytes of JSON can take a hundred bytes of memory, which the garbage collector scans as long as they are held.
 CONTAINERS = 50_000
 
 
 class TooManyContainers(ValueError):  # noqa: N818  (it names what is wrong with the JSON)
-    """JSON with more lists and objects than anybody needs."""
+    """JSON with too many lists and objects."""
 
 
 def loads(data: bytes) -> Any:
-    """The value of `data`. Raises ValueError, TooManyContainers before anything is parsed, or RecursionError."""
+    """Parse `data`. Raises ValueError, TooManyContainers (before anything is parsed) or RecursionError."""
     # Not left to json, which would also take UTF-16, where a quote's byte may be half of another character.
     text = data.decode("utf-8", "surrogatepass")
     if _brackets(text) > CONTAINERS and _brackets(_without_strings(text)) > CONTAINERS:
@@ -25,5 +25,5 @@ def _brackets(text: str) -> int:
 
 
 def _without_strings(text: str) -> str:
-    """What stands outside of strings, up to the first place where `text` is not JSON."""
+    """The text outside of strings, up to the first place where `text` is not JSON."""
     return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])

@@ -35,7 +35,7 @@ class File:
 
 @dataclass
 class Collected:
-    """What came out, and what did not: (path, reason)."""
+    """The collected files, and those left out as (path, reason)."""
 
     files: list[File] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Workspace:
         self._settings = settings
 
     def close(self) -> None:
-        """Let the workspace go with its kernel; may be called twice."""
+        """Release the workspace; may be called twice."""
         if self._folder >= 0:
             os.close(self._folder)
             # The number may be another kernel's from now on.
@@ -58,7 +58,7 @@ class Workspace:
     def put(self, path: str, data: bytes) -> None:
         """Write a new file, readable and writable by cells. Folders on the way are made.
 
-        Raises ValueError for a path that is not plain and relative, SandboxError when it is taken or there is no room.
+        Raises ValueError for a path that is not plain and relative, SandboxError if it exists or there is no space.
         """
         *folders, name = _plain_parts(path)
         try:
@@ -76,7 +76,7 @@ class Workspace:
     def read(self, path: str) -> bytes:
         """The bytes of the regular file `path`, at most `collect_file_bytes`.
 
-        Raises ValueError for a path that is not plain and relative, SandboxError when there is no such file or it is too large.
+        Raises ValueError for a path that is not plain and relative, SandboxError if the file does not exist or is too large.
         """
         parts = _plain_parts(path)
         try:
@@ -108,11 +108,11 @@ class Workspace:
             return self._collect()
 
     def _collect(self) -> Collected:
-        settings, found = self._settings, Collected()
+        settings, collected = self._settings, Collected()
         left = settings.collect_bytes
         for path, reason in _walk(self._folder):
             shown = _shown(path)
-            if reason is None and len(found.files) >= settings.collect_files:
+            if reason is None and len(collected.files) >= settings.collect_files:
                 reason = f"more than {settings.collect_files} files"
             if reason is None and os.fsencode(shown) != path:
                 reason = "its name is not plain text"
@@ -120,13 +120,13 @@ class Workspace:
                 try:
                     data = _read(self._folder, path, min(settings.collect_file_bytes, left))
                     left -= len(data)
-                    found.files.append(File(shown, data))
+                    collected.files.append(File(shown, data))
                     continue
                 except (OSError, ValueError) as error:
                     reason = str(error.strerror if isinstance(error, OSError) else error)
-            if len(found.left_out) < _LEFT_OUT:
-                found.left_out.append((shown, reason))
-        return found
+            if len(collected.left_out) < _LEFT_OUT:
+                collected.left_out.append((shown, reason))
+        return collected
 
 
 def _enter(folder: int, name: bytes) -> int:
@@ -174,28 +174,28 @@ def _walk(top: int) -> Iterator[tuple[bytes, str | None]]:
 
 
 def _entries(top: int, path: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """The first `limit` names of a folder and their modes, sorted; what vanishes meanwhile is passed over."""
+    """The first `limit` names of a folder and their modes, sorted; entries that vanish meanwhile are skipped."""
     folder = open_beneath(top, path, os.O_RDONLY | os.O_DIRECTORY)
-    found = []
+    names = []
     try:
         with os.scandir(folder) as entries:
             for entry in islice(entries, limit):
                 with suppress(FileNotFoundError):
-                    found.append((os.fsencode(entry.name), entry.stat(follow_symlinks=False).st_mode))
+                    names.append((os.fsencode(entry.name), entry.stat(follow_symlinks=False).st_mode))
     finally:
         os.close(folder)
-    return sorted(found)
+    return sorted(names)
 
 
 def _read(top: int, path: bytes, limit: int) -> bytes:
-    """The bytes of a regular file of at most `limit`; ValueError says what else it is."""
+    """Read a regular file of at most `limit` bytes. Raises ValueError if it is anything else."""
     descriptor = open_beneath(top, path, os.O_RDONLY)
     try:
         # Looked at before it is made a file, which a folder refuses without closing it.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
-        # A sparse file costs its maker nothing and its reader all of its length.
+        # A sparse file costs its creator nothing and its reader its full length.
         if status.st_size > limit:
             raise ValueError(f"larger than the {limit} bytes that are left for it")
         with os.fdopen(descriptor, "rb", closefd=False) as file:

@@ -254,6 +254,6 @@ class Context:
             {"cells": shown.cells, "tokens": shown.size, "pinned": shown.pinned, "summary": shown.summary[:FIRST_CHARS]}
             for shown in self._view
         ]
-        told = json.dumps({"now": len(self._cells), "view": view, "history": self._untold})
+        message = json.dumps({"now": len(self._cells), "view": view, "history": self._untold})
         self._untold = []
-        return told
+        return message

@@ -90,7 +90,7 @@ def read_state(reported: Any, previous: State) -> State:
     What it asks of the context is not looked at here (nbrl.agent.context.view.read_requests).
     """
     try:
-        known = {key: value for key, value in reported.items() if key != "requests"} if isinstance(reported, dict) else reported
-        return State.model_validate(known)
+        fields = {key: value for key, value in reported.items() if key != "requests"} if isinstance(reported, dict) else reported
+        return State.model_validate(fields)
     except (ValidationError, RecursionError):
         return previous

@@ -91,11 +91,11 @@ class Editor:
         if request.do == "recall":
             self._recall(request.cells)
             return
-        found = {cell: _find(self.view, cell) for cell in request.cells}
-        missing = [cell for cell, shown in found.items() if shown is None]
+        items = {cell: _find(self.view, cell) for cell in request.cells}
+        missing = [cell for cell, shown in items.items() if shown is None]
         if missing:
             self._ignore(request.do, f"cell {missing[0]} is not in view")
-        chosen = {id(shown): shown for shown in found.values() if shown is not None}
+        chosen = {id(shown): shown for shown in items.values() if shown is not None}
         match request.do:
             case "pin" | "unpin":
                 for shown in chosen.values():

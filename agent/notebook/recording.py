@@ -73,8 +73,8 @@ def _of_notebook(found: NotebookNode) -> Trajectory:
 
 def _step(cell: NotebookNode) -> Step:
     facts = cell.metadata["nbrl"]
-    known = {name: facts[name] for name in Step.model_fields if name in facts}
-    step = Step.model_validate({**known, "notepad": json.dumps(facts["notepad"])})
+    fields = {name: facts[name] for name in Step.model_fields if name in facts}
+    step = Step.model_validate({**fields, "notepad": json.dumps(facts["notepad"])})
     if cell.cell_type == "code":
         step.code = cell.source
         # Notices of the notebook's own stand on stderr; `observe` says the same in its words.

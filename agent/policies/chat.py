@@ -130,8 +130,8 @@ class ChatPolicy:
             try:
                 status, answer, asks = await self._once(content)
             except httpx.HTTPError as error:
-                short, failed, wanted = f"did not answer: {type(error).__name__}", None, None
-                said = f"{short}: {self._hide(str(error))}"
+                short, failed, wait_s = f"did not answer: {type(error).__name__}", None, None
+                reason = f"{short}: {self._hide(str(error))}"
             else:
                 if status == 200:
                     return answer
@@ -140,13 +140,13 @@ class ChatPolicy:
                     continue
                 # Nothing is quoted where the server may repeat the key.
                 quoted = "" if status in (401, 403) else f" ({self._excerpt(answer)})"
-                short, failed, wanted = f"answered {status}", status, retry_after(asks)
-                said = f"{short}{quoted}"
-            wait = retry.next_wait(wanted) if failed is None or failed in RETRIED else None
+                short, failed, wait_s = f"answered {status}", status, retry_after(asks)
+                reason = f"{short}{quoted}"
+            wait = retry.next_wait(wait_s) if failed is None or failed in RETRIED else None
             if wait is None:
                 hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
                 tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
-                raise PolicyError(f"{self._url} {said}{tries}; {hint}")
+                raise PolicyError(f"{self._url} {reason}{tries}; {hint}")
             self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
             await asyncio.sleep(wait)
 

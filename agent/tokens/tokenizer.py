@@ -152,8 +152,8 @@ class ChatTokenizer:
 
     def encode_action(self, text: str) -> list[int]:
         """An action that was written, not sampled (scripted policies), closed like a sampled one."""
-        said = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
-        return [*self._ids(said), self.end_id]
+        content = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
+        return [*self._ids(content), self.end_id]
 
     def decode(self, ids: list[int]) -> str:
         """Text of a sampled action with the thinking that its prompt began, without its closing marker."""
@@ -165,9 +165,9 @@ class ChatTokenizer:
 
     def _turn(self, frame: Frame) -> _Turn:
         """A frame cut where plain text begins and ends, for there the message's text is tokenised with it."""
-        last = max((found.end() for found in self._pattern.finditer(frame.before)), default=0)
-        found = self._pattern.search(frame.after)
-        first = found.start() if found else len(frame.after)
+        last = max((match.end() for match in self._pattern.finditer(frame.before)), default=0)
+        match = self._pattern.search(frame.after)
+        first = match.start() if match else len(frame.after)
         head, tail = self._ids(frame.before[:last]), self._ids(frame.after[first:])
         return _Turn(head, frame.before[last:], frame.after[:first], tail, frame.strips)
 

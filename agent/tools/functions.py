@@ -35,8 +35,8 @@ class FunctionTool:
             raise ToolError(f"the tool {self.name} has no docstring; say what it does, the agent reads it")
         hints = get_type_hints(function, include_extras=True)
         self.returns = kinds.of_annotation(hints["return"]) if "return" in hints else ""
-        found = [_parameter(self.name, each, hints, helps) for each in inspect.signature(function).parameters.values()]
-        self.parameters = tuple(sorted(found, key=lambda parameter: not parameter.required))
+        parameters = [_parameter(self.name, each, hints, helps) for each in inspect.signature(function).parameters.values()]
+        self.parameters = tuple(sorted(parameters, key=lambda parameter: not parameter.required))
         self._function, self._async = function, inspect.iscoroutinefunction(function)
         self._model, self._keys = _model(self.name, self.parameters, hints)
         self.schema: dict[str, Any] = self._model.model_json_schema()
@@ -64,12 +64,12 @@ class FunctionTool:
         fault, place = faults[0], ".".join(map(str, faults[0]["loc"]))[:100]
         match fault["type"]:
             case "missing":
-                said = f"the argument {place} is missing"
+                fault_text = f"the argument {place} is missing"
             case "extra_forbidden":
-                said = f"there is no argument {place!r}; it takes {', '.join(p.name for p in self.parameters) or 'none'}"
+                fault_text = f"there is no argument {place!r}; it takes {', '.join(p.name for p in self.parameters) or 'none'}"
             case _:
-                said = f"the argument {place} does not fit: {fault['msg'][:1].lower()}{fault['msg'][1:300]}"
-        return said if len(faults) == 1 else f"{said} (and {len(faults) - 1} more faults)"
+                fault_text = f"the argument {place} does not fit: {fault['msg'][:1].lower()}{fault['msg'][1:300]}"
+        return fault_text if len(faults) == 1 else f"{fault_text} (and {len(faults) - 1} more faults)"
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:

@@ -26,9 +26,9 @@ class Replay(Toolbox):
         recorded: dict[str, list[ToolCall]] = defaultdict(list)
         for call in calls:
             recorded[call.name].append(call)
-        known = {tool.name: tool for tool in tools}
-        unknown = [_Unknown(name, found) for name, found in recorded.items() if name not in known]
-        super().__init__([_Recorded(tool, recorded[tool.name]) for tool in (*known.values(), *unknown)])
+        by_name = {tool.name: tool for tool in tools}
+        unknown = [_Unknown(name, found) for name, found in recorded.items() if name not in by_name]
+        super().__init__([_Recorded(tool, recorded[tool.name]) for tool in (*by_name.values(), *unknown)])
 
 
 class _Unknown:

@@ -121,19 +121,19 @@ class ToolSettings(_Settings):
 
     @model_validator(mode="after")
     def _names(self) -> "ToolSettings":
-        known = [*BUILT_IN, *self.own, *self.mcp]
+        all_names = [*BUILT_IN, *self.own, *self.mcp]
         for name in (*self.own, *self.mcp):
             try:
                 check_tool_name(name)
             except ToolError as error:
                 raise ValueError(str(error)) from None
-            if known.count(name) > 1:
+            if all_names.count(name) > 1:
                 raise ValueError(f"{name!r} is the name of two tools; give one of them another")
         for name in self.named():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
+            if name not in all_names:
+                near = difflib.get_close_matches(name, all_names, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"there is no tool {name!r}, there are {', '.join(known)}{hint}")
+                raise ValueError(f"there is no tool {name!r}, there are {', '.join(all_names)}{hint}")
         for name in (*self.own, *self.mcp):
             if name not in self.named():
                 raise ValueError(f"no ability has the tool {name!r}: name it in default or in abilities, or leave it out")

@@ -1,8 +1,7 @@
-"""The two connections of a client, shell (DEALER) and iopub (SUB), read by the event loop without helper threads or tasks.
+"""A client's connection to a kernel: channels shell (DEALER) and iopub (SUB), read by the event loop without helper threads.
 
-The peer is hostile: it may send anything, endlessly, or take nothing. What is held of it stays within a message for each
-connection, work in one turn of the event loop is small and has its share of all turns, and what is not read waits in the
-kernel's own memory.
+The peer is hostile: it may send anything, endlessly, or read nothing. At most one message per channel is held, work in one
+turn of the event loop is small and limited to a share of all turns, and unread data stays in the kernel's own memory.
 """
 
 import asyncio
@@ -15,13 +14,13 @@ from nbrl.sandbox.jupyter.messages import Message, MessageCodec
 from nbrl.sandbox.share import Share
 from nbrl.sandbox.start.kernel_process import Address
 
-# Messages and bytes taken in one turn of the event loop: a flood from one kernel must not starve the others.
+# Messages and bytes read in one turn of the event loop: a flood from one kernel must not starve the others.
 _TURN = 50
 _CHUNK = 1 << 16
 
 
 class _Channel:
-    """One ZeroMQ connection over a unix socket. `broken` is called once, when the peer ends it or breaks its rules."""
+    """One ZeroMQ channel over a unix socket. `broken` is called once, when the peer closes it or violates the protocol."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class _Channel:
         self._write()
 
     def send(self, frames: list[bytes]) -> None:
-        """Send a message without waiting. A peer that has not yet taken the one before is broken, so that one at most is held."""
+        """Send a message without waiting. If the peer has not yet read the previous one, break off: at most one is held."""
         if self._waiting or (self._parser.ready and self._unsent):
             self._break()
             return
@@ -87,7 +86,7 @@ class _Channel:
         self._parser.feed(data)
         all_taken, wait = self._take_turn()
         if self._socket.fileno() >= 0 and (not all_taken or wait > 0):
-            # Nothing more is read until what is here has been taken, a turn for each part of it.
+            # Read no more until the received data is processed, over several turns.
             self._loop.remove_reader(self._socket)
             self._loop.call_later(wait, self._go_on)
 
@@ -103,13 +102,13 @@ class _Channel:
             self._loop.call_later(wait, self._go_on)
 
     def _take_turn(self) -> tuple[bool, float]:
-        """Take messages; whether that was all, and the seconds until this connection's next turn."""
+        """Process messages; returns whether none are left, and the seconds until this channel's next turn."""
         with self._share.spend():
             all_taken = self._take()
         return all_taken, self._share.wait()
 
     def _take(self) -> bool:
-        """Hand on a turn's worth of messages; whether that was all."""
+        """Pass on the messages of one turn; returns whether none are left."""
         for _ in range(_TURN):
             try:
                 frames = self._parser.take()
@@ -140,8 +139,8 @@ class _Channel:
 
 
 class Connection:
-    """Calls `receive` for each message that this kernel signed, and `broken` once when a connection ends for good: the kernel is
-    gone, its message had more than `largest` bytes, it does not speak the protocol."""
+    """Calls `receive` for each message that this kernel signed, and `broken` once when a channel ends for good, because the
+    kernel ended, a message had more than `largest` bytes, or the protocol was violated."""
 
     def __init__(self, address: Address, largest: int, receive: Callable[[Message], None], broken: Callable[[], None]) -> None:
         self._codec = MessageCodec(address.key)
@@ -153,7 +152,7 @@ class Connection:
         self._iopub = _Channel(iopub, "SUB", largest, self._parse, self._break)
 
     def send(self, kind: str, content: dict[str, Any]) -> str:
-        """Send a request on the shell channel; its id is what answers name as their parent. A broken link forgets it."""
+        """Send a request on the shell channel; returns its id, the parent of its answers. A broken connection drops it."""
         identity, frames = self._codec.request(kind, content)
         if not self._closed:
             self._shell.send(frames)
@@ -170,7 +169,7 @@ class Connection:
             self._broken()
 
     def close(self) -> None:
-        """Close both connections; may be called twice."""
+        """Close both channels; may be called twice."""
         self._closed = True
         self._shell.close()
         self._iopub.close()

@@ -1,7 +1,7 @@
-"""Jupyter messages on the wire, as the client needs them: signed requests out, checked messages in.
+"""Encodes and decodes Jupyter messages for the client: signed requests out, checked messages in.
 
-jupyter_client's `Session` does the same with dates, extraction of headers and a history of digests; this is the part of it that
-a client of an untrusted kernel needs. Whatever the kernel sends, `parse` returns a message or None and never raises.
+jupyter_client's `Session` also handles dates, extraction of headers and a history of digests; this is the part that a client
+of an untrusted kernel needs. Whatever the kernel sends, `parse` returns a message or None and never raises.
 """
 
 import hmac
@@ -18,7 +18,7 @@ _DELIMITER = b"<IDS|MSG>"
 
 @dataclass(frozen=True)
 class Message:
-    """A message of the kernel: its type, what it answers (`parent`, a message id), its content and how many bytes that took."""
+    """A message of the kernel: its type, the id of the request it answers (`parent`), its content and the content's bytes."""
 
     kind: str
     parent: str
@@ -27,7 +27,7 @@ class Message:
 
 
 class MessageCodec:
-    """Signs and checks with one kernel's key. The key proves which kernel a message is from, not that it is honest."""
+    """Signs and checks messages with one kernel's key, which proves from which kernel a message is, not that it is honest."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -38,7 +38,7 @@ class MessageCodec:
         return hmac.digest(self._key, b"".join(parts), "sha256").hex().encode()
 
     def request(self, kind: str, content: dict[str, Any]) -> tuple[str, list[bytes]]:
-        """The id and the frames of a request of `kind`."""
+        """Encode a request of `kind`; returns its id and its frames."""
         self._count += 1
         identity = f"{self._session}_{self._count}"
         header = {
@@ -53,7 +53,7 @@ class MessageCodec:
         return identity, [_DELIMITER, self._sign(parts), *parts]
 
     def parse(self, frames: list[bytes]) -> Message | None:
-        """The message in `frames`, or None when it is garbled or not signed by this kernel's key."""
+        """Decode the message in `frames`; None if it is malformed or not signed by this kernel's key."""
         try:
             start = frames.index(_DELIMITER)
             signature, *parts = frames[start + 1 : start + 6]

@@ -1,4 +1,4 @@
-"""What a cell gives back: typed outputs in the order they came, cut in the middle so that head and tail survive."""
+"""The outputs of a cell: typed, in order of arrival, cut in the middle so that head and tail survive."""
 
 import re
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a cell ended. `timeout`: interrupted, the kernel still answers. `dead`: there is no kernel any more."""
+    """How a cell ended. `timeout`: interrupted, the kernel still answers. `dead`: the kernel has ended."""
 
     status: Status
     outputs: list[Output]
@@ -43,7 +43,7 @@ def plain(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` within `limit` UTF-8 bytes, its middle replaced by a note when it was longer."""
+    """`text` within `limit` UTF-8 bytes; the middle of a longer one is replaced by a note."""
     raw = text.encode()
     if len(raw) <= limit:
         return text
@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @dataclass
 class _Piece:
-    """A growing text that keeps its first `head` and last `tail` bytes-worth of characters and counts the rest."""
+    """A growing text that keeps only its start and end and counts the characters between."""
 
     kind: Literal["stream", "result", "error", "display"]
     name: str = ""
@@ -87,8 +87,8 @@ class _Piece:
 class Outputs:
     """Collects a cell's outputs within `limit` bytes, whatever the kernel sends; memory stays within a few limits.
 
-    Consecutive pieces of one stream are merged. When there is too much, whole outputs in the middle give way first to a
-    note, so that the first and the last ones survive. Of the first `images` pictures those within `image_bytes` are kept.
+    Consecutive pieces of one stream are merged. If there is too much, complete outputs in the middle are first replaced by
+    a note, so that the first and the last ones survive. Of the first `images` images those within `image_bytes` are kept.
     """
 
     limit: int
@@ -110,7 +110,7 @@ class Outputs:
         evalue: str = "",
         png: object = None,
     ) -> None:
-        """`png` is what claims to be a PNG file in base64; of one that is none, too large or too many only the text is kept."""
+        """Add an output. `png` claims to be a PNG file in base64; if invalid, too large or one too many, only text is kept."""
         if self._clear:
             self._forget()
         last = self._pieces[-1] if self._pieces else None
@@ -125,14 +125,14 @@ class Outputs:
             self._pictures += 1
         piece.add(plain(text), self.limit)
         self._held += len(piece.head) + len(piece.tail)
-        # Each output costs something even when empty, so that a million empty ones are bounded too.
+        # Each output has a cost even if empty, so that a million empty ones are bounded too.
         while len(self._pieces) > 2 and self._held + 64 * len(self._pieces) > 4 * self.limit:
             gone = self._pieces.pop(len(self._pieces) // 2)
             self._held -= len(gone.head) + len(gone.tail)
             self._lost += 1
 
     def clear(self, wait: bool) -> None:
-        """Forget what was shown so far, now or when the next output comes (Jupyter's `clear_output`)."""
+        """Drop the outputs so far, now or when the next output arrives (Jupyter's `clear_output`)."""
         if wait:
             self._clear = True
         else:
@@ -143,21 +143,21 @@ class Outputs:
         self._held, self._lost, self._pictures, self._clear = 0, 0, 0, False
 
     def finish(self) -> list[Output]:
-        """The outputs within the limit. An output may keep its share, or more when others leave theirs unused."""
+        """Return the outputs within the limit. An output may use its share, or more if others leave theirs unused."""
         texts = [piece.text(self.limit) for piece in self._pieces]
         allowed = _shares([len(text.encode()) for text in texts], self.limit)
-        done = []
+        outputs = []
         for piece, text, share in zip(self._pieces, texts, allowed, strict=True):
             named = {"name": piece.name, "ename": piece.ename, "evalue": piece.evalue}
-            done.append(Output(piece.kind, shorten(text, share), **named, image=piece.image))
+            outputs.append(Output(piece.kind, shorten(text, share), **named, image=piece.image))
         if self._lost:
             note = Output("stream", f"… {self._lost} outputs cut …\n", name="stderr")
-            done.insert((len(done) + 1) // 2, note)
-        return done
+            outputs.insert((len(outputs) + 1) // 2, note)
+        return outputs
 
 
 def _shares(sizes: list[int], limit: int) -> list[int]:
-    """Water-filling: small outputs keep all they have, large ones share what is left equally."""
+    """Water-filling: small outputs keep their full size, large ones share the rest equally."""
     shares = [0] * len(sizes)
     left = limit
     order = sorted(range(len(sizes)), key=sizes.__getitem__)

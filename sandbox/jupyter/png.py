@@ -1,4 +1,4 @@
-"""Pictures that a cell shows: PNG files, checked before anything else of the host gets to see them."""
+"""Checks PNG images of cells before any other code of the host sees them."""
 
 import base64
 import binascii
@@ -6,14 +6,14 @@ import zlib
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = 1024  # an encoder writes pieces of 8 KiB and more
-_SIDE = 8192  # pixels: a few bytes can claim to unfold into a picture that no viewer has the memory for
+_SIDE = 8192  # pixels: a few bytes can claim to unpack into an image too large for any viewer's memory
 
 
 def read_png(encoded: object, limit: int) -> bytes:
-    """The PNG file in the base64 text `encoded`, or b"" when it is anything else or larger than `limit` bytes.
+    """Return the PNG file in the base64 text `encoded`, or b"" if it is anything else or larger than `limit` bytes.
 
-    At most 1024 whole chunks with right checksums from IHDR to IEND, sides of 1 to 8192 pixels, nothing after the end.
-    What the pixels unfold to is not looked at.
+    Valid are at most 1024 complete chunks with correct checksums from IHDR to IEND, sides of 1 to 8192 pixels, and nothing
+    after the end. The pixel data are not decompressed.
     """
     if not isinstance(encoded, str) or len(encoded) > limit * 3 // 2 + 4:
         return b""

@@ -1,8 +1,8 @@
-"""The client's side of ZMTP 3.0, the protocol of ZeroMQ: bytes in, messages out, within a bound; it does no input or output.
+"""The client's side of ZMTP 3.0, the protocol of ZeroMQ: decodes bytes into bounded messages, without any I/O of its own.
 
-libzmq bounds a frame and counts whole messages, so that a peer who sends one message of endlessly many frames fills the memory
-of who receives it. Here the bound is on a message over all of its frames. Only what a client of a kernel needs is spoken: the
-NULL mechanism, no command after READY.
+libzmq bounds a frame and counts complete messages, so a peer that sends one message of endlessly many frames fills the
+receiver's memory. Here the bound covers a message with all of its frames. Only what a client of a kernel needs is implemented:
+the NULL mechanism, no command after READY.
 """
 
 import struct
@@ -29,7 +29,7 @@ def hello(role: Literal["DEALER", "SUB"]) -> bytes:
 
 
 def encode(frames: list[bytes]) -> bytes:
-    """A message as it goes over the wire."""
+    """Encode a message for the wire."""
     parts = []
     for number, frame in enumerate(frames, start=1):
         more = _MORE if number < len(frames) else 0
@@ -39,7 +39,7 @@ def encode(frames: list[bytes]) -> bytes:
 
 
 class Parser:
-    """Takes what a peer sends in pieces of any size. Feed it only when `take` had nothing more to give: then it holds at most
+    """Parses what a peer sends in pieces of any size. Call `feed` only after `take` returned None: then it holds at most
     `largest` bytes of an unfinished message, a frame's head and the last piece."""
 
     def __init__(self, largest: int) -> None:
@@ -56,7 +56,7 @@ class Parser:
         return len(self._buffer) + self._size
 
     def feed(self, data: bytes) -> None:
-        """Take in what was received."""
+        """Append received bytes."""
         self._buffer += data
 
     def take(self) -> list[bytes] | None:
@@ -93,7 +93,7 @@ class Parser:
         return True
 
     def _part(self) -> tuple[int, bytes] | None:
-        """The flags (less LONG) and the body of the next frame, counted in `_size`; None when it is not all there."""
+        """The flags (without LONG) and the body of the next frame, counted in `_size`; None if it is incomplete."""
         buffer = self._buffer
         if len(buffer) < 2:
             return None

@@ -1,4 +1,4 @@
-"""A sandbox as the host holds it: a launcher that lets nothing outlive this process, with bubblewrap below it."""
+"""Starts a sandbox: a launcher that lets nothing outlive this process, with bubblewrap below it."""
 
 import asyncio
 import contextlib
@@ -24,17 +24,17 @@ from nbrl.sandbox.walls.launcher import launch_arguments
 
 
 class Admission(NamedTuple):
-    """A newborn kernel after it was looked at: its group, and the protections it lacks with what was found instead."""
+    """The inspection of a new kernel: its control group, and the protections it lacks, each with what was found instead."""
 
     group: Group | None
     lacking: dict[Protection, str]
 
 
 class Bubblewrap:
-    """A launcher with bubblewrap below it. Closing its lifeline, or our end, ends everything inside within moments.
+    """A launcher with bubblewrap below it. When its lifeline is closed, or this process ends, everything inside ends at once.
 
-    `folder` is for socket names and `groups` for the control groups of kernels, None where none can be made; both go when
-    everything inside has ended, by whichever of us lives longer.
+    `folder` is for socket names and `groups` for the control groups of kernels, None if none can be made. Both are removed
+    when everything inside has ended, by this process or the launcher, whichever lives longer.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Bubblewrap:
         try:
             passed.append(memory_file(code))
             if module == "zygote":
-                # Its children put the filter on themselves, after they have made their namespaces.
+                # The zygote's children install the filter themselves, after they have made their namespaces.
                 arguments = [str(passed[-1]), *arguments]
             elif code:
                 before += ["--seccomp", str(passed[-1])]
@@ -94,7 +94,7 @@ class Bubblewrap:
                 os.close(descriptor)
         bubblewrap = cls(process, lifeline, folder, None, complaints)
         try:
-            # Only now, when the launcher is there to remove it, whatever becomes of us.
+            # Only now, when the launcher exists and will remove it even if this process is killed.
             folder.mkdir(mode=0o700)
             bubblewrap.groups = _groups(plan, settings)
         except BaseException as error:
@@ -117,14 +117,14 @@ class Bubblewrap:
         return (self._process.poll() or 0) < 0
 
     def complaints(self) -> str:
-        """What was written to stderr before the first cell: why it did not start."""
+        """The stderr output before the first cell, which tells why a start failed."""
         size = os.fstat(self._complaints).st_size
         return os.pread(self._complaints, 2000, max(0, size - 2000)).decode(errors="replace").strip()
 
     async def admit(self, name: str, pidfd: int, settings: SandboxSettings) -> Admission:
-        """Put a newborn kernel into a group of its own and look at its walls, before it runs a cell.
+        """Put a new kernel into its own control group and inspect its protections, before it runs a cell.
 
-        Raises SandboxUnavailable when a required protection is missing; a kernel that is not admitted is killed.
+        Raises SandboxUnavailable if a required protection is missing; a kernel that is not admitted is killed.
         """
         group: Group | None = None
 
@@ -134,7 +134,7 @@ class Bubblewrap:
                 group = self.groups.admit(protections.pid_of(pidfd), name)
             return protections.lacking(pidfd, group)
 
-        # In a thread, for moving a process waits for the machine's RCU.
+        # In a thread, because moving a process waits for the machine's RCU.
         task = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             lacking = await asyncio.shield(task)
@@ -164,14 +164,14 @@ class Bubblewrap:
                 os.close(pidfd)
         self._process.wait()
         os.close(self._complaints)
-        # Nothing is left to do unless the launcher was killed.
+        # The launcher has removed these unless it was killed.
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.groups is not None:
             await asyncio.to_thread(self.groups.remove)
 
 
 def _filter(settings: SandboxSettings) -> bytes:
-    """The system call filter; empty where there is none and none is required."""
+    """The system call filter; empty if the machine has none and none is required."""
     try:
         return seccomp.program()
     except OSError as error:
@@ -190,7 +190,7 @@ def _groups(plan: cgroups.Plan, settings: SandboxSettings) -> Groups | None:
 
 
 def memory_file(data: bytes) -> int:
-    """`data` as a file without a name, to be inherited and read inside."""
+    """Write `data` to an unnamed file, to be inherited and read inside; returns its descriptor."""
     descriptor = os.memfd_create("nbrl")
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -198,7 +198,7 @@ def memory_file(data: bytes) -> int:
 
 
 async def receive_handles(channel: socket.socket) -> Handles | None:
-    """What a new process sends as the first message on its channel; None when it ended instead."""
+    """Receive the first message of a new process on its channel; None if the process ended instead."""
     channel.setblocking(False)
     await readable(channel.fileno())
     try:

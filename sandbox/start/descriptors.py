@@ -1,4 +1,4 @@
-"""Open files of this process: what the kernels of a pool take on the host."""
+"""The limit on open files of this process, of which each kernel of a pool takes some."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ _OTHERS = 64
 
 
 def allow(settings: SandboxSettings) -> None:
-    """Let this process hold `max_live` kernels: raises the soft limit where it is too low.
+    """Let this process hold `max_live` kernels by raising the soft limit if it is too low.
 
     Raises SandboxError when the hard limit is. Note that select.select, which nothing here uses, cannot wait for descriptors
     beyond 1023.

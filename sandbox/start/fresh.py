@@ -1,4 +1,4 @@
-"""A kernel by bubblewrap alone: a fresh interpreter in a sandbox of its own."""
+"""Starts a fresh kernel: a new interpreter in its own bubblewrap, without a zygote."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from nbrl.sandbox.walls.filesystem import WORKSPACE
 
 
 async def start_kernel(settings: SandboxSettings) -> KernelProcess:
-    """A fresh interpreter with a stock ipykernel in its own bubblewrap."""
+    """Start a fresh interpreter with a stock ipykernel in its own bubblewrap."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     sockets = unbound()
     try:
@@ -54,7 +54,7 @@ async def start_kernel(settings: SandboxSettings) -> KernelProcess:
 
 
 def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]:
-    """What a kernel is told before anything else. It holds no secret but the kernel's own key."""
+    """The first message to a kernel. Its only secret is the kernel's own key."""
     mib = 1024 * 1024
     return {
         "connection": {**address.connection_info(), "key": address.key.decode()},
@@ -68,6 +68,6 @@ def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]
         },
         "workspace": WORKSPACE,
         "call_bytes": settings.call_bytes,
-        # Twice what is kept, so that what is cut here is never missed there.
+        # Twice what the host keeps, so that a cut in the kernel never removes what the host would keep.
         "message_chars": 2 * settings.output_bytes,
     }

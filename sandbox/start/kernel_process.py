@@ -1,4 +1,4 @@
-"""A kernel's process as the host holds it, whichever way it was born: sockets, key, tool channel, pidfd, end."""
+"""The host's handle of a kernel's process, however it was started: sockets, key, tool channel, pidfd."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from nbrl.sandbox.settings import Protection
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 OWN_CHANNELS = CHANNELS[:2]
-"""What our own client uses; the others are for Jupyter's."""
+"""The channels of nbrl's own client; the others are for Jupyter's clients."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Address:
         return f"ipc://{self.prefix}-{CHANNELS.index(channel) + 1}"
 
     def remove(self) -> None:
-        """Take the sockets' names away; connections already made stay."""
+        """Remove the sockets' names; existing connections stay."""
         for number in range(len(CHANNELS) + 1):
             Path(f"{self.prefix}-{number}").unlink(missing_ok=True)
 
     def connection_info(self) -> KernelConnectionInfo:
-        """The same in the words of a Jupyter connection file."""
+        """The address in the format of a Jupyter connection file."""
         ports = {f"{name}_port": number for number, name in enumerate(CHANNELS, start=1)}
         info = {"transport": "ipc", "ip": str(self.prefix), "key": self.key, "kernel_name": "python3"}
         return cast(KernelConnectionInfo, {**info, "signature_scheme": "hmac-sha256", **ports})
@@ -50,10 +50,10 @@ def unbound(channels: Sequence[str] = CHANNELS) -> list[socket.socket]:
 
 
 def name_sockets(channel: socket.socket, sockets: list[socket.socket], address: Address) -> None:
-    """Name a kernel's end of its tool channel, and the sockets it will listen on.
+    """Bind a kernel's end of its tool channel, and the sockets it will listen on, to names.
 
-    They are made on the host, so that the kernel needs no folder to bind in. That leaves them in the host's network namespace,
-    where a cell could give one without a name any abstract name that a service of the host may want.
+    The host makes them, so that the kernel needs no folder to bind in. They therefore belong to the host's network namespace,
+    where a cell could bind an unnamed one to any abstract name that a service of the host may want.
     """
     for number, sock in enumerate((channel, *sockets)):
         try:
@@ -84,7 +84,7 @@ async def readable(descriptor: int) -> None:
 
 
 class Handles(NamedTuple):
-    """Descriptors that a kernel gave of itself before any cell ran, so that they cannot name anything else."""
+    """Descriptors that a kernel sent of itself before any cell ran, so that they cannot refer to anything else."""
 
     pidfd: int
     workspace: int
@@ -95,10 +95,10 @@ class Handles(NamedTuple):
 
 
 class KernelProcess:
-    """Owns what the host holds of one kernel; `end` gives all of it back and may be called twice.
+    """Owns the host's resources of one kernel; `end` releases all of them and may be called twice.
 
-    `lacking` names the protections it was found without, each with what was found instead; `finish` ends what is its own;
-    `lost` tells, of a kernel that has ended, whether what it ran in had ended too: a cell cannot reach it.
+    `lacking` names its missing protections, each with what was found instead; `finish` ends further resources of its own; `lost`
+    tells, once the kernel has ended, whether its sandbox had ended too.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class KernelProcess:
         self.gone.set()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the kernel; nothing happens when it is gone."""
+        """Send a signal to the kernel; does nothing if it has ended."""
         if not self._ended:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
     async def end(self) -> None:
-        """Kill the kernel and everything it started, and wait until they are gone; who waits no more does not stop it."""
+        """Kill the kernel and everything it started, and wait until they have ended; cancelling the wait does not stop this."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)

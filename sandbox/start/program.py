@@ -1,4 +1,4 @@
-"""A program of ours in a sandbox of its own: for parsers of hostile files, which should find nothing if they are led astray."""
+"""Runs a program of nbrl in its own sandbox: for parsers of hostile files, so that an exploited parser finds nothing."""
 
 import json
 import os
@@ -12,10 +12,10 @@ _FOLDER = "/opt/nbrl"
 
 
 def confined_program(file: Path) -> tuple[str, ...]:
-    """The command line that runs the Python file at `file`, which imports nothing beside installed packages.
+    """The command line that runs the Python file at `file`, which imports only installed packages.
 
     It has its standard streams, and of this machine only what kernels have: no network, no host file, no other process, no
-    root. Only this process can start it, with arguments to follow; it ends with this process. Whoever starts it bounds its
+    root. Only this process can start it, with arguments to follow; it ends with this process. The caller bounds its
     time; it bounds its memory itself. Raises SandboxUnavailable without bubblewrap.
     """
     root, settings = python_root(), SandboxSettings()

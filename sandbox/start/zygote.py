@@ -1,4 +1,4 @@
-"""The zygote as the host holds it: asked for a kernel it forks one in milliseconds."""
+"""The host's side of the zygote, which forks a kernel in milliseconds."""
 
 import asyncio
 import errno
@@ -28,7 +28,7 @@ class Zygote:
 
     @classmethod
     async def start(cls, settings: SandboxSettings, prelude: str = "") -> "Zygote":
-        """Start it and wait until its libraries are imported and the trusted `prelude` has run, once for all its kernels."""
+        """Start a zygote and wait until its libraries are imported and the trusted `prelude` has run, once for all kernels."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         source = memory_file(prelude.encode())
         try:
@@ -57,7 +57,7 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork: what it runs in may take a moment longer to end than its own end of the socket."""
+        """Whether it can still fork. Its sandbox may take a moment longer to end than its end of the socket."""
         if not self._bubblewrap.running:
             return False
         hangup = select.poll()
@@ -65,7 +65,7 @@ class Zygote:
         return not hangup.poll(0)
 
     async def fork(self, channels: Sequence[str] = CHANNELS) -> KernelProcess:
-        """A clean kernel: a fork of the zygote in namespaces of its own, listening on the first of the channels or on all."""
+        """Fork a clean kernel in its own namespaces, which listens on `channels`, all or the first of them."""
         settings = self._settings
         name = str(next(self._numbers))
         address = Address(self._bubblewrap.folder / name, secrets.token_hex(16).encode())
@@ -106,7 +106,7 @@ class Zygote:
                 return
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
-                    # Its queue is full of requests, or of descriptors: they are served one by one, a few milliseconds each.
+                    # Its queue of requests or descriptors is full; it serves one every few milliseconds.
                     await asyncio.sleep(0.005)
                     continue
                 complaints = self._bubblewrap.complaints() or error

@@ -42,7 +42,7 @@ class Hierarchy(NamedTuple):
 
 
 def hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
-    """What /proc/self/mountinfo and /proc/self/cgroup say; hierarchies in which we cannot see our own group are left out."""
+    """The hierarchies of /proc/self/mountinfo and /proc/self/cgroup, without those in which our own group is not visible."""
     groups: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
@@ -76,14 +76,14 @@ class Plan(NamedTuple):
 
 
 def plan(name: str) -> Plan:
-    """Look, make nothing. A plan without parents is that of a machine without control groups."""
-    found = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
-    first = {controller: place.own for place in found if place.version == 1 for controller in place.controllers}
+    """Plan the groups without making any. A plan without parents means that the machine has no control groups."""
+    mounted = hierarchies(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    first = {controller: place.own for place in mounted if place.version == 1 for controller in place.controllers}
     if all(controller in first for controller in _CONTROLLERS):
         parents = tuple(dict.fromkeys(first[controller] / name for controller in _CONTROLLERS))
         cpu = first["cpu"] / name if "cpu" in first else None
         return Plan(1, parents, None if cpu in parents else cpu)
-    second = next((place for place in found if place.version == 2), None)
+    second = next((place for place in mounted if place.version == 2), None)
     if second is None:
         return Plan(2, ())
     beside = [second.own.parent / name] if second.own != second.top else []
@@ -99,11 +99,11 @@ def _write(file: Path, value: object) -> None:
 
 
 def _enable(group: Path) -> None:
-    """Give the children of `group` the controllers, that of the processors if it can be had."""
-    given = (group / "cgroup.subtree_control").read_text().split()
-    if not {*_CONTROLLERS} <= {*given}:
+    """Enable the controllers for the children of `group`, that of the processors if available."""
+    enabled = (group / "cgroup.subtree_control").read_text().split()
+    if not {*_CONTROLLERS} <= {*enabled}:
         _write(group / "cgroup.subtree_control", " ".join(f"+{controller}" for controller in _CONTROLLERS))
-    if "cpu" not in given and "cpu" in (group / "cgroup.controllers").read_text().split():
+    if "cpu" not in enabled and "cpu" in (group / "cgroup.controllers").read_text().split():
         with contextlib.suppress(OSError):
             _write(group / "cgroup.subtree_control", "+cpu")
 
@@ -116,7 +116,7 @@ class Group:
         self._folders = (*bounds, *share)
 
     def holds(self, pid: int) -> bool:
-        """Whether the process is a member of all that bounds it."""
+        """Whether the process is a member of every group that bounds it."""
         return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._bounds)
 
     async def remove(self) -> None:
@@ -191,7 +191,7 @@ class Groups:
         return Group(folders, *self._share(pid, name))
 
     def _share(self, pid: int, name: str) -> tuple[Path, ...]:
-        """Where the process has been moved to for its share of the processors; nowhere, if it may not be."""
+        """Move the process to a group for its share of the processors; returns its folder, or nothing if that fails."""
         folders = () if self._plan.cpu is None else (self._plan.cpu.with_name(f"{self._plan.cpu.name}.{name}"),)
         try:
             for folder in folders:
@@ -203,10 +203,10 @@ class Groups:
         return folders
 
     def remove(self) -> None:
-        """Remove all of it, where the launcher has not. Waits for the last processes to end: call it in a thread."""
+        """Remove all groups that the launcher has not removed. Waits for the last processes to end: call it in a thread."""
         remove_groups(group_names(self._plan.parents, self._plan.cpu))
 
 
 def memory_limit(settings: SandboxSettings) -> int:
-    """Bytes a whole kernel may hold: what one process may, every tmpfs full (workspace, /tmp, /dev/shm), and some headroom."""
+    """Bytes that a kernel may hold in total: the limit of one process, every tmpfs (workspace, /tmp, /dev/shm), and headroom."""
     return (settings.memory_mb + 3 * settings.workspace_mb + _HEADROOM_MB) * _MIB

@@ -1,4 +1,4 @@
-"""The root of the sandbox: what of this machine a kernel sees, and bubblewrap's arguments that make it so.
+"""The file system of the sandbox: what a kernel sees of this machine, and bubblewrap's arguments for it.
 
 Only Python is visible, read-only and at neutral places: the interpreter under /opt/python (or where it lies below /usr), each
 site-packages folder under /opt/site, the code that runs inside under /opt/nbrl. Everything writable is a tmpfs of limited size.
@@ -35,7 +35,7 @@ class Root:
 
 
 def find_bubblewrap() -> str:
-    """The path of bwrap, or an error that says how to get it."""
+    """The path of bwrap. Raises SandboxUnavailable, which says how to install it."""
     path = shutil.which("bwrap")
     if path is None:
         raise SandboxUnavailable("bubblewrap (bwrap) is not on PATH: install the package `bubblewrap`")
@@ -44,7 +44,7 @@ def find_bubblewrap() -> str:
 
 @functools.cache
 def compile_once() -> None:
-    """Leave compiled bytecode where kernels can only read: without it every one compiles a thousand modules anew."""
+    """Write compiled bytecode to places that kernels can only read; without it each kernel compiles a thousand modules."""
     spec = importlib.util.find_spec("IPython.core.debugger")
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return
@@ -69,7 +69,7 @@ def python_root() -> Root:
         "IPYTHONDIR": "/tmp/.ipython",
         "MPLCONFIGDIR": "/tmp/.matplotlib",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # One thread a numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
+        # One thread per numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -98,7 +98,7 @@ def python_root() -> Root:
         else:
             sites.append(f"/opt/site/{len(sites)}")
             binds.append((str(folder), sites[-1]))
-    # For interpreters that cells start; ours is told on its command line.
+    # For interpreters that cells start; the kernel's own gets its paths on its command line.
     environment["PYTHONPATH"] = ":".join(sites)
     package = Path(__file__).resolve().parents[1]
     binds.append((str(package / "inside"), f"{_INSIDE}/nbrl/sandbox/inside"))

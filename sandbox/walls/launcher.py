@@ -1,6 +1,6 @@
-"""The reaper between the host process and bubblewrap; run as a script with `python -I -S`, it imports nothing of ours.
+"""The reaper between the host process and bubblewrap; run as a script with `python -I -S`, it imports nothing of nbrl.
 
-Its first argument is JSON, those that follow go to what it starts.
+Its first argument is JSON, further arguments are passed to what it starts.
 
 It starts bubblewrap and watches the host process (by pidfd), the process that stands between them and, where there is one, a
 lifeline (a pipe whose other end only the host has). When any of these ends, or bubblewrap does, it kills every descendant,
@@ -47,7 +47,7 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
 
 
 def _stage(binds: list[list[str]]) -> list[list[str]]:
-    """The same binds with sources that any uid can reach."""
+    """Return the binds with sources that any uid can reach."""
     _check(_libc.unshare(_CLONE_NEWNS), "unshare mount namespace")
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     # Opened before the tmpfs covers what may hold some of them.
@@ -143,12 +143,12 @@ def remove_groups(parents: Iterable[str], patience: float = 10.0) -> None:
 
 
 def launch_arguments() -> tuple[str, ...]:
-    """The start of the command line of this script."""
+    """The beginning of this script's command line."""
     return sys.executable, "-I", "-S", os.path.abspath(__file__)
 
 
 def main() -> int:
-    """Stand between the host and the process that does the work, and end with it.
+    """Run between the host and the process that does the work, and end with it.
 
     Some hosts, Ray's workers among them, kill their children when they end; who is killed tidies nothing up.
     """

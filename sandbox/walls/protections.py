@@ -1,4 +1,4 @@
-"""What protects the host from a kernel, looked at from outside on the real process before it runs any cell."""
+"""Inspects the protections of a kernel from outside, on the real process, before it runs any cell."""
 
 import os
 import select
@@ -15,7 +15,7 @@ _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a protection is good for, what its absence means, and how to fix that."""
+    """What a protection does, what its absence means, and how to fix that."""
 
     present: str
     absent: str
@@ -52,7 +52,7 @@ MEANINGS: dict[Protection, Meaning] = {
 
 
 def pid_of(pidfd: int) -> int:
-    """The pid, as we see it, of a living process. Raises SandboxError when it has ended."""
+    """The pid, as this process sees it, of a living process. Raises SandboxError if it has ended."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pid" and int(value) > 0:
@@ -64,16 +64,16 @@ def lacking(pidfd: int, group: Group | None) -> dict[Protection, str]:
     """The protections that a process does not have, each with what was found instead."""
     pid = pid_of(pidfd)
     try:
-        found = _look(Path(f"/proc/{pid}"))
-        found["cgroups"] = "no control group could be made" if group is None else _outside(group, pid)
+        faults = _look(Path(f"/proc/{pid}"))
+        faults["cgroups"] = "no control group could be made" if group is None else _outside(group, pid)
     except (FileNotFoundError, ProcessLookupError):
         raise SandboxError("the kernel ended while it was inspected") from None
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     if poll.poll(0):
-        # Its pid may have been somebody else's by now.
+        # Its pid may belong to another process by now.
         raise SandboxError("the kernel ended while it was inspected")
-    return {name: fault for name, fault in found.items() if fault}
+    return {name: fault for name, fault in faults.items() if fault}
 
 
 def demand(settings: SandboxSettings, missing: dict[Protection, str]) -> None:
@@ -100,7 +100,7 @@ def _look(process: Path) -> dict[Protection, str]:
         held.append("NoNewPrivs 0")
     if "0" in theirs["Uid"].split():
         held.append("uid 0")
-    # A filter that the host itself runs under is inherited and says nothing.
+    # A filter under which the host itself runs is inherited and does not count.
     filters = int(theirs.get("Seccomp_filters", 1)) - int(ours.get("Seccomp_filters", 0))
     seccomp = theirs.get("Seccomp", "0")
     return {

@@ -19,21 +19,23 @@ def check_model(path: str) -> None:
     """Raises UpdateError, in one sentence, unless the folder holds a whole model that can be trained exactly."""
     folder = Path(path)
     config = architecture(folder)
-    found = weights(folder)
+    stored = weights(folder)
     for layer in range(config.num_hidden_layers):
-        if not any(name.startswith(f"model.layers.{layer}.") for name in found):
+        if not any(name.startswith(f"model.layers.{layer}.") for name in stored):
             raise UpdateError(f"{path} holds no weights of layer {layer}, but config.json says {config.num_hidden_layers} layers")
-    odd = sorted(name for name, info in found.items() if info.dtype not in FLOATS)
-    if odd:
-        raise UpdateError(f"{path} holds {found[odd[0]].dtype} weights ({odd[0]}); only unquantised ones can be trained")
-    if EMBEDDING not in found:
+    unsupported = sorted(name for name, info in stored.items() if info.dtype not in FLOATS)
+    if unsupported:
+        raise UpdateError(
+            f"{path} holds {stored[unsupported[0]].dtype} weights ({unsupported[0]}); only unquantised ones can be trained"
+        )
+    if EMBEDDING not in stored:
         raise UpdateError(f"{path} holds no {EMBEDDING}; fetch or save it again")
     rows = config.rows()
-    for name, info in found.items():
+    for name, info in stored.items():
         layer_name = name.removesuffix(".weight").rpartition(".")[2]
-        wanted = (rows.get(layer_name, 0), config.hidden_size)
-        if layer_name in rows and info.shape != wanted:
-            raise UpdateError(f"{path} holds {name} of {_size(info.shape)}, but by config.json it is {_size(wanted)}")
+        expected = (rows.get(layer_name, 0), config.hidden_size)
+        if layer_name in rows and info.shape != expected:
+            raise UpdateError(f"{path} holds {name} of {_size(info.shape)}, but by config.json it is {_size(expected)}")
 
 
 class Adapter(BaseModel):
@@ -52,9 +54,9 @@ def check_adapter(folder: Path) -> None:
 def check_targets(path: str, names: Sequence[str]) -> None:
     """Raises UpdateError when the model has no layers of one of these names that LoRA could adapt."""
     found = linear_layers(path)
-    if odd := [name for name in names if name not in found]:
+    if unknown := [name for name in names if name not in found]:
         raise UpdateError(
-            f"{path} has no linear layers named {odd[0]!r} for lora.target_modules; there are {', '.join(sorted(found))}"
+            f"{path} has no linear layers named {unknown[0]!r} for lora.target_modules; there are {', '.join(sorted(found))}"
         )
 
 

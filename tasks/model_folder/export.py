@@ -45,18 +45,20 @@ def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str)
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    wanted = None if dtype is None else {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    torch_dtype = (
+        None if dtype is None else {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    )
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in sorted(source.glob("*.safetensors")):
             opened = stack.enter_context(safe_open(path, "pt"))
             files |= dict.fromkeys(opened.keys(), opened)
-        sizes = {name: torch.empty_like(file.get_tensor(name), dtype=wanted, device="meta") for name, file in files.items()}
+        sizes = {name: torch.empty_like(file.get_tensor(name), dtype=torch_dtype, device="meta") for name, file in files.items()}
         if not SIZE.fullmatch(max_shard_size):
             raise ConfigError(f"--max-shard-size {max_shard_size!r} is no size; write one like 5GB or 500MB")
         split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
         for file_name, names in split.filename_to_tensors.items():
-            tensors = {name: _converted(name, files[name].get_tensor(name), wanted) for name in names}
+            tensors = {name: _converted(name, files[name].get_tensor(name), torch_dtype) for name in names}
             save_file(tensors, target / file_name, metadata={"format": "pt"})
         if split.is_sharded:
             index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
@@ -64,7 +66,7 @@ def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str)
 
 
 def _converted(name: str, tensor: Any, dtype: Any) -> Any:
-    made = tensor if dtype is None else tensor.to(dtype)
-    if not made.isfinite().all() and tensor.isfinite().all():
+    converted = tensor if dtype is None else tensor.to(dtype)
+    if not converted.isfinite().all() and tensor.isfinite().all():
         raise ConfigError(f"{name} has values that --dtype float16 cannot hold; use bfloat16")
-    return made
+    return converted

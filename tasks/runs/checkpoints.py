@@ -16,10 +16,10 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     newest = made_updates(storage, run)
     if not newest:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")
-    wanted = newest if updates is None else updates
-    if not 1 <= wanted <= newest:
-        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {wanted}")
-    return run.layout.checkpoint(wanted)
+    number = newest if updates is None else updates
+    if not 1 <= number <= newest:
+        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {number}")
+    return run.layout.checkpoint(number)
 
 
 def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:

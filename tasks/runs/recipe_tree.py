@@ -108,9 +108,13 @@ class RecipeTree:
     def _lay(self, below: Tree, above: Mapping[str, Any], source: str, prefix: str) -> None:
         """Lay the settings of one file over those of its bases: key by key, but a section of another kind whole."""
         for key, value in above.items():
-            dotted, there = f"{prefix}{key}", below.get(key)
-            if isinstance(value, dict) and isinstance(there, dict) and value.get("kind", there.get("kind")) == there.get("kind"):
-                self._lay(there, value, source, f"{dotted}.")
+            dotted, existing = f"{prefix}{key}", below.get(key)
+            if (
+                isinstance(value, dict)
+                and isinstance(existing, dict)
+                and value.get("kind", existing.get("kind")) == existing.get("kind")
+            ):
+                self._lay(existing, value, source, f"{dotted}.")
             else:
                 below[key] = value
                 self._set_by(dotted, source, value)

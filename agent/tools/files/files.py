@@ -30,8 +30,8 @@ def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
         if len(data) > IMAGE_BYTES:
             raise DocumentError(f"the image takes {len(data)} bytes, {IMAGE_BYTES} are allowed; make it smaller")
         url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        asked = {"type": "text", "text": question[:QUESTION_CHARS]}
-        return await model.ask([asked, {"type": "image_url", "image_url": {"url": url}}])
+        text_part = {"type": "text", "text": question[:QUESTION_CHARS]}
+        return await model.ask([text_part, {"type": "image_url", "image_url": {"url": url}}])
 
     return FunctionTool(visual_qa)
 

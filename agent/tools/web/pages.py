@@ -104,13 +104,13 @@ class DirectReader:
         )
         headers = [("Host", address.netloc.decode("ascii")), *_HEADERS.items()]
         async with pool.stream("GET", target, headers=headers) as response:
-            found = httpx.Headers(response.headers)
-            if response.status in (301, 302, 303, 307, 308) and "Location" in found:
-                return _Answer(elsewhere=found["Location"])
+            received = httpx.Headers(response.headers)
+            if response.status in (301, 302, 303, 307, 308) and "Location" in received:
+                return _Answer(elsewhere=received["Location"])
             if response.status != 200:
                 raise PageError(f"the page answers HTTP {response.status}")
-            kind, charset = _kind(found.get("Content-Type", "text/html"))
-            data = await body(response.aiter_stream(), found.get("Content-Encoding", ""), self._max_bytes)
+            kind, charset = _kind(received.get("Content-Type", "text/html"))
+            data = await body(response.aiter_stream(), received.get("Content-Encoding", ""), self._max_bytes)
         return _Answer(kind=kind, charset=charset, data=data)
 
 
