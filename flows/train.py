@@ -14,7 +14,7 @@ from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.history import Record, read_record, skipped_in_row
-from nbrl.tasks.runs.preflight import prepared, writable
+from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.run import Run, checked_name, find_run, held, new_name
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.runs.summary import Summary, finished, learned
@@ -33,11 +33,12 @@ async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequ
     config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "train")
     name = checked_name(new_name(config.name) if run is None else run)
     storage = Storage(config.storage)
-    writable(config.storage)
+    warnings = [warning] if (warning := await asyncio.to_thread(check_writable, config.storage)) else []
     with ProgressDisplay(err) as progress:
         if find_run(storage, name) is None:
-            for warning in review(config):
-                progress.say(f"nbrl: warning: {warning}")
+            warnings += review(config)
+        for warning in warnings:
+            progress.say(f"nbrl: warning: {warning}")
         with held(config, name, storage) as opened:
             return finished(opened, config, storage) or await _train(config, opened, progress)
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -85,6 +86,17 @@ class Storage:
         key = _checked(key)
         with self._named("create", key):
             return self._blobs.create(key, data)
+
+    def creates_once(self) -> bool:
+        """Write a probe and take it away again. Returns whether `create_bytes` keeps what is there: not every S3 server does.
+
+        Raises StorageError when nothing can be written.
+        """
+        probe = f".probe-{uuid.uuid4().hex}"
+        try:
+            return self.create_bytes(probe, b"first") and not self.create_bytes(probe, b"second")
+        finally:
+            self.delete(probe)
 
     def exists(self, key: str) -> bool:
         """Whether the object exists. Raises if that cannot be determined, so that nothing is mistaken for absent."""

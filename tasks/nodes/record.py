@@ -56,7 +56,13 @@ async def record(
     metrics |= {"time/record": time.monotonic() - begun} | overhead(metrics, time.monotonic() - started)
     await asyncio.to_thread(services.tracking.log_metrics, metrics, step)
     done = Record(
-        iteration=scope.iteration, cursor=cursor, checkpoint=checkpoint, artifacts=artifacts, metrics=metrics, skipped=skipped
+        iteration=scope.iteration,
+        cursor=cursor,
+        checkpoint=checkpoint,
+        artifacts=artifacts,
+        metrics=metrics,
+        skipped=skipped,
+        run_id=scope.run_id,
     )
     if not await asyncio.to_thread(services.storage.create_json, scope.layout.record, done.model_dump(mode="json")):
         raise BrokenInvariantError(

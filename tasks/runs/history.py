@@ -6,15 +6,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import updates_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
 
 
 class Record(BaseModel):
-    """The record of an iteration. `cursor` is the first prompt of the next one. `checkpoint` holds the newest weights after it
-    and is empty before the first update. `skipped` says why nothing was learned (there was no update, or one without an
-    optimiser step), and is empty otherwise.
+    """The record of an iteration of the run drawn as `run_id`.
+
+    `cursor` is the first prompt of the next iteration. `checkpoint` holds the newest weights after this one and is empty before
+    the first update. `skipped` says why nothing was learned (there was no update, or one without an optimiser step), and is
+    empty otherwise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -25,6 +28,7 @@ class Record(BaseModel):
     artifacts: list[Artifact]
     metrics: dict[str, float]
     skipped: str = ""
+    run_id: str = ""
 
     @property
     def updates(self) -> int:
@@ -33,17 +37,26 @@ class Record(BaseModel):
 
 
 def read_record(storage: Storage, scope: Scope) -> Record | None:
-    """The record of an iteration, where it happened. Raises DamagedError."""
+    """The record of an iteration, where it happened.
+
+    Raises DamagedError, and BrokenInvariantError if it is of another run of that name.
+    """
     key = scope.layout.record
     if not storage.exists(key):
         return None
     try:
-        return Record.model_validate(storage.read_json(key))
+        record = Record.model_validate(storage.read_json(key))
     except (DamagedError, ValidationError) as error:
         raise DamagedError(
             f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or delete it: what the "
             "iteration made is found again and recorded anew"
         ) from error
+    if record.run_id not in ("", scope.run_id):
+        raise BrokenInvariantError(
+            f"{storage.uri(key)} is of another run that was named {scope.run!r} too; end what still trains it, and train under "
+            "another name"
+        )
+    return record
 
 
 def newest_record(storage: Storage, run: Run) -> Record | None:

@@ -62,7 +62,7 @@ def rehearse(config: RunConfig) -> list[str]:
     storage = Storage(config.storage)
     if not storage.is_local:
         try:
-            writable(config.storage)
+            unchecked += [warning] if (warning := check_writable(config.storage)) else []
         except InfraError as error:
             reason = " ".join(str(error).split())[:SHOWN_CHARS]
             raise ConfigError(f"storage.root: {reason}; check the bucket's name and the AWS_* variables") from error
@@ -80,11 +80,14 @@ def rehearse(config: RunConfig) -> list[str]:
     return unchecked
 
 
-def writable(settings: StorageSettings) -> None:
-    """Raises StorageError, without many retries, if the storage is not writable."""
-    storage, probe = Storage(settings, attempts=PROBE_ATTEMPTS), ".probe"
-    storage.write_bytes(probe, b"")
-    storage.delete(probe)
+def check_writable(settings: StorageSettings) -> str:
+    """Raises StorageError soon if nothing can be written there. Returns what to warn of, or an empty text."""
+    if Storage(settings, attempts=PROBE_ATTEMPTS).creates_once():
+        return ""
+    return (
+        f"storage.root {settings.root}: the server ignores conditional writes (If-None-Match), so that several processes "
+        "can record the same iteration; never let two of them train one run"
+    )
 
 
 def _makeable(key: str, folder: Path) -> None:

@@ -65,7 +65,9 @@ def test_bytes(storage: Storage) -> None:
 def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.create_bytes("runs/a/record", b"one")
     assert storage.read_bytes("runs/a/record") == b"one"
-    if storage.is_local:  # not every S3 server heeds the condition; rclone's does not
+    assert storage.creates_once() == storage.is_local  # rclone's server ignores the condition
+    assert storage.list("") == ["runs/a/record"]
+    if storage.is_local:
         assert not storage.create_bytes("runs/a/record", b"two")
         assert storage.read_bytes("runs/a/record") == b"one"
 

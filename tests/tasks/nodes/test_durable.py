@@ -232,6 +232,13 @@ def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, t
     assert tables == ["iteration-4"]
 
 
+def test_a_record_of_another_run_of_that_name_is_not_taken(tmp_path: Path, tables: list[str]) -> None:
+    made = services(tmp_path)
+    closed(made)
+    with pytest.raises(BrokenInvariantError, match="is of another run that was named 'r' too"):
+        read_record(made.storage, SCOPE.model_copy(update={"run_id": "y"}))
+
+
 @pytest.mark.parametrize("data", [b"", b'{"iteration": 4', b'{"iteration": 5, "sha256": "0"}'])
 def test_a_damaged_record_is_one_sentence_that_says_how_to_go_on(tmp_path: Path, data: bytes) -> None:
     storage = services(tmp_path).storage
