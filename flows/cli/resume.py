@@ -32,4 +32,4 @@ def resume(
         preflight(config, "train")
         return config, run
 
-    train_run(prepare, lambda name: "the same command continues where it was")
+    train_run(prepare, lambda name: "the same command continues the run")

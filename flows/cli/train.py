@@ -35,7 +35,7 @@ def train(
             return None
         return config, name or new_name(config.name)
 
-    train_run(prepare, lambda name: f"the same command with --run {name} continues where it was")
+    train_run(prepare, lambda name: f"the same command with --run {name} continues the run")
 
 
 def train_run(prepare: Callable[[], tuple[Any, str] | None], how_to_continue: Callable[[str], str]) -> None:
