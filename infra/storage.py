@@ -84,7 +84,7 @@ class Storage:
     def create_bytes(self, key: str, data: bytes) -> bool:
         """Write `data` unless the object exists; returns whether it was written."""
         key = _checked(key)
-        with self._named("create", key):
+        with self._named("write", key):
             return self._blobs.create(key, data)
 
     def creates_once(self) -> bool:
@@ -93,10 +93,9 @@ class Storage:
         Raises StorageError when nothing can be written.
         """
         probe = f".probe-{uuid.uuid4().hex}"
-        try:
-            return self.create_bytes(probe, b"first") and not self.create_bytes(probe, b"second")
-        finally:
-            self.delete(probe)
+        once = self.create_bytes(probe, b"first") and not self.create_bytes(probe, b"second")
+        self.delete(probe)
+        return once
 
     def exists(self, key: str) -> bool:
         """Whether the object exists. Raises if that cannot be determined, so that nothing is mistaken for absent."""
