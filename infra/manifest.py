@@ -52,6 +52,13 @@ def _is_entry(name: str, digest: object) -> bool:
     return isinstance(digest, str) and below and name == str(path)
 
 
+def part_digest(folder: Path, below: str) -> str:
+    """SHA-256 over the names and digests of a folder's files `below` a part of it, by its manifest: no file is read again."""
+    manifest = read_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
+    part = {name: digest for name, digest in sorted(manifest.items()) if name.startswith(below)}
+    return hashlib.sha256(json.dumps(part).encode()).hexdigest()
+
+
 def check_folder(folder: Path, below: str = "") -> None:
     """Raises DamagedError unless the files of a folder, or those `below` a part of it, are what its manifest says.
 

@@ -19,14 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
-from nbrl.infra.manifest import MANIFEST, file_sha256, read_manifest, write_manifest
+from nbrl.infra.manifest import MANIFEST, PARALLEL, file_sha256, read_manifest, write_manifest
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARALLEL = 8
 ATTEMPTS = 14  # waits between them grow from about half a second to 20
 
 

@@ -34,4 +34,4 @@ def write_files(folder: Path, collected: Collected, attached: Mapping[str, bytes
     except OSError as error:
         raise ConfigError(f"the agent's files cannot be written to {folder}: {error.strerror}") from error
     left_out = "".join(f"; left out: {path} ({reason})" for path, reason in collected.left_out[:SHOWN])
-    return f"{len(made)} files of the agent are in {folder}{left_out}"
+    return f"files of the agent written to {folder}: {len(made)}{left_out}"

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.flows.display.terminal import plain
-from nbrl.infra.errors import StorageError
+from nbrl.infra.errors import MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, RunLayout, is_trajectories, name_of, place_of
@@ -46,7 +46,7 @@ def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Traject
 def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | None:
     try:
         rewards = storage.read_table(RoundLayout.holding(key).rewards)
-    except StorageError:
+    except MissingError:
         return None
     rows: list[dict[str, Any]] = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
     return rows[0] if rows else None

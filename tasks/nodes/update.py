@@ -1,7 +1,6 @@
 """update: takes the optimiser steps on the selected trajectories."""
 
 import asyncio
-import hashlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nbrl.infra.manifest import part_digest
 from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
@@ -65,7 +65,7 @@ def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
         services.storage.upload_folder(out, checkpoint)
     summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
     services.storage.write_json(scope.layout.update_result, summary)
-    return Artifact(path=checkpoint, digest=weights_digest(out / HF), metrics=of(update_metrics(result.metrics), "last"))
+    return Artifact(path=checkpoint, digest=part_digest(out, f"{HF}/"), metrics=of(update_metrics(result.metrics), "last"))
 
 
 def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -74,12 +74,3 @@ def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return renamed | {
         "update/compute_seconds": sum(metrics[f"seconds/{phase}"] for phase in COMPUTING if f"seconds/{phase}" in metrics)
     }
-
-
-def weights_digest(folder: Path) -> str:
-    """sha256 over the weights of a Hugging Face folder."""
-    sha = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: sha)
-    return sha.hexdigest()

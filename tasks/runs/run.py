@@ -99,12 +99,19 @@ def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
     """
     with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
         run, created = open_run(config, name, storage)
-        try:
+        with _dropped_if_empty(run, storage, created):
             yield run
-        except BaseException:
-            if created:
-                drop_if_empty(run, storage)
-            raise
+
+
+@contextmanager
+def _dropped_if_empty(run: Run, storage: Storage, created: bool) -> Iterator[None]:
+    """Where an error leaves a run empty that this process created, delete it."""
+    try:
+        yield
+    except BaseException:
+        if created:
+            drop_if_empty(run, storage)
+        raise
 
 
 def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]:
@@ -128,23 +135,24 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
             raise InfraError(f"run {name!r} was removed by another process while it was opened; try again")
         _check_same(storage, earlier, run, config)
         run = earlier
-    sources.write(config.data, storage, run.layout.data)
-    storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
+    with _dropped_if_empty(run, storage, created):
+        sources.write(config.data, storage, run.layout.data)
+        storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created
 
 
 def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> None:
     """Raises ConfigError where a setting that decides results, or the initial model, is not what the run began with."""
     if storage.exists(earlier.layout.config):
-        found = differences(stored_config(storage, earlier), config)
+        differing = differences(stored_config(storage, earlier), config)
     else:  # ended between the creation of the run and its first file
-        found = [] if earlier.config_digest == now.config_digest else ["its settings were others"]
+        differing = [] if earlier.config_digest == now.config_digest else ["its settings were others"]
     if earlier.policy not in ("", now.policy):
-        found.append(f"policy.path {config.policy.path} holds another model than the run began with")
-    if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        differing.append(f"policy.path {config.policy.path} holds another model than the run began with")
+    if differing:
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(
-            f"run {earlier.name!r} exists with another configuration: {'; '.join(found[:SHOWN])}{more}; "
+            f"run {earlier.name!r} exists with another configuration: {'; '.join(differing[:SHOWN])}{more}; "
             "choose another --run name, or the same settings to continue it"
         )
 

@@ -73,18 +73,17 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         checkpoint = await _newest(storage, run, updates, scratch) if updates else None
         progress.begin(f"{run.name}: starting")
 
-        async def start(name: str, work: Awaitable[T]) -> T:
-            return (await timed(progress, name, work))[0]
-
         async def on_ray() -> tuple[RunnerPool, LearnerHandle]:
-            await start("Ray", _ray(stack, config, home))
-            runners = start("runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
-            return await both(runners, start("learner", _learner(stack, config, run, initial, scratch)))
+            await _shown(progress, "Ray", _ray(stack, config, home))
+            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
+            return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch)))
 
         room = adapter_room(config.update.lora, initial)
         engines, ((runners, learner), tracking) = await both(
-            start("engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)),
-            both(on_ray(), start("tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
+            _shown(
+                progress, "engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)
+            ),
+            both(on_ray(), _shown(progress, "tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
         )
         stack.callback(fall_silent)
         yield Services(config, storage, scratch, progress, engines, runners, Training(learner, tracking))
@@ -100,18 +99,20 @@ async def evaluation_services(
         scratch = _scratch(stack, home, "evaluate")
         progress.begin("starting")
 
-        async def start(name: str, work: Awaitable[T]) -> T:
-            return (await timed(progress, name, work))[0]
-
         async def on_ray() -> RunnerPool:
-            await start("Ray", _ray(stack, config, home))
-            return await start("runners", _runners(stack, config, model, corpus, storage))
+            await _shown(progress, "Ray", _ray(stack, config, home))
+            return await _shown(progress, "runners", _runners(stack, config, model, corpus, storage))
 
         engines, runners = await both(
-            start("engine", SglangFleet.start(stack, config.engine, model, home.logs, version)), on_ray()
+            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version)), on_ray()
         )
         stack.callback(fall_silent)
         yield Services(config, storage, scratch, progress, engines, runners)
+
+
+async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
+    result, _ = await timed(progress, name, work)
+    return result
 
 
 async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:

@@ -214,7 +214,8 @@ def test_the_files_that_the_agent_made_come_out_and_nothing_else(tmp_path: Path)
         "out/plots/deep/one.txt"
     ]
     assert (
-        "1 files of the agent are in out; left out: link (not a regular file); left out: pipe (not a regular file)" in done.stderr
+        "files of the agent written to out: 1; left out: link (not a regular file); left out: pipe (not a regular file)"
+        in done.stderr
     )
     assert again.returncode == 1
     assert "--files-to out has files in it; name a folder that is new or empty" in again.stderr

@@ -2,21 +2,23 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from nbrl.infra.errors import DamagedError
-from nbrl.infra.manifest import MANIFEST, check_folder, write_manifest
+from nbrl.infra.manifest import MANIFEST, check_folder, part_digest, write_manifest
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
     for name in ("hf/model.safetensors", "state/0.distcp", "result.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(random.Random(name).randbytes(4000))
-    write_manifest(tmp_path)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(random.Random(name).randbytes(4000))
+    write_manifest(folder)
+    return folder
 
 
 def test_what_was_written_is_accepted_and_names_every_file(folder: Path) -> None:
@@ -37,6 +39,17 @@ def test_no_flip_of_a_bit_passes(folder: Path) -> None:
         data[place] ^= bit
         path.write_bytes(data)
     check_folder(folder)
+
+
+def test_a_part_is_told_by_its_own_files_alone_wherever_it_is(folder: Path, tmp_path: Path) -> None:
+    before = part_digest(folder, "hf/")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "result.json").write_bytes(b"other")
+    write_manifest(copy)
+    assert part_digest(copy, "hf/") == before
+    (copy / "hf/model.safetensors").write_bytes(b"other")
+    write_manifest(copy)
+    assert part_digest(copy, "hf/") != before
 
 
 def test_a_file_that_is_gone_is_named(folder: Path) -> None:

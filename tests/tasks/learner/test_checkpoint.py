@@ -1,10 +1,8 @@
 """Checkpoints: whole or not there, written in the background, resumed on any number of ranks."""
 
-import hashlib
 import os
 import signal
 import sys
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.nodes.update import weights_digest
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import make_learner
 
@@ -173,20 +170,6 @@ def test_a_state_that_cannot_be_written_or_read_is_an_error(tmp_path: Path) -> N
     (tmp_path / "state" / ".metadata").write_bytes(b"cut")
     with pytest.raises(UpdateError, match=r"cannot read .*/state: "):
         sharded_state.check(tmp_path / "state", model)
-
-
-def test_the_digest_of_weights_is_of_all_files_in_order_and_holds_none_in_memory(tmp_path: Path) -> None:
-    size = 1 << 24
-    for name, byte in (("b", b"b"), ("a", b"a")):
-        (tmp_path / f"{name}.safetensors").write_bytes(byte * size)
-    (tmp_path / "config.json").write_text("{}")
-    whole = hashlib.sha256(b"a" * size + b"b" * size).hexdigest()
-    tracemalloc.start()
-    try:
-        assert weights_digest(tmp_path) == whole
-        assert tracemalloc.get_traced_memory()[1] < size // 2
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("text", "words"), [(None, "no result.json"), ("", "spoilt"), ("{", "spoilt"), ("{}", "iteration")])

@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, StorageError
+from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import record as record_node
@@ -140,7 +142,9 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
         resumed_config(storage, "b", [])
 
 
-def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(tmp_path: Path) -> None:
+def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
     homes = [load("tiny-cpu", [*small, f"home={tmp_path}/{name}"]) for name in ("one", "other")]
 
@@ -155,6 +159,10 @@ def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leave
     with pytest.raises(KeyboardInterrupt):
         stopped(homes[0], "b")
     assert find_run(storage, "b") is None  # its own, and empty
+    monkeypatch.setattr(sources, "write", Mock(side_effect=StorageError("the disk is full")))
+    with pytest.raises(StorageError):
+        stopped(homes[0], "c")
+    assert find_run(storage, "c") is None
 
 
 def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -195,10 +203,11 @@ def test_work_is_timed_and_its_end_is_heard_of_whether_it_went_well_or_not() -> 
     async def work(error: Exception | None) -> int:
         if error:
             raise error
+        await asyncio.sleep(0.05)
         return 7
 
     result, seconds = asyncio.run(timed(progress, "rollout", work(None)))
-    assert (result, seconds >= 0) == (7, True)
+    assert (result, seconds >= 0.05) == (7, True)
     with pytest.raises(KeyError):
         asyncio.run(timed(progress, "update", work(KeyError("x"))))
     assert progress.heard == [("started", "rollout"), ("ended", "rollout"), ("started", "update"), ("ended", "update")]
