@@ -1,6 +1,7 @@
 """Batch evaluation of a policy or of a run's checkpoint on the recipe's held-out questions."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from prefect import flow
@@ -19,7 +20,6 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.preflight import prepared
 from nbrl.tasks.runs.run import checked_name, new_name
-from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.start import evaluation_services
 
@@ -42,17 +42,18 @@ async def evaluate(
     config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "evaluate")
     layout = EvaluationLayout(checked_name(new_name(run or config.name) if name is None else name))
     storage = Storage(config.storage)
-    model = Path(fetch(config.policy)) if run is None else checkpoint_folder(storage, Path(config.home), run, checkpoint)
     if storage.list(layout.folder):
         raise ConfigError(f"an evaluation named {layout.name!r} exists in {config.storage.root}; choose another --name")
-    with ProgressDisplay(err) as progress:
+    chosen: AbstractContextManager[Path] = nullcontext(Path(fetch(config.policy)))
+    if run is not None:
+        chosen = checkpoint_folder(storage, Path(config.home), run, checkpoint)
+    with chosen as model, ProgressDisplay(err) as progress:
         for warning in review(config):
             progress.say(f"nbrl: warning: {warning}")
         sources.write(config.data, storage, layout.data)
         async with evaluation_services(config, model, VERSION, layout.data.corpus, progress) as services:
             progress.begin(f"evaluating {model}")
-            questions, seed = layout.data.split("held_out"), derive_seed(config.seed, "evaluate")
-            work = evaluate_into(services, layout.round, questions, seed, VERSION)
+            work = evaluate_into(services, layout.round, layout.data, config.seed, VERSION)
             result, _ = await timed(progress, "evaluate", work)
     rows = [{"metric": metric, "value": value} for metric, value in sorted(result.values.items())]
     await acreate_table_artifact(rows, key="evaluation", description=layout.name)

@@ -44,8 +44,9 @@ async def iterate(services: Services, scope: Scope, cursor: int) -> Record:
         advantages = await advantage(services, scope, rewards, selections)
         artifacts.append(advantages)
         skipped = nothing_to_gain(advantages.values)
+    updated: Artifact | None = None
     if not skipped:
         updated = await update(services, scope, advantages, trajectories)
         artifacts += [updated, await publish(services, scope, updated)]
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
-    return await record(services, scope, artifacts, trajectories[0], cursor, started, skipped)
+    return await record(services, scope, artifacts, cursor, started, updated, skipped)

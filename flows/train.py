@@ -14,21 +14,33 @@ from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.history import Record, read_record, skipped_in_row
+from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
-from nbrl.tasks.runs.run import Run, checked_name, find_run, held, new_name
-from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.redo import put_aside
+from nbrl.tasks.runs.retention import prune
+from nbrl.tasks.runs.run import checked_name, find_run, new_name, opened
+from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.summary import Summary, finished, learned
+from nbrl.tasks.runs.sweep import sweep
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
 
 
 @flow(name="train", flow_run_name="{run}")
-async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequence[str] = ()) -> Summary:
+async def train(
+    recipe: str | RunConfig,
+    run: str | None = None,
+    overrides: Sequence[str] = (),
+    take_over: bool = False,
+    redo: Sequence[tuple[int, str]] = (),
+) -> Summary:
     """Train the run named `run`, which is created or continued, and return its summary.
 
     `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or a configuration that passed preflight.
-    Raises ConfigError for a configuration that cannot work, and NothingLearnedError when no iteration made an update.
+    With `take_over`, another process that trains this run is stopped. `redo` names nodes, by the number of their iteration, that
+    are done again. Raises ConfigError for a configuration that cannot work,
+    NothingLearnedError when no iteration made an update, and InfraError if another process trains the run.
     """
     config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "train")
     name = checked_name(new_name(config.name) if run is None else run)
@@ -39,46 +51,59 @@ async def train(recipe: str | RunConfig, run: str | None = None, overrides: Sequ
             warnings += review(config)
         for warning in warnings:
             progress.say(f"nbrl: warning: {warning}")
-        with held(config, name, storage) as opened:
-            return finished(opened, config, storage) or await _train(config, opened, progress)
+        with opened(config, name, storage) as known:
+            if not redo and (summary := finished(known, config, storage)):
+                return summary
+            async with writing(known, storage, take_over, progress.say) as writer:
+                for iteration, node in redo:
+                    await asyncio.to_thread(put_aside, storage, writer, iteration, node)
+                await asyncio.to_thread(sweep, storage, writer)
+                return await _train(config, writer, progress)
 
 
-async def _train(config: RunConfig, run: Run, progress: Progress) -> Summary:
+async def _train(config: RunConfig, writer: Writer, progress: Progress) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
-    async with training_services(config, run, progress) as services:
-        records = list[Record]()
-        first = last = await _evaluate(services, run, records)
-        evaluated = 0  # updates
+    async with training_services(config, writer.run, progress) as services:
+        records, evaluations = list[Record](), dict[int, Artifact]()
+        first = await _evaluate(services, writer, records, evaluations)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-            records.append(await _iterate(services, run, records))
-            due = config.evaluate.every and len(records) % config.evaluate.every == 0
-            if due and evaluated < records[-1].updates:
-                last, evaluated = await _evaluate(services, run, records), records[-1].updates
-        if records and evaluated < records[-1].updates:
-            last = await _evaluate(services, run, records)
-        return learned(await asyncio.to_thread(summarise, services, run, first, last, records))
+            records.append(await _iterate(services, writer, records))
+            if config.evaluate.every and len(records) % config.evaluate.every == 0:
+                await _evaluate(services, writer, records, evaluations)
+            if records[-1].epoch == writer.epoch:  # not one that was found
+                scores = {updates: result.values["em"] for updates, result in evaluations.items()}
+                await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
+        last = await _evaluate(services, writer, records, evaluations)
+        return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
 
 
-async def _iterate(services: Services, run: Run, records: list[Record]) -> Record:
+async def _iterate(services: Services, writer: Writer, records: list[Record]) -> Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
-    scope = run.scope(len(records), records[-1].updates if records else 0)
-    record = await asyncio.to_thread(read_record, services.storage, scope)
+    record = await asyncio.to_thread(read_record, services.storage, writer.run, len(records))
     if record is None:
-        services.progress.begin(f"{run.name}: iteration {scope.iteration + 1} of {services.config.iterations}")
+        scope = writer.iteration(len(records), _policy(writer, records))
+        services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
         record = await iterate(services, scope, records[-1].cursor if records else 0)
         services.progress.say(_line([*records, record], services.config.select.patience))
     return record
 
 
-async def _evaluate(services: Services, run: Run, records: list[Record]) -> Artifact:
-    updates = records[-1].updates if records else 0
-    services.progress.begin(f"{run.name}: evaluation after {updates} updates")
-    result = await evaluate(services, run.scope(updates, updates))
+async def _evaluate(services: Services, writer: Writer, records: list[Record], evaluations: dict[int, Artifact]) -> Artifact:
+    """Evaluate the policy after `records`, or return the evaluation of it among `evaluations`, to which it is added."""
+    scope = writer.evaluation(_policy(writer, records))
+    if scope.updates in evaluations:
+        return evaluations[scope.updates]
+    services.progress.begin(f"{scope.run}: {scope.title}")
+    result = evaluations[scope.updates] = await evaluate(services, scope)
     scores = result.values
-    metrics = {f"eval/{name}": value for name, value in scores.items()}
-    await asyncio.to_thread(services.tracking.log_metrics, metrics, len(records))
-    services.progress.say(f"evaluation after {updates:3d} updates   EM {scores['em']:.3f}   F1 {scores['f1']:.3f}")
+    services.delivery.wake()
+    services.progress.say(f"evaluation after {scope.updates:3d} updates   EM {scores['em']:.3f}   F1 {scores['f1']:.3f}")
     return result
+
+
+def _policy(writer: Writer, records: list[Record]) -> Weights:
+    """The policy after `records`."""
+    return records[-1].policy if records else Weights(digest=writer.run.policy)
 
 
 def _line(records: list[Record], patience: int) -> str:

@@ -53,13 +53,3 @@ class Home:
             file.write(str(os.getpid()))
             file.flush()
             yield
-
-    @contextmanager
-    def hold(self, name: str, taken: str) -> Iterator[None]:
-        """Like `lock`, but raises InfraError with the message `taken` if another process holds it."""
-        with (self.locks / name).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InfraError(f"{taken}; wait for it or choose another name") from None
-            yield

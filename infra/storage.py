@@ -9,7 +9,7 @@ import io
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -114,6 +114,11 @@ class Storage:
         with self._named("delete", prefix):
             self._blobs.delete(prefix)
 
+    def delete_keys(self, keys: Iterable[str]) -> None:
+        """Delete objects; does nothing for those that are not there."""
+        for key in keys:
+            self.delete(key)
+
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
         """Turn a library's exception into a StorageError that names the object."""
@@ -143,8 +148,9 @@ class Storage:
         """The fields that `write_json` or `create_json` wrote. Raises MissingError and DamagedError."""
         return unseal(self.read_bytes(key), self.uri(key))
 
-    def write_json(self, key: str, fields: dict[str, Any]) -> None:
-        self.write_bytes(key, seal(fields))
+    def write_json(self, key: str, fields: dict[str, Any]) -> str:
+        """As `write_bytes`."""
+        return self.write_bytes(key, seal(fields))
 
     def create_json(self, key: str, fields: dict[str, Any]) -> bool:
         """As `create_bytes`."""

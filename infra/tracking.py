@@ -6,7 +6,6 @@ A run is found again by its name: a resumed run goes on where it was.
 
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.process.child import Child, free_port
-from nbrl.infra.process.health import answers, wait_until_healthy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,10 +27,11 @@ ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # what is not delivered now is delivered later
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-BATCH = 100  # params and tags MLflow takes in one call; of metrics, 1000
+BATCH, METRICS = 100, 1000  # params or tags, and metrics, that MLflow takes in one call
 PARAM_CHARACTERS = 6000
-UI_TIMEOUT_S = 120.0
 REACH_S = 10.0
 OURS = "127.0.0.1,localhost"  # reached without a proxy
 
@@ -74,7 +72,7 @@ class Tracking:
     def __init__(self, settings: TrackingSettings, home: Home) -> None:
         self.settings = settings
         self._home = home
-        self.uri = settings.uri or _database(home)
+        self.uri = settings.uri or database(home)
         self._run_id: str | None = None
 
     @cached_property
@@ -110,12 +108,8 @@ class Tracking:
 
     def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
         """Start or continue the run with this name and these tags; returns its id. Existing params do not change."""
-        if '"' in run_name:
-            raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
-        conditions = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
-        runs = self._client.search_runs([self.experiment_id], " and ".join(conditions), max_results=1)
-        if runs:
-            run = runs[0]
+        run = self._find(run_name, tags)
+        if run is not None:
             self._client.update_run(run.info.run_id, status="RUNNING")
         else:
             run = self._client.create_run(self.experiment_id, run_name=run_name)
@@ -128,15 +122,72 @@ class Tracking:
         self._client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         return self._run_id
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+    def find_run(self, run_name: str, tags: Mapping[str, str]) -> bool:
+        """Take the run with this name and these tags, for reading; returns whether there is one."""
+        run = self._find(run_name, tags)
+        self._run_id = None if run is None else str(run.info.run_id)
+        return run is not None
+
+    def _find(self, run_name: str, tags: Mapping[str, str]) -> Any:
+        """The run with this name and these tags, or None."""
+        if '"' in run_name:
+            raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
+        conditions = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
+        runs = self._client.search_runs([self.experiment_id], " and ".join(conditions), max_results=1)
+        return runs[0] if runs else None
+
+    def start_over(self) -> None:
+        """Mark the run deleted, so that the next `start_run` makes a new one of its name."""
+        self._client.delete_run(self.run_id)
+        self._run_id = None
+
+    def tag(self, name: str) -> str:
+        """A tag of the run; empty if it has none of that name."""
+        return str(self._client.get_run(self.run_id).data.tags.get(name, ""))
+
+    def set_tag(self, name: str, value: str) -> None:
+        self._client.set_tag(self.run_id, name, value)
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        """Steps and values of a metric of the run."""
+        return [(point.step, point.value) for point in self._client.get_metric_history(self.run_id, metric)]
+
+    def steps(self, metric: str) -> set[int]:
+        """The steps at which the run has a metric."""
+        return {step for step, _ in self.history(metric)}
+
+    def traced(self, tags: Mapping[str, str]) -> set[str]:
+        """Names of the run's traces with these tags."""
+        conditions = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        traces = self._client.search_traces(
+            locations=[self.experiment_id], filter_string=conditions, run_id=self.run_id, include_spans=False
+        )
+        return {str(trace.info.tags.get("mlflow.traceName", "")) for trace in traces}
+
+    def has_checkpoint(self, name: str) -> bool:
+        """Whether the run has a logged model of this name."""
+        conditions = f"name = '{name}' AND source_run_id = '{self.run_id}'"
+        return bool(self._client.search_logged_models([self.experiment_id], conditions, max_results=1))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, time_s: float | None = None) -> None:
+        """Log the metrics of a step, measured at `time_s` seconds since 1970, by default now."""
         from mlflow.entities import Metric
 
-        now = int(time.time() * 1000)
-        self._client.log_batch(self.run_id, metrics=[Metric(name, float(value), now, step) for name, value in metrics.items()])
+        when = int((time.time() if time_s is None else time_s) * 1000)
+        points = [Metric(name, float(value), when, step) for name, value in metrics.items()]
+        for start in range(0, len(points), METRICS):
+            self._client.log_batch(self.run_id, metrics=points[start : start + METRICS])
 
     def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
         """Add rows, given by column, to the run's table `name`."""
         self._client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
+
+    def column(self, table: str, name: str) -> list[Any]:
+        """A column of the run's table; empty if it has no such table or column."""
+        if f"{table}.json" not in {file.path for file in self._client.list_artifacts(self.run_id)}:
+            return []
+        rows = self._client.load_table(self.experiment_id, f"{table}.json", [self.run_id])
+        return list(rows[name]) if name in rows else []
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
         self._client.log_artifact(self.run_id, str(path), folder)
@@ -185,37 +236,6 @@ class Tracking:
             self._run_id = None
 
 
-class Page:
-    """MLflow's pages, served until `stop`, or until the process that called `ui` ends."""
-
-    def __init__(self, child: Child, url: str) -> None:
-        self._child = child
-        self.url = url
-
-    @property
-    def alive(self) -> bool:
-        return self._child.alive
-
-    def stop(self) -> None:
-        self._child.stop()
-
-
-def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
-    """Serve MLflow's pages over the database of the home or of the settings; returns when they answer."""
-    uri = (settings.uri if settings else None) or _database(home)
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
-    line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
-    log = home.logs / "mlflow.log"
-    environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
-    child = Child.start(line, env=environment, log=log, name="MLflow", cwd=home.mlflow)
-    if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
-        child.stop()
-        raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
-    return Page(child, url)
-
-
 def check_uri(uri: str) -> None:
     """Raises ServerError for what is no tracking URI, and for a server that does not answer. Databases are not opened."""
     if uri.startswith(("http://", "https://")):
@@ -240,5 +260,5 @@ def check_uri(uri: str) -> None:
         )
 
 
-def _database(home: Home) -> str:
+def database(home: Home) -> str:
     return f"sqlite:///{home.mlflow / 'mlflow.db'}"

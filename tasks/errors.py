@@ -22,6 +22,10 @@ class NothingLearnedError(RunError):
     """The run made no update, because no iteration had a group with signal."""
 
 
+class TakenOverError(RunError):
+    """Another process has taken over the run; this one must not write to it any more."""
+
+
 class BrokenInvariantError(RunError):
     """An invariant does not hold; continuing would train on wrong data."""
 

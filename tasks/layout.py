@@ -1,14 +1,21 @@
 """Every key below a storage root, where runs and evaluations store their results.
 
-Keys are relative and use `/`. Keys of tables, files and folders are defined only in this module.
+Keys are relative and use `/`. Keys of tables, files and folders are defined only in this module. What an iteration or an
+evaluation makes lies below the epoch that made it, so that two processes never write the same key; results and records name
+what counts.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 RUNS, EVALUATIONS = "runs", "evaluations"
-TRAJECTORIES = "trajectories.parquet"
+TRAJECTORIES, UNFINISHED = "trajectories.parquet", "trajectories"
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order.
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
+
+
+EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,11 @@ class DataLayout:
     @property
     def corpus(self) -> str:
         return f"{self.folder}/corpus.parquet"
+
+    @property
+    def digests(self) -> str:
+        """The SHA-256 of the tables, written after them."""
+        return f"{self.folder}/digests.json"
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class RoundLayout:
     @property
     def unfinished(self) -> str:
         """Folder of single trajectories, until they are merged into one table."""
-        return f"{self.folder}/trajectories"
+        return f"{self.folder}/{UNFINISHED}"
 
     def single(self, trajectory: str) -> str:
         """A single trajectory, by its id."""
@@ -63,19 +75,40 @@ class RoundLayout:
 
 
 @dataclass(frozen=True)
-class IterationLayout:
+class StageLayout:
+    """One iteration or one evaluation of a run, as the epoch `epoch` writes it."""
+
     folder: str
+    epoch: str
 
     def round(self, number: int) -> RoundLayout:
-        return RoundLayout(f"{self.folder}/round-{number}")
+        return RoundLayout(f"{self.folder}/{self.epoch}/round-{number}")
+
+    def is_unfinished(self, key: str) -> bool:
+        """Whether the key is one of unfinished work of this stage, of any epoch."""
+        return key.startswith(f"{self.folder}/") and key.split("/")[-2] == UNFINISHED
+
+    def epoch_of(self, key: str) -> str:
+        """The epoch below whose name the key lies; empty for results, records and what releases before epochs wrote."""
+        name = key.removeprefix(f"{self.folder}/").partition("/")[0]
+        return name if EPOCH.fullmatch(name) else ""
 
     @property
     def advantages(self) -> str:
-        return f"{self.folder}/advantages.parquet"
+        return f"{self.folder}/{self.epoch}/advantages.parquet"
 
     @property
     def update_result(self) -> str:
-        return f"{self.folder}/update/result.json"
+        return f"{self.folder}/{self.epoch}/update.json"
+
+    @property
+    def results(self) -> str:
+        """Folder of the results of nodes."""
+        return f"{self.folder}/nodes"
+
+    def result(self, node: str, inputs: str) -> str:
+        """The result of a node for inputs with this digest."""
+        return f"{self.results}/{node}-{inputs[:16]}.json"
 
     @property
     def record(self) -> str:
@@ -111,6 +144,26 @@ class RunLayout:
         return DataLayout(f"{self.folder}/data")
 
     @property
+    def epochs(self) -> str:
+        return f"{self.folder}/epochs"
+
+    def epoch(self, name: str) -> str:
+        return f"{self.epochs}/{name}.json"
+
+    @property
+    def pins(self) -> str:
+        return f"{self.folder}/pins"
+
+    @property
+    def lease(self) -> str:
+        return f"{self.folder}/lease.json"
+
+    def redone(self, key: str, epoch: str) -> str:
+        """Where a result, record or summary goes that `epoch` makes again."""
+        stage = "/".join(key.split("/")[:4]) if key.startswith(f"{self.iterations}/") else self.folder
+        return f"{stage}/redone-{epoch}/{key.removeprefix(f'{stage}/')}"
+
+    @property
     def iterations(self) -> str:
         return f"{self.folder}/iterations"
 
@@ -118,16 +171,20 @@ class RunLayout:
     def evaluations(self) -> str:
         return f"{self.folder}/evaluations"
 
-    def iteration(self, number: int) -> IterationLayout:
-        return IterationLayout(f"{self.iterations}/{number:06d}")
+    def iteration(self, number: int, epoch: str = "") -> StageLayout:
+        return StageLayout(f"{self.iterations}/{number:06d}", epoch)
 
-    def evaluation(self, updates: int) -> RoundLayout:
+    def evaluation(self, updates: int, epoch: str = "") -> StageLayout:
         """The evaluation of the policy that `updates` updates made."""
-        return RoundLayout(f"{self.evaluations}/{updates:06d}")
+        return StageLayout(f"{self.evaluations}/{updates:06d}", epoch)
 
-    def checkpoint(self, updates: int) -> str:
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.folder}/checkpoints"
+
+    def checkpoint(self, updates: int, epoch: str) -> str:
         """Folder of the checkpoint that `updates` updates made."""
-        return f"{self.folder}/checkpoints/{updates:06d}"
+        return f"{self.checkpoints}/{updates:06d}-{epoch}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +206,16 @@ class EvaluationLayout:
         return RoundLayout(self.folder)
 
 
+def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
+    """Key of the rewards of a table of trajectories, which may be of a later epoch; the newest if there are several."""
+    beside = RoundLayout.holding(trajectories).rewards
+    if beside in keys:
+        return beside
+    parts = trajectories.split("/")
+    stage, last = "/".join(parts[:4]), "/".join([parts[-2], beside.rpartition("/")[2]])
+    return max((key for key in keys if key.startswith(f"{stage}/") and key.endswith(f"/{last}")), default=None)
+
+
 def is_trajectories(key: str) -> bool:
     """Whether the key is a round's table of trajectories."""
     return key.endswith(f"/{TRAJECTORIES}")
@@ -156,7 +223,7 @@ def is_trajectories(key: str) -> bool:
 
 def updates_of(checkpoint: str) -> int:
     """Updates that made the checkpoint in this folder."""
-    return int(checkpoint.rpartition("/")[2])
+    return int(checkpoint.rpartition("/")[2].partition("-")[0])
 
 
 def place_of(trajectories: str) -> str:

@@ -7,6 +7,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.agent import agent
+from nbrl.flows.cli.audit import audit, track
 from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
@@ -49,6 +50,8 @@ app.command()(agent)
 
 app.command()(train)
 app.command()(resume)
+app.command()(audit)
+app.command()(track)
 app.command()(evaluate)
 app.command()(export)
 app.command()(show)

@@ -6,13 +6,14 @@ import tempfile
 from pathlib import Path
 
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.layout import ADAPTER, HF
 from nbrl.tasks.model_folder.check import check_adapter, check_model
 from nbrl.tasks.model_folder.export import Dtype
 from nbrl.tasks.model_folder.export import export as write
-from nbrl.tasks.runs.checkpoints import checkpoint
+from nbrl.tasks.runs.checkpoints import used
 
 
 def export(
@@ -33,12 +34,16 @@ def export(
         raise ConfigError(f"{target} exists; name a folder that does not, nothing is overwritten")
     if adapter and (dtype or max_shard_size):
         raise ConfigError("--adapter is written as it is; leave --dtype and --max-shard-size out")
-    path, below = checkpoint(storage, run, updates), ADAPTER if adapter else HF
+    below = ADAPTER if adapter else HF
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
+        with (
+            used(storage, run, updates) as path,
+            tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside,
+        ):
             source = storage.local_path(path) or storage.download_folder(path, Path(beside) / "checkpoint", below)
             _check(source, below, storage.uri(path))
+            check_folder(source, f"{below}/")
             complete = Path(beside) / "made"
             complete.mkdir()
             write(source / below, complete, dtype, max_shard_size)

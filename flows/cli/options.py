@@ -15,6 +15,9 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4", autocompletion=completion.recipe_keys
     ),
 ]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="stop another process that trains this run, on any machine, and continue here")
+]
 Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
 
 

@@ -7,7 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set
+from nbrl.flows.cli.options import Set, TakeOver
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.cli.train import train_run
 
@@ -16,20 +16,32 @@ def resume(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
     set_: Set = None,
     root: Root = ROOT,
+    redo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ITERATION[:NODE]",
+            help="put an iteration, or one node of it, and the records of all later iterations aside, and do them again",
+        ),
+    ] = None,
+    take_over: TakeOver = False,
 ) -> None:
     """Continue a run with the settings it began with, from its storage alone: on this machine or on another.
 
     `--set` may change what decides no result, such as iterations, home or policy.path.
     """
+    chosen: list[tuple[int, str]] = []
 
     def prepare() -> tuple[Any, str]:
         with Importing():
             from nbrl.tasks.runs.preflight import preflight
+            from nbrl.tasks.runs.redo import parse
             from nbrl.tasks.runs.resume import resumed_config
             from nbrl.tasks.runs.run import checked_name
 
+        if redo is not None:
+            chosen.append(parse(redo))
         config = resumed_config(storage_at(root), checked_name(run), set_ or [])
         preflight(config, "train")
         return config, run
 
-    train_run(prepare, lambda name: "the same command continues the run")
+    train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)

@@ -1,6 +1,6 @@
 """`nbrl train`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Recipe, Set, home_flag, root_flag
+from nbrl.flows.cli.options import Recipe, Set, TakeOver, home_flag, root_flag
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.display.terminal import out, say
 
@@ -19,6 +19,7 @@ def train(
         str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
     ] = None,
     set_: Set = None,
+    take_over: TakeOver = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Prints at the end a table, a learning curve and the next commands."""
@@ -35,10 +36,15 @@ def train(
             return None
         return config, name or new_name(config.name)
 
-    train_run(prepare, lambda name: f"the same command with --run {name} continues the run")
+    train_run(prepare, lambda name: f"the same command with --run {name} continues the run", take_over)
 
 
-def train_run(prepare: Callable[[], tuple[Any, str] | None], how_to_continue: Callable[[str], str]) -> None:
+def train_run(
+    prepare: Callable[[], tuple[Any, str] | None],
+    how_to_continue: Callable[[str], str],
+    take_over: bool,
+    redo: Sequence[tuple[int, str]] = (),
+) -> None:
     """Train the run that `prepare` gives configuration and name of; stopped in the middle, say how it goes on."""
     begun: list[tuple[Any, str]] = []
 
@@ -58,7 +64,7 @@ def train_run(prepare: Callable[[], tuple[Any, str] | None], how_to_continue: Ca
         async def flow() -> Any:
             from nbrl.flows.train import train as flow
 
-            return await flow(config, name)
+            return await flow(config, name, take_over=take_over, redo=list(redo))
 
         summary = run_flow(config.home, flow)
         from nbrl.flows.display.report import closing, report

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
-from nbrl.infra.tracking import ui
+from nbrl.infra.tracking_ui import ui
 
 
 def serve(folder: str, console: Console) -> None:

@@ -10,44 +10,43 @@ from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.flows.display.terminal import plain
-from nbrl.infra.errors import MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, RunLayout, is_trajectories, name_of, place_of
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, is_trajectories, name_of, place_of, rewards_of
+from nbrl.tasks.runs.history import finished_iterations
 
 MOST = {"answer": 20}  # widths at which columns are cut
 
 
 def files(storage: Storage, run: str) -> list[str]:
-    """The keys of all compacted tables of trajectories of a run or evaluation."""
+    """All keys of a run or evaluation that has trajectories. Raises ConfigError if there is none."""
     keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
-    tables = [key for key in keys if is_trajectories(key)]
-    if not tables:
+    if not any(map(is_trajectories, keys)):
         names = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
         if run in names:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
         hint = did_you_mean(run, names)
         raise ConfigError(f"there are no trajectories of a run {run!r} in {storage.settings.root}; {hint}")
-    return tables
+    return keys
 
 
 def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
     """All trajectories with this id (evaluations repeat questions), each with its file and its row of rewards."""
     matches = []
-    for key in files(storage, run):
+    keys = files(storage, run)
+    for key in filter(is_trajectories, keys):
         table = storage.read_table(key)
         for match in from_table(table.filter(pc.equal(table["id"], trajectory))):
-            matches.append((key, match, _rewards(storage, key, trajectory)))
+            matches.append((key, match, _rewards(storage, rewards_of(key, keys), trajectory)))
     if not matches:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
     return matches
 
 
-def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | None:
-    try:
-        rewards = storage.read_table(RoundLayout.holding(key).rewards)
-    except MissingError:
+def _rewards(storage: Storage, key: str | None, trajectory: str) -> dict[str, Any] | None:
+    if key is None:
         return None
+    rewards = storage.read_table(key)
     rows: list[dict[str, Any]] = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
     return rows[0] if rows else None
 
@@ -55,7 +54,7 @@ def _rewards(storage: Storage, key: str, trajectory: str) -> dict[str, Any] | No
 def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
     """The newest trajectories of a run, one per row of `width` characters, or more if an id needs them."""
     rows: list[tuple[str, str, str, str, str]] = []
-    for key in reversed(files(storage, run)):
+    for key in reversed(list(filter(is_trajectories, files(storage, run)))):
         where = place_of(key)
         for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
             rows.append((row["id"], where, row["status"], _line(str(row["answer"])), _line(row["question"])))
@@ -93,9 +92,7 @@ def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
 def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
     """Number of finished iterations of a run, and its state. A run continued after its end has a summary of fewer iterations."""
     layout = RunLayout(run)
-    done = 0
-    while layout.iteration(done).record in files:
-        done += 1
+    done = finished_iterations(files, layout)
     summary = storage.read_json(layout.summary) if layout.summary in files else {"iterations": -1}
     if summary["iterations"] != done:
         return str(done), "unfinished"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import DataLayout
@@ -124,23 +124,31 @@ def questions(path: Path) -> pa.Table:
 
 
 def write(settings: GeneratedData | FileData, storage: Storage, layout: DataLayout) -> None:
-    """Write train, held_out and corpus unless they are there."""
-    if storage.exists(layout.corpus):
+    """Write train, held_out and corpus, then their digests, unless they are there."""
+    if storage.exists(layout.digests):
         return
-    if isinstance(settings, FileData):
-        tables = {split: questions(path) for split, path in zip(SPLITS, (settings.train, settings.held_out), strict=True)}
-        corpus = _read(settings.corpus, CORPUS_SCHEMA) if settings.corpus else CORPUS_SCHEMA.empty_table()
+    keys = [layout.corpus, *(layout.split(split) for split in SPLITS)]
+    if all(storage.exists(key) for key in keys):  # releases before this one wrote no digests
+        digests = {key: sha256(storage.read_bytes(key)) for key in keys}
     else:
-        worlds = {
-            "train": World.generate(settings.seed, "train", settings.train),
-            "held_out": World.generate(settings.seed, "held_out", settings.held_out),
-        }
-        tables = {
-            split: pa.Table.from_pylist([q.model_dump() for q in world.questions], schema=SCHEMA)
-            for split, world in worlds.items()
-        }
-        passages = sorted({passage for world in worlds.values() for passage in world.corpus})
-        corpus = pa.table({"passage": passages}, schema=CORPUS_SCHEMA)
-    for split, table in tables.items():
-        storage.write_table(layout.split(split), table)
-    storage.write_table(layout.corpus, corpus)
+        digests = {key: storage.write_table(key, table) for key, table in zip(keys, _tables(settings), strict=True)}
+    storage.create_json(layout.digests, digests)
+
+
+def read(storage: Storage, layout: DataLayout, key: str) -> pa.Table:
+    """A table that `write` wrote. Raises DamagedError if it is not what was written."""
+    return storage.read_table(key, storage.read_json(layout.digests)[key])
+
+
+def _tables(settings: GeneratedData | FileData) -> list[pa.Table]:
+    """Corpus, train and held_out."""
+    if isinstance(settings, FileData):
+        corpus = _read(settings.corpus, CORPUS_SCHEMA) if settings.corpus else CORPUS_SCHEMA.empty_table()
+        return [corpus, questions(settings.train), questions(settings.held_out)]
+    train = World.generate(settings.seed, "train", settings.train)
+    held_out = World.generate(settings.seed, "held_out", settings.held_out)
+    passages = sorted({*train.corpus, *held_out.corpus})
+    return [
+        pa.table({"passage": passages}, schema=CORPUS_SCHEMA),
+        *(pa.Table.from_pylist([q.model_dump() for q in world.questions], schema=SCHEMA) for world in (train, held_out)),
+    ]

@@ -1,6 +1,6 @@
 """advantage: turns step rewards of the selected trajectories into step advantages, or into the learner's input for them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,12 @@ def reward_table(rewards: list[dict]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA)
 
 
+def kept_rows(rewards: Iterable[pa.Table], selections: Iterable[pa.Table]) -> list[dict]:
+    """The rewards of all trajectories of the kept groups."""
+    kept = {row["group"] for selection in selections for row in selection.to_pylist() if row["kept"]}
+    return [row for scored in rewards for row in scored.to_pylist() if row["group"] in kept]
+
+
 @durable
 def advantage(services: Services, scope: Scope, rewards: list[Artifact], selections: list[Artifact]) -> Artifact:
     """Compute advantages of every step of every kept group, over all rounds together.
@@ -53,8 +59,7 @@ def advantage(services: Services, scope: Scope, rewards: list[Artifact], selecti
     If the estimator needs what only the learner has (values, log-probs of the reference), the table holds the step rewards,
     and the learner applies the estimator to them before its first optimiser step.
     """
-    kept = {row["group"] for selection in selections for row in services.read(selection).to_pylist() if row["kept"]}
-    rows = [row for scored in rewards for row in services.read(scored).to_pylist() if row["group"] in kept]
+    rows = kept_rows(map(services.read, rewards), map(services.read, selections))
     table = reward_table(rows) if services.config.learner_estimates else advantage_table(rows, services.config.advantage)
     path = scope.layout.advantages
     digest = services.storage.write_table(path, table)

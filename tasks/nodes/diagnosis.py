@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import RoundLayout, is_trajectories
 from nbrl.tasks.nodes.reward import FACETS, with_answers
-from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.history import Record, Round
 from nbrl.tasks.selection.judge import dropped, no_signal
 
 EXAMPLES = 2
@@ -21,8 +20,9 @@ OVERLAP = 0.25  # F1 from which answers are near their references
 
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     """Lines about these iterations, none of which had an update; the last line is `remedy`."""
-    rewards = pa.concat_tables([storage.read_table(layout.rewards) for record in records for layout in _rounds(record)])
-    trajectories = pa.concat_tables([_with_references(storage, layout) for record in records for layout in _rounds(record)])
+    rounds = [round_ for record in records for round_ in record.rounds]
+    rewards = pa.concat_tables([storage.read_table(round_.rewards.path, round_.rewards.digest) for round_ in rounds])
+    trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
     groups = dropped([record.metrics for record in records])
     means = {name: sum(rewards[name].to_pylist()) / len(rewards) for name in FACETS}
     statuses = Counter(rewards["status"].to_pylist())
@@ -74,14 +74,9 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
     )
 
 
-def _rounds(record: Record) -> list[RoundLayout]:
-    """The layouts of all rounds of an iteration."""
-    return [RoundLayout.holding(artifact.path) for artifact in record.artifacts if is_trajectories(artifact.path)]
-
-
-def _with_references(storage: Storage, layout: RoundLayout) -> pa.Table:
+def _with_references(storage: Storage, round_: Round) -> pa.Table:
     """Trajectories with their references, questions and failures."""
-    table, prompts = storage.read_table(layout.trajectories), storage.read_table(layout.prompts)
+    table, prompts = [storage.read_table(artifact.path, artifact.digest) for artifact in (round_.trajectories, round_.prompts)]
     joined = with_answers(table, prompts)
     taken = pc.list_value_length(joined["steps"])
     joined = joined.drop_columns(["steps"]).append_column("taken", taken)

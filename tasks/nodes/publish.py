@@ -20,7 +20,8 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     version = str(scope.updates + 1)
     await services.engines.publish(await services.local_folder(update.path), version)
     swapped = time.monotonic()
-    result = await asyncio.to_thread(services.storage.read_json, scope.layout.update_result)
+    (key,) = update.parts
+    result = await asyncio.to_thread(services.storage.read_json, key)
     worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
     tolerance = services.config.publish.tolerance
     if not worst <= tolerance:

@@ -1,4 +1,4 @@
-"""record: writes metrics and traces to MLflow, then `record.json`, whose presence means that the iteration happened."""
+"""record: creates `record.json`, whose presence means that the iteration happened."""
 
 import asyncio
 import time
@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from prefect.artifacts import acreate_table_artifact
 
-from nbrl.agent.trajectory import from_table
-from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.infra.errors import InfraError
+from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.durable import effect
-from nbrl.tasks.nodes.traces import log_traces
+from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.scope import Artifact, Scope, Weights
+from nbrl.tasks.runs.sweep import sweep_stage
 from nbrl.tasks.services.services import Services
 
 
@@ -29,44 +30,48 @@ async def record(
     services: Services,
     scope: Scope,
     artifacts: list[Artifact],
-    trajectories: Artifact,
     cursor: int,
     started: float,
+    updated: Artifact | None = None,
     skipped: str = "",
 ) -> Record:
-    """Close the iteration. `started` is its start on the monotonic clock, `skipped` says why nothing was learned."""
+    """Close the iteration, of which `updated` is the checkpoint if there was an update.
+
+    `started` is its start on the monotonic clock, `skipped` says why nothing was learned. Raises TakenOverError if another
+    process has taken the run over, and InfraError if one has recorded this iteration.
+    """
     begun = time.monotonic()
     metrics = reduce(artifact.metrics for artifact in artifacts) | ({"select/no_signal": 1.0} if skipped else {})
-    step = scope.iteration + 1
-    updates = scope.updates + ("update/steps" in metrics)
-    checkpoint = scope.checkpoint(updates) if updates else ""
-
-    def track() -> None:
-        chosen = from_table(services.read(trajectories).slice(0, services.config.record.traces))
-        if updates > scope.updates:
-            scores = {"reward/em": metrics["reward/em"]}
-            services.tracking.log_checkpoint(f"{scope.run}-{updates:06d}", services.storage.uri(checkpoint), scores, step)
-        log_traces(services.tracking, scope, chosen)
-
-    await asyncio.to_thread(track)
+    policy = scope.weights
+    if updated is not None:
+        policy = Weights(updates=scope.updates + 1, checkpoint=updated.path, digest=updated.digest)
     rows = [{"metric": key, "value": round(value, 6)} for key, value in sorted(metrics.items())]
     await acreate_table_artifact(
         rows, key=f"iteration-{scope.iteration}", description=f"{scope.run}, iteration {scope.iteration}"
     )
     metrics |= {"time/record": time.monotonic() - begun} | overhead(metrics, time.monotonic() - started)
-    await asyncio.to_thread(services.tracking.log_metrics, metrics, step)
     done = Record(
         iteration=scope.iteration,
         cursor=cursor,
-        checkpoint=checkpoint,
+        checkpoint=policy.checkpoint,
         artifacts=artifacts,
         metrics=metrics,
         skipped=skipped,
         run_id=scope.run_id,
+        epoch=scope.epoch,
+        finished=time.time(),
+        weights=policy.digest,
     )
-    if not await asyncio.to_thread(services.storage.create_json, scope.layout.record, done.model_dump(mode="json")):
-        raise BrokenInvariantError(
-            f"iteration {step} of run {scope.run!r} was recorded by another process; end all but one that train "
-            "it, and go on with the same command"
-        )
+    await asyncio.to_thread(_commit, services.storage, scope, done)
+    services.delivery.wake()
     return done
+
+
+def _commit(storage: Storage, scope: Scope, done: Record) -> None:
+    check_newest(storage, scope.run_layout, scope.epoch)
+    if not storage.create_json(scope.layout.record, done.model_dump(mode="json")):
+        raise InfraError(
+            f"iteration {scope.iteration + 1} of run {scope.run!r} was recorded by another process; the same command continues "
+            "from there"
+        )
+    sweep_stage(storage, scope.layout, storage.list(scope.layout.folder))

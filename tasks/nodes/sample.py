@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from nbrl.tasks.environments import sources
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -27,14 +28,18 @@ def with_groups(prompts: pa.Table, epochs: list[int]) -> pa.Table:
     return prompts.append_column("group", pa.array(names, pa.string()))
 
 
+def prompts_at(questions: pa.Table, seed: int, cursor: int, count: int) -> pa.Table:
+    """The `count` prompts at `cursor` in the order of a run with this seed."""
+    rows = visit_order(seed, len(questions), cursor, count)
+    epochs = [(cursor + step) // len(questions) for step in range(count)]
+    return with_groups(questions.take(pa.array(rows)), epochs)
+
+
 @durable
 def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
     """Take the prompts at `cursor` in the run's order of training questions."""
-    questions = services.storage.read_table(scope.run_layout.data.split("train"))
-    count = services.config.rollout.prompts
-    rows = visit_order(scope.seed, len(questions), cursor, count)
-    prompts = questions.take(pa.array(rows))
-    epochs = [(cursor + step) // len(questions) for step in range(count)]
+    layout, count = scope.run_layout.data, services.config.rollout.prompts
+    prompts = prompts_at(sources.read(services.storage, layout, layout.split("train")), scope.seed, cursor, count)
     path = scope.layout.round(round_).prompts
-    digest = services.storage.write_table(path, with_groups(prompts, epochs))
+    digest = services.storage.write_table(path, prompts)
     return Artifact(path=path, digest=digest, metrics={"sample/prompts": Metric(count, "sum")})

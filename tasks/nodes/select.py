@@ -8,6 +8,7 @@ from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.selection.judge import DROPPED, SCHEMA, judge_table
+from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
 
@@ -21,18 +22,24 @@ def by_group(rewards: pa.Table) -> pa.Table:
     return pa.table({"group": list(em), "em": list(em.values()), "statuses": list(statuses.values())})
 
 
-@durable
-def select(services: Services, scope: Scope, rewards: Artifact, missing: int, round_: int) -> Artifact:
-    """Judge every group of a round; of the kept groups, the first `missing` fill the batch and the rest are surplus."""
-    groups = by_group(services.read(rewards))
-    rows = judge_table(groups, services.config.select, scope.draw("select")).to_pylist()
+def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: int) -> pa.Table:
+    """Judge every group; of those with signal, the first `missing` fill the batch and the rest are surplus."""
+    rows = judge_table(by_group(rewards), settings, seed).to_pylist()
     free = missing
     for row in rows:
         if row["kept"] and free == 0:
             row.update(kept=False, reason="surplus")
         free -= row["kept"]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@durable
+def select(services: Services, scope: Scope, rewards: Artifact, missing: int, round_: int) -> Artifact:
+    """Judge every group of a round, of which `missing` fill the batch."""
+    selection = selected(services.read(rewards), services.config.select, scope.draw("select"), missing)
     path = scope.layout.round(round_).selection
-    digest = services.storage.write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
+    digest = services.storage.write_table(path, selection)
+    rows = selection.to_pylist()
     reasons = Counter(row["reason"] for row in rows if not row["kept"])
     metrics = {f"{DROPPED}{reason}": float(count) for reason, count in sorted(reasons.items())}
     metrics["select/kept"] = float(sum(row["kept"] for row in rows))

@@ -4,7 +4,6 @@ import io
 from collections import defaultdict
 from collections.abc import Sequence
 
-from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.diagnosis import diagnose
 from nbrl.tasks.runs.history import Record, skipped_in_row
 from nbrl.tasks.runs.run import Run
@@ -35,12 +34,12 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
 
 def _example(services: Services, evaluation: Artifact) -> str:
     """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
-    rows = services.storage.read_table(RoundLayout(evaluation.path).rewards).to_pylist()
+    rows = services.read(evaluation).to_pylist()
     return str(max(rows, key=lambda row: (row["em"], len(row["step_rewards"]) > 1))["trajectory"])
 
 
 def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
-    """Write `summary.json` and `learning-curve.png` below the run's folder and log the picture."""
+    """Write `summary.json` and `learning-curve.png` below the run's folder."""
     seconds: dict[str, float] = defaultdict(float)
     for record in records:
         for key, value in record.metrics.items():
@@ -68,11 +67,7 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
         example=f"{run.name}/{_example(services, after)}",
     )
     services.storage.write_json(run.layout.summary, summary.model_dump(mode="json"))
-    (services.scratch / "learning-curve.png").write_bytes(picture)
-    services.tracking.log_file(services.scratch / "learning-curve.png")
-    scores = sorted(key for key in scores_after if key in ("em", "f1") or key.startswith("em/"))
-    columns = {"before": [scores_before[key] for key in scores], "after": [scores_after[key] for key in scores]}
-    services.tracking.log_table("held-out", {"score": scores, **columns})
+    services.delivery.wake()
     return summary
 
 

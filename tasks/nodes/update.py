@@ -10,10 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nbrl.infra.manifest import part_digest
+from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
@@ -25,8 +27,10 @@ COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step
 async def update(services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
     """Make the checkpoint after the optimiser steps on all trajectories of the advantage table."""
     folder = services.scratch / f"update-{scope.iteration:06d}"
-    before = await services.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
-    order = await asyncio.to_thread(_order, services, scope, advantages, trajectories, before, folder)
+    before = await services.local_folder(scope.weights.checkpoint) if scope.updates else None
+    out = str(services.storage.local_path(scope.next_checkpoint) or folder / "checkpoint")
+    arguments = (services.config, services.storage, scope, advantages, trajectories, before, folder, out)
+    order = await asyncio.to_thread(make_order, *arguments)
     result = await services.learner.update(order)
     if result.skipped:
         services.progress.say(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
@@ -35,13 +39,20 @@ async def update(services: Services, scope: Scope, advantages: Artifact, traject
     return artifact
 
 
-def _order(
-    services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], before: Path | None, folder: Path
+def make_order(
+    config: RunConfig,
+    storage: Storage,
+    scope: Scope,
+    advantages: Artifact,
+    trajectories: list[Artifact],
+    before: Path | None,
+    folder: Path,
+    out: str,
 ) -> UpdateOrder:
-    """Make the order to the learner and, in `folder`, the tables that it names."""
-    advantage_rows = services.read(advantages)
+    """Make the order to the learner and, in `folder`, the tables that it names. It starts from `before` and makes `out`."""
+    advantage_rows = storage.read_table(advantages.path, advantages.digest)
     selected = advantage_rows["trajectory"].unique()
-    rounds = [services.read(artifact) for artifact in trajectories]
+    rounds = [storage.read_table(artifact.path, artifact.digest) for artifact in trajectories]
     batch = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -52,20 +63,26 @@ def _order(
         seed=derive_seed(scope.seed, scope.iteration, "update"),
         trajectories=str(folder / "trajectories.parquet"),
         advantages=str(folder / "advantages.parquet"),
-        estimator=services.config.advantage if services.config.learner_estimates else None,
+        estimator=config.advantage if config.learner_estimates else None,
         checkpoint_in=str(before) if before else None,
-        checkpoint_out=str(services.storage.local_path(scope.checkpoint(scope.updates + 1)) or folder / "checkpoint"),
+        checkpoint_out=out,
     )
 
 
 def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
     """The finished checkpoint and what publish must prove, on the storage."""
-    checkpoint, out = scope.checkpoint(scope.updates + 1), Path(result.checkpoint)
+    checkpoint, out = scope.next_checkpoint, Path(result.checkpoint)
     if services.storage.local_path(checkpoint) is None:
         services.storage.upload_folder(out, checkpoint)
+        out = services.kept(out, checkpoint)
     summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
-    services.storage.write_json(scope.layout.update_result, summary)
-    return Artifact(path=checkpoint, digest=part_digest(out, f"{HF}/"), metrics=of(update_metrics(result.metrics), "last"))
+    key = scope.layout.update_result
+    return Artifact(
+        path=checkpoint,
+        digest=part_digest(out, f"{HF}/"),
+        parts={key: services.storage.write_json(key, summary)},
+        metrics=of(update_metrics(result.metrics), "last"),
+    )
 
 
 def update_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,33 +1,57 @@
 """Finds the weights a run has made."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import HF
-from nbrl.tasks.runs.history import made_updates
+from nbrl.tasks.layout import HF, updates_of
+from nbrl.tasks.runs.history import newest_record, read_record
+from nbrl.tasks.runs.pins import pin
+from nbrl.tasks.runs.retention import complete
 from nbrl.tasks.runs.run import known_run
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
-    """Key of a run's checkpoint after `updates` updates, the newest finished one by default."""
+    """Key of a run's checkpoint after `updates` updates, the newest finished one by default. Raises ConfigError."""
     run = known_run(storage, name)
-    newest = made_updates(storage, run)
-    if not newest:
+    newest = newest_record(storage, run)
+    if newest is None or not newest.checkpoint:
         raise ConfigError(f"run {name!r} in {storage.settings.root} has no finished checkpoint yet")
-    number = newest if updates is None else updates
-    if not 1 <= number <= newest:
-        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest}, not {number}")
-    return run.layout.checkpoint(number)
+    number = newest.updates if updates is None else updates
+    if not 1 <= number <= newest.updates:
+        raise ConfigError(f"run {name!r} has checkpoints 1 to {newest.updates}, not {number}")
+    if number == newest.updates:
+        return newest.checkpoint
+    # Update n was made by iteration n - 1, or by a later one if some were skipped.
+    records = (read_record(storage, run, iteration) for iteration in range(number - 1, newest.iteration))
+    key = next(record.checkpoint for record in records if record is not None and record.updates == number)
+    there = complete(storage, run)
+    if key not in there:
+        left = ", ".join(str(updates_of(folder)) for folder in sorted(there))
+        raise ConfigError(
+            f"checkpoint {number} of run {name!r} was deleted, as its setting `checkpoints` says; there are: {left}"
+        )
+    return key
 
 
-def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Path:
+@contextmanager
+def used(storage: Storage, name: str, updates: int | None) -> Iterator[str]:
+    """As `checkpoint`. While the body runs, training does not delete it."""
+    key = checkpoint(storage, name, updates)
+    with pin(storage, known_run(storage, name), updates_of(key)):
+        yield key
+
+
+@contextmanager
+def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | None) -> Iterator[Path]:
     """Local Hugging Face folder of such a checkpoint; fetched below `home` when the storage is remote."""
-    path = checkpoint(storage, name, updates)
-    local = storage.local_path(path)
-    if local is None:
-        local = storage.download_folder(path, home / "downloads" / path, HF)
-    else:
-        check_folder(local, f"{HF}/")
-    return local / HF
+    with used(storage, name, updates) as path:
+        local = storage.local_path(path)
+        if local is None:
+            local = storage.download_folder(path, home / "downloads" / path, HF)
+        else:
+            check_folder(local, f"{HF}/")
+        yield local / HF

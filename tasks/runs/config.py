@@ -1,5 +1,7 @@
 """RunConfig: the settings of all folders, composed into one model."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.policy import Sampling
@@ -47,6 +49,20 @@ class EvaluateSettings(BaseModel):
     sampling: Sampling = Sampling()
 
 
+class CheckpointSettings(BaseModel):
+    """Which checkpoints stay on the storage. The newest, and those that somebody evaluates, always do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keep_last: int | None = Field(3, ge=1, description="how many of the newest checkpoints stay; all when not set")
+    keep_every: int = Field(0, ge=0, description="checkpoints after each multiple of so many updates stay too; 0: none does")
+    keep_best: int = Field(1, ge=0, description="so many checkpoints with the highest held-out exact match stay too")
+    state: Literal["recent", "all"] = Field(
+        "recent",
+        description="which kept checkpoints keep the optimiser's state, to train on from them: those of keep_last, or all",
+    )
+
+
 class RecordSettings(BaseModel):
     """What a finished iteration writes to MLflow besides its metrics."""
 
@@ -81,6 +97,7 @@ class RunConfig(BaseModel):
     update: UpdateSettings = UpdateSettings()
     publish: PublishSettings = PublishSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    checkpoints: CheckpointSettings = Field(CheckpointSettings(), json_schema_extra={"decides": False})
     record: RecordSettings = Field(RecordSettings(), json_schema_extra={"decides": False})
     engine: EngineSettings = EngineSettings()
     sandbox: SandboxSettings = SandboxSettings()

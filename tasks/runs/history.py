@@ -1,23 +1,33 @@
 """Records of finished iterations, each written last, so that its presence means that the iteration happened."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import updates_of
+from nbrl.tasks.layout import RunLayout, updates_of
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.scope import Artifact, Weights
+
+
+class Round(NamedTuple):
+    """What the nodes of one round made."""
+
+    prompts: Artifact
+    trajectories: Artifact
+    rewards: Artifact
+    selection: Artifact
 
 
 class Record(BaseModel):
-    """The record of an iteration of the run drawn as `run_id`.
+    """The record of an iteration of the run drawn as `run_id`, made in `epoch` and finished at `finished` (seconds since 1970).
 
-    `cursor` is the first prompt of the next iteration. `checkpoint` holds the newest weights after this one and is empty before
-    the first update. `skipped` says why nothing was learned (there was no update, or one without an optimiser step), and is
-    empty otherwise.
+    `cursor` is the first prompt of the next iteration. `checkpoint` holds the newest weights after this one, whose digest is
+    `weights`; both are empty before the first update. `skipped` says why nothing was learned (there was no update, or one without
+    an optimiser step), and is empty otherwise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -29,19 +39,32 @@ class Record(BaseModel):
     metrics: dict[str, float]
     skipped: str = ""
     run_id: str = ""
+    epoch: str = ""
+    finished: float = 0.0
+    weights: str = ""
 
     @property
     def updates(self) -> int:
         """Updates that the run has made after this iteration."""
         return updates_of(self.checkpoint) if self.checkpoint else 0
 
+    @property
+    def rounds(self) -> list[Round]:
+        named = [[a for a in self.artifacts if a.path.endswith(f"/{name}.parquet")] for name in Round._fields]
+        return [Round(*artifacts) for artifacts in zip(*named, strict=True)]
 
-def read_record(storage: Storage, scope: Scope) -> Record | None:
+    @property
+    def policy(self) -> Weights:
+        """The policy after this iteration. Records of earlier releases have no digest of it; its place stands in for one."""
+        return Weights(updates=self.updates, checkpoint=self.checkpoint, digest=self.weights or self.checkpoint)
+
+
+def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
     """The record of an iteration, where it happened.
 
     Raises DamagedError, and BrokenInvariantError if it is of another run of that name.
     """
-    key = scope.layout.record
+    key = run.layout.iteration(iteration).record
     if not storage.exists(key):
         return None
     try:
@@ -51,9 +74,9 @@ def read_record(storage: Storage, scope: Scope) -> Record | None:
             f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or delete it: what the "
             "iteration made is found again and recorded anew"
         ) from error
-    if record.run_id not in ("", scope.run_id):
+    if record.run_id not in ("", run.run_id):
         raise BrokenInvariantError(
-            f"{storage.uri(key)} is of another run that was named {scope.run!r} too; end what still trains it, and train under "
+            f"{storage.uri(key)} is of another run that was named {run.name!r} too; end what still trains it, and train under "
             "another name"
         )
     return record
@@ -61,16 +84,22 @@ def read_record(storage: Storage, scope: Scope) -> Record | None:
 
 def newest_record(storage: Storage, run: Run) -> Record | None:
     """The record of the last finished iteration, counted from the first without a gap."""
-    count = 0
-    while storage.exists(run.layout.iteration(count).record):
+    count = finished_iterations(storage.list(run.layout.iterations), run.layout)
+    return read_record(storage, run, count - 1) if count else None
+
+
+def finished_iterations(keys: Collection[str], run: RunLayout) -> int:
+    """Number of iterations that have a record among these keys of a run, counted from the first without a gap."""
+    records, count = {key for key in keys if key.endswith("/record.json")}, 0
+    while run.iteration(count).record in records:
         count += 1
-    return read_record(storage, run.scope(count - 1)) if count else None
+    return count
 
 
-def made_updates(storage: Storage, run: Run) -> int:
-    """Number of updates that the run has made, from its newest record."""
+def newest_policy(storage: Storage, run: Run) -> Weights:
+    """The policy after the run's last finished iteration."""
     newest = newest_record(storage, run)
-    return newest.updates if newest else 0
+    return newest.policy if newest else Weights(digest=run.policy)
 
 
 def skipped_in_row(records: Sequence[Record]) -> int:

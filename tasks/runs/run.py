@@ -5,12 +5,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError, InfraError
-from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
@@ -18,14 +18,15 @@ from nbrl.tasks.layout import RUNS, RunLayout, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
-from nbrl.tasks.runs.scope import Scope
 
 SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Run(BaseModel):
-    """Identity of a run: `config_digest` is that of the settings it began with, `policy` that of its initial model's files."""
+    """Identity of a run: `config` are the settings it began with, `config_digest` is that of those that decide results, `policy`
+    that of its initial model's files.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,20 +36,11 @@ class Run(BaseModel):
     seed: int
     recipe: str
     policy: str = ""
+    config: dict[str, Any] | None = None
 
     @property
     def layout(self) -> RunLayout:
         return RunLayout(self.name)
-
-    def scope(self, iteration: int, updates: int = 0) -> Scope:
-        return Scope(
-            run=self.name,
-            run_id=self.run_id,
-            config_digest=self.config_digest,
-            seed=self.seed,
-            iteration=iteration,
-            updates=updates,
-        )
 
 
 def new_name(recipe: str) -> str:
@@ -87,20 +79,17 @@ def known_run(storage: Storage, name: str) -> Run:
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
     """Delete a run that ended before it did anything, so that its name is free again."""
-    if not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
+    others = storage.list(run.layout.epochs)[1:]
+    if not others and not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
         storage.delete(run.layout.folder)
 
 
 @contextmanager
-def held(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
-    """Open the run of this name, as `open_run` does, exclusively among the processes that use this home.
-
-    A run that this process created and that an error leaves empty is deleted. Raises InfraError if another process holds it.
-    """
-    with Home(config.home).hold(f"run-{name}", f"run {name!r} is being trained by another process"):
-        run, created = open_run(config, name, storage)
-        with _dropped_if_empty(run, storage, created):
-            yield run
+def opened(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
+    """As `open_run`. A run that this process created and that an error leaves empty is deleted."""
+    run, created = open_run(config, name, storage)
+    with _dropped_if_empty(run, storage, created):
+        yield run
 
 
 @contextmanager
@@ -126,6 +115,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         seed=config.seed,
         recipe=config.name,
         policy=content_digest(fetch(config.policy)),
+        config=config.model_dump(mode="json"),
     )
     earlier = find_run(storage, name)
     created = earlier is None and storage.create_json(run.layout.identity, run.model_dump(mode="json"))
@@ -143,10 +133,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
 
 def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> None:
     """Raises ConfigError where a setting that decides results, or the initial model, is not what the run began with."""
-    if storage.exists(earlier.layout.config):
-        differing = differences(stored_config(storage, earlier), config)
-    else:  # ended between the creation of the run and its first file
-        differing = [] if earlier.config_digest == now.config_digest else ["its settings were others"]
+    differing = differences(stored_config(storage, earlier), config)
     if earlier.policy not in ("", now.policy):
         differing.append(f"policy.path {config.policy.path} holds another model than the run began with")
     if differing:
@@ -159,9 +146,9 @@ def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> 
 
 def stored_config(storage: Storage, run: Run) -> RunConfig:
     """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
-    key = run.layout.config
+    key = run.layout.identity if run.config else run.layout.config
     try:
-        return RunConfig.model_validate(yaml.safe_load(storage.read_bytes(key)))
+        return RunConfig.model_validate(run.config or yaml.safe_load(storage.read_bytes(key)))
     except (yaml.YAMLError, ValidationError) as error:
         words = fault_in_words(error) if isinstance(error, ValidationError) else str(error)
         raise ConfigError(f"{storage.uri(key)} is no configuration of this release: {words}; name another run") from error

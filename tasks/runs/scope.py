@@ -1,20 +1,27 @@
 """The position of a node in a run, its result, and the seeds derived from the position."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.tasks.layout import IterationLayout, RunLayout
+from nbrl.tasks.layout import RunLayout, StageLayout
 from nbrl.tasks.metrics import Metric, Metrics
 from nbrl.tasks.seeds import derive_seed
 
 
 class Artifact(BaseModel):
-    """A reference to immutable data under the storage root, with metrics about it."""
+    """A reference to immutable data under the storage root, with metrics about it.
+
+    `digest` is the SHA-256 of the object at `path`, or for a folder the digest of its weights. `parts` holds the SHA-256, by
+    key, of the other objects that the node wrote.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     path: str
     digest: str
     metrics: Metrics = Field(default_factory=dict)
+    parts: dict[str, str] = Field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -26,8 +33,19 @@ class Artifact(BaseModel):
         return self.model_copy(update={"metrics": {**self.metrics, f"time/{node}": Metric(seconds, "sum")}})
 
 
+class Weights(BaseModel):
+    """The policy that `updates` updates made: the folder `checkpoint`, which is empty for the initial model, and its digest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    updates: int = 0
+    checkpoint: str = ""
+    digest: str = ""
+
+
 class Scope(BaseModel):
-    """One iteration of one run, and the updates that came before it: fewer than iterations if some had none.
+    """One iteration of a run, or one evaluation, by the process that holds `epoch`; `weights` are those that sample.
+
     `run_id` is random and fixed when the run is created, so that a new run of an old name shares no result with it.
     """
 
@@ -35,22 +53,35 @@ class Scope(BaseModel):
 
     run: str
     run_id: str
-    config_digest: str
     seed: int
+    epoch: str
+    stage: Literal["iteration", "evaluation"] = "iteration"
     iteration: int
-    updates: int
+    weights: Weights = Weights()
+
+    @property
+    def updates(self) -> int:
+        """Updates before this iteration: fewer than iterations if some had none."""
+        return self.weights.updates
 
     @property
     def run_layout(self) -> RunLayout:
         return RunLayout(self.run)
 
     @property
-    def layout(self) -> IterationLayout:
-        return self.run_layout.iteration(self.iteration)
+    def layout(self) -> StageLayout:
+        if self.stage == "evaluation":
+            return self.run_layout.evaluation(self.updates, self.epoch)
+        return self.run_layout.iteration(self.iteration, self.epoch)
 
-    def checkpoint(self, updates: int) -> str:
-        """Folder of the checkpoint that `updates` updates made."""
-        return self.run_layout.checkpoint(updates)
+    @property
+    def title(self) -> str:
+        return f"iteration {self.iteration + 1}" if self.stage == "iteration" else f"evaluation after {self.updates} updates"
+
+    @property
+    def next_checkpoint(self) -> str:
+        """Folder of the checkpoint that this iteration's update makes."""
+        return self.run_layout.checkpoint(self.updates + 1, self.epoch)
 
     def draw(self, name: str) -> int:
         return derive_seed(self.seed, self.iteration, name)

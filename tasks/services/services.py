@@ -1,19 +1,20 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
 import asyncio
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.infra.tracking import Tracking
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.tracking.delivery import Delivery
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Training:
     """Services that only a training run has."""
 
     learner: LearnerHandle
-    tracking: Tracking
+    delivery: Delivery
 
 
 class Services:
@@ -48,8 +49,8 @@ class Services:
         return self._trains().learner
 
     @property
-    def tracking(self) -> Tracking:
-        return self._trains().tracking
+    def delivery(self) -> Delivery:
+        return self._trains().delivery
 
     def _trains(self) -> Training:
         if self._training is None:
@@ -65,10 +66,17 @@ class Services:
         version = str(scope.updates)
 
         async def bring() -> Path | None:
-            return await self.local_folder(scope.checkpoint(scope.updates)) if scope.updates else None
+            return await self.local_folder(scope.weights.checkpoint) if scope.updates else None
 
         await self.engines.serve(version, bring)
         return version
+
+    def kept(self, folder: Path, path: str) -> Path:
+        """Move a local copy of the remote folder `path` to where `local_folder` finds it; returns that place."""
+        copy = self.scratch / path
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        return folder.rename(copy)
 
     async def local_folder(self, path: str) -> Path:
         """A folder of the storage as a local path, which is fetched into scratch if the storage is remote."""

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
@@ -19,12 +19,14 @@ from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.rollout.runner import RunnerPlan
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import made_updates
+from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
 LEARNER_STOP_S = 5.0
@@ -46,31 +48,22 @@ async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Pa
     return learner
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested settings as dotted keys."""
-    flat: dict[str, object] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _tracking(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home) -> Tracking:
+def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
     tracking = Tracking(config.tracking, home)
-    tracking.start_run(
-        run.name, params=flatten(config.model_dump(mode="json")), tags={"run_id": run.run_id, "digest": run.config_digest}
-    )
-    stack.push(lambda kind, error, trace: tracking.end("FINISHED" if kind is None else "FAILED"))
-    return tracking
+    delivery = Delivery(run.name, Books(config, Storage(config.storage), run, tracking), tracking, progress.say)
+    stack.push(lambda kind, error, trace: delivery.finish("FINISHED" if kind is None else "FAILED"))
+    delivery.start()
+    return delivery
 
 
 @asynccontextmanager
 async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
-    """Start engine, Ray with runners and learner, and tracking; the engine serves the run's newest weights."""
+    """Start engine, Ray with runners and learner, and delivery to MLflow; the engine serves the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
-        initial, updates = fetch(config.policy), made_updates(storage, run)
-        checkpoint = await _newest(storage, run, updates, scratch) if updates else None
+        initial, newest = fetch(config.policy), newest_policy(storage, run)
+        checkpoint = await _checkpoint(storage, newest.checkpoint, scratch) if newest.checkpoint else None
         progress.begin(f"{run.name}: starting")
 
         async def on_ray() -> tuple[RunnerPool, LearnerHandle]:
@@ -78,15 +71,14 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
             return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch)))
 
-        room = adapter_room(config.update.lora, initial)
-        engines, ((runners, learner), tracking) = await both(
-            _shown(
-                progress, "engine", SglangFleet.start(stack, config.engine, initial, home.logs, str(updates), checkpoint, room)
-            ),
-            both(on_ray(), _shown(progress, "tracking", asyncio.to_thread(_tracking, stack, config, run, home))),
+        room, version = adapter_room(config.update.lora, initial), str(newest.updates)
+        delivery = _delivery(stack, config, run, home, progress)
+        engines, (runners, learner) = await both(
+            _shown(progress, "engine", SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room)),
+            on_ray(),
         )
         stack.callback(fall_silent)
-        yield Services(config, storage, scratch, progress, engines, runners, Training(learner, tracking))
+        yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
 
 
 @asynccontextmanager
@@ -151,9 +143,8 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
     return scratch
 
 
-async def _newest(storage: Storage, run: Run, updates: int, scratch: Path) -> Path:
-    """The run's newest checkpoint as a local folder. Raises DamagedError if it differs from what was written."""
-    checkpoint = run.scope(0).checkpoint(updates)
+async def _checkpoint(storage: Storage, checkpoint: str, scratch: Path) -> Path:
+    """A checkpoint as a local folder. Raises DamagedError if it differs from what was written."""
     local = storage.local_path(checkpoint)
     if local is None:
         return await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)

@@ -9,6 +9,8 @@ import torch
 
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
+from tests.flows import made
+from tests.flows.made import record
 
 FILE = Path(__file__).with_name("golden.json")
 
@@ -24,14 +26,14 @@ def digests(storage: Storage, run: str, iterations: int) -> list[dict[str, str]]
     """By iteration. The engine's log-probs are left out: they differ in their last bits with the batch they were computed in."""
     found = []
     for iteration in range(iterations):
-        folder = f"runs/{run}/iterations/{iteration:06d}"
-        trajectories = sorted(from_table(storage.read_table(f"{folder}/round-0/trajectories.parquet")), key=lambda each: each.id)
+        done = record(storage, run, iteration)
+        trajectories = sorted(from_table(storage.read_table(done.rounds[0].trajectories.path)), key=lambda each: each.id)
         tokens = [(each.id, [node.token_ids for node in each.sampled()]) for each in trajectories]
-        rewards = storage.read_table(f"{folder}/round-0/rewards.parquet").sort_by("trajectory").to_pylist()
-        advantages = storage.read_table(f"{folder}/advantages.parquet").sort_by(
+        rewards = storage.read_table(done.rounds[0].rewards.path).sort_by("trajectory").to_pylist()
+        advantages = storage.read_table(made.advantages(storage, run, iteration)).sort_by(
             [("trajectory", "ascending"), ("step", "ascending")]
         )
-        weights = storage.read_bytes(f"runs/{run}/checkpoints/{iteration + 1:06d}/hf/model.safetensors")
+        weights = storage.read_bytes(f"{done.checkpoint}/hf/model.safetensors")
         found.append(
             {
                 "tokens": _digest(tokens),

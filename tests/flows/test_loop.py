@@ -15,6 +15,7 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.golden import FILE, digests, machine
+from tests.flows.made import record
 from tests.processes import heed_interrupts, left_over, mark
 
 pytestmark = pytest.mark.e2e
@@ -63,14 +64,13 @@ def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, train
 
 def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Storage) -> None:
     for iteration in range(2):
-        folder = f"runs/small/iterations/{iteration:06d}"
-        keys = storage.list(folder)
-        for name in ("prompts", "trajectories", "rewards", "selection"):
-            assert f"{folder}/round-0/{name}.parquet" in keys
-        assert f"{folder}/advantages.parquet" in keys
-        record = json.loads(storage.read_bytes(f"{folder}/record.json"))
-        assert record["cursor"] == 8 * (iteration + 1)
-        assert storage.exists(f"{record['checkpoint']}/hf/model.safetensors")
+        done = record(storage, "small", iteration)
+        keys = storage.list(f"runs/small/iterations/{iteration:06d}")
+        for artifact in (*done.rounds[0], *(each for each in done.artifacts if each.path.endswith("/advantages.parquet"))):
+            assert storage.read_bytes(artifact.path, artifact.digest)
+        assert len(keys) == 6 + 6 + 1  # artifacts, results of nodes, the record
+        assert done.cursor == 8 * (iteration + 1)
+        assert storage.exists(f"{done.checkpoint}/hf/model.safetensors")
         assert not [key for key in keys if "/trajectories/" in key]
 
 
@@ -83,7 +83,7 @@ def test_engine_and_trainer_agree_on_every_sampled_token(storage: Storage) -> No
 
 def test_trajectories_name_the_weights_that_sampled_them(storage: Storage) -> None:
     for iteration in range(2):
-        table = storage.read_table(f"runs/small/iterations/{iteration:06d}/round-0/trajectories.parquet")
+        table = storage.read_table(record(storage, "small", iteration).rounds[0].trajectories.path)
         trajectories = from_table(table)
         assert len(trajectories) == 32
         assert {node.weights_version for t in trajectories for node in t.sampled()} == {str(iteration)}
@@ -91,9 +91,9 @@ def test_trajectories_name_the_weights_that_sampled_them(storage: Storage) -> No
 
 
 def test_the_weights_changed_and_no_prompt_was_asked_twice(storage: Storage) -> None:
-    weights = [storage.read_bytes(f"runs/small/checkpoints/{n:06d}/hf/model.safetensors") for n in (1, 2)]
+    weights = [storage.read_bytes(f"{record(storage, 'small', n).checkpoint}/hf/model.safetensors") for n in (0, 1)]
     assert weights[0] != weights[1]
-    asked = [storage.read_table(f"runs/small/iterations/{n:06d}/round-0/prompts.parquet")["id"].to_pylist() for n in range(2)]
+    asked = [storage.read_table(record(storage, "small", n).rounds[0].prompts.path)["id"].to_pylist() for n in range(2)]
     assert len({*asked[0], *asked[1]}) == 16
 
 

@@ -12,6 +12,7 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.sources import SCHEMA
+from tests.flows import made
 from tests.flows.test_loop import command
 from tests.processes import left_over, mark
 
@@ -89,7 +90,7 @@ def test_more_patience_goes_on_with_the_next_prompts(impossible: Path, tmp_path:
 
 
 def test_an_iteration_without_signal_is_skipped_and_the_next_one_learns(tmp_path: Path) -> None:
-    done = train(tmp_path, "mixed", "rollout.prompts=1", "iterations=6", "seed=1")
+    done = train(tmp_path, "mixed", "rollout.prompts=1", "iterations=6", "seed=1", "checkpoints.keep_last=9")
     assert done.returncode == 0, done.stderr[-3000:]
     found = records(tmp_path, "mixed")
     assert len(found) == 6
@@ -97,14 +98,13 @@ def test_an_iteration_without_signal_is_skipped_and_the_next_one_learns(tmp_path
     storage = Storage(StorageSettings(root=f"{tmp_path}/storage"))
     updates = 0
     for iteration, record in enumerate(found):
-        table = storage.read_table(f"runs/mixed/iterations/{iteration:06d}/round-0/trajectories.parquet")
+        table = storage.read_table(made.record(storage, "mixed", iteration).rounds[0].trajectories.path)
         versions = {node.weights_version for t in from_table(table) for node in t.sampled()}
         assert versions == {str(updates)}
         updates += not record["skipped"]
-        assert record["checkpoint"] == (f"runs/mixed/checkpoints/{updates:06d}" if updates else "")
-    assert sorted(path.name for path in (tmp_path / "storage/runs/mixed/checkpoints").iterdir()) == [
-        f"{number + 1:06d}" for number in range(updates)
-    ]
+        assert record["checkpoint"].startswith(f"runs/mixed/checkpoints/{updates:06d}-" if updates else "")
+    there = sorted(path.name.partition("-")[0] for path in (tmp_path / "storage/runs/mixed/checkpoints").iterdir())
+    assert there == [f"{number + 1:06d}" for number in range(updates)]
     assert len(re.findall("nothing learned: of 1 groups", done.stderr)) == 6 - updates
     assert f"evaluation after {updates:3d} updates" in done.stderr
 

@@ -9,7 +9,8 @@ import pytest
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.tracking import Span, Tracking, TrackingSettings, ui
+from nbrl.infra.tracking import Span, Tracking, TrackingSettings
+from nbrl.infra.tracking_ui import ui
 
 # MLflow asks git where it is.
 pytestmark = pytest.mark.process

@@ -32,10 +32,10 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
         {"trajectory": row["id"], "group": row["group"], "ability": "qa", "status": status, "step_rewards": []} | means
         for row in rows
     ]
-    storage.write_table(f"{FOLDER}/trajectories.parquet", table)
-    storage.write_table(f"{FOLDER}/prompts.parquet", prompts)
-    storage.write_table(f"{FOLDER}/rewards.parquet", pa.Table.from_pylist(rewards, schema=REWARDS))
-    artifacts = [Artifact(path=f"{FOLDER}/{name}.parquet", digest="") for name in ("trajectories", "rewards")]
+    rewarded = pa.Table.from_pylist(rewards, schema=REWARDS)
+    tables = {"prompts": prompts, "trajectories": table, "rewards": rewarded, "selection": pa.table({"group": []})}
+    paths = {f"{FOLDER}/{name}.parquet": each for name, each in tables.items()}
+    artifacts = [Artifact(path=path, digest=storage.write_table(path, each)) for path, each in paths.items()]
     counts = {f"select/dropped/{dropped}": 2.0} if dropped else {}
     return Record(iteration=0, cursor=2, checkpoint="", artifacts=artifacts, metrics=counts, skipped="why")
 

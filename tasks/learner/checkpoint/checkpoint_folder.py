@@ -6,15 +6,18 @@ It is written as `<folder>.partial` and renamed once complete, so a folder of th
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from nbrl.infra.blobs import flush_folder
-from nbrl.infra.manifest import file_sha256, write_manifest
+from nbrl.infra.manifest import write_manifest
 from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.layout import RESULT
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -31,9 +34,17 @@ def order_digest(order: UpdateOrder) -> str:
     """
     estimator = order.estimator.model_dump_json() if order.estimator else ""
     start = identity(order.checkpoint_in) if order.checkpoint_in else ""
-    tables = [file_sha256(Path(table)) for table in (order.trajectories, order.advantages)]
+    tables = [_content_digest(table) for table in (order.trajectories, order.advantages)]
     decisive = [order.iteration, order.seed, estimator, start, *tables, order.canary_token_ids]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+
+
+def _content_digest(path: str) -> str:
+    """SHA-256 of what a Parquet file holds: its bytes differ with the version of the library that wrote it."""
+    table, buffer = pq.read_table(path).replace_schema_metadata().combine_chunks(), io.BytesIO()
+    with pa.ipc.new_stream(buffer, table.schema) as stream:
+        stream.write_table(table)
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()
 
 
 def earlier_result(order: UpdateOrder, digest: str) -> UpdateResult | None:

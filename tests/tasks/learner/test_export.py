@@ -52,7 +52,7 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
     run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
     learner, before = Learner(UpdateSettings(workers=1, lr=1e-3, **settings), policy, torch.device("cpu")), None
     for number in range(updates):
-        out = root / run.scope(0).checkpoint(number + 1)
+        out = root / run.layout.checkpoint(number + 1, "e0001-abcdef")
         out.parent.mkdir(parents=True, exist_ok=True)
         order = update_lab.write_order(
             root / "orders", update_lab.make_trajectories(1), str(out), iteration=number, checkpoint_in=before
@@ -60,7 +60,7 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
         before = learner.execute(order).checkpoint
     storage = Storage(StorageSettings(root=str(root)))
     storage.write_bytes("runs/a/run.json", run.model_dump_json().encode())
-    record = Record(iteration=0, cursor=1, checkpoint=run.scope(0).checkpoint(1), artifacts=[], metrics={})
+    record = Record(iteration=0, cursor=1, checkpoint=run.layout.checkpoint(1, "e0001-abcdef"), artifacts=[], metrics={})
     storage.write_bytes(run.layout.iteration(0).record, record.model_dump_json().encode())
     return run
 
@@ -75,7 +75,7 @@ def command(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def canary(root: Path) -> UpdateResult:
-    return UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001/result.json").read_text())
+    return UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001-e0001-abcdef/result.json").read_text())
 
 
 @pytest.mark.engine
@@ -83,7 +83,7 @@ def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: 
     proof, target = canary(root), tmp_path / "new" / "model"
     done = command(root, "a", target, "--max-shard-size", "1MB")
     assert done.returncode == 0, done.stderr
-    assert "checkpoints/000001" in done.stdout
+    assert "checkpoints/000001-e0001-abcdef" in done.stdout
     names = {path.name for path in target.iterdir()}
     assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= names
     assert {"model.safetensors.index.json", "model-00001-of-00004.safetensors"} <= names
@@ -114,13 +114,13 @@ def test_without_options_the_files_are_the_checkpoints_own(root: Path, tmp_path:
     target = tmp_path / "empty"
     target.mkdir()
     write(root, "a", target, updates=1)
-    source = root / "runs/a/checkpoints/000001/hf"
+    source = root / "runs/a/checkpoints/000001-e0001-abcdef/hf"
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {p.name: p.read_bytes() for p in source.iterdir()}
 
 
 def test_weights_are_converted(root: Path, tmp_path: Path) -> None:
     write(root, "a", tmp_path / "half", dtype="bfloat16")
-    whole = load_file(root / "runs/a/checkpoints/000001/hf/model.safetensors")
+    whole = load_file(root / "runs/a/checkpoints/000001-e0001-abcdef/hf/model.safetensors")
     half = load_file(tmp_path / "half" / "model.safetensors")
     assert half.keys() == whole.keys()
     assert all(torch.equal(half[name], value.bfloat16()) for name, value in whole.items())
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_is_not_whole_is_not_exported(
     root: Path, tmp_path: Path, spoil: Callable[[Path], None], options: dict[str, Any], words: str
 ) -> None:
     shutil.copytree(root, tmp_path / "root")
-    spoil(tmp_path / "root/runs/a/checkpoints/000001")
+    spoil(tmp_path / "root/runs/a/checkpoints/000001-e0001-abcdef")
     with pytest.raises(ConfigError, match=words):
         write(tmp_path / "root", "a", tmp_path / "out", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
@@ -223,7 +223,7 @@ def test_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
 
 def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path) -> None:
     run = made_run(tmp_path, str(policy), updates=1, lora=LoraSettings(rank=2))
-    made = tmp_path / run.scope(0).checkpoint(1) / "adapter" / "adapter_config.json"
+    made = tmp_path / run.layout.checkpoint(1, "e0001-abcdef") / "adapter" / "adapter_config.json"
     config = made.read_text()
     for spoilt in (None, "{"):
         made.unlink() if spoilt is None else made.write_text(spoilt)
@@ -233,7 +233,7 @@ def test_the_adapter_is_exported_alone(alone: None, policy: Path, tmp_path: Path
     made.write_text(config)
     write(tmp_path, "a", tmp_path / "out", adapter=True)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
-    assert (tmp_path / run.scope(0).checkpoint(1) / "hf" / "model.safetensors").is_file()
+    assert (tmp_path / run.layout.checkpoint(1, "e0001-abcdef") / "hf" / "model.safetensors").is_file()
 
 
 @pytest.mark.process
@@ -246,7 +246,7 @@ def test_an_error_is_one_line_on_the_command_line(root: Path, tmp_path: Path) ->
 def test_of_a_remote_checkpoint_only_the_model_is_fetched(root: Path, tmp_path: Path) -> None:
     """As from S3: a storage that has no local path, with a manifest."""
     storage = Storage(StorageSettings(root=str(tmp_path / "far")))
-    storage.upload_folder(root / "runs/a/checkpoints/000001", "c")
+    storage.upload_folder(root / "runs/a/checkpoints/000001-e0001-abcdef", "c")
     for name in storage.list("c/state"):
         storage.delete(name)
     storage.download_folder("c", tmp_path / "near", "hf")

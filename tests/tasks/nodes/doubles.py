@@ -1,6 +1,6 @@
-"""Doubles of what is alive while a run runs: another kind of engine, runners that play given ends, tracking that remembers."""
+"""Doubles of what is alive while a run runs: another kind of engine, runners that play given ends, a delivery that counts."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,18 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
 from nbrl.tasks.services.services import Services, Training
 
-SCOPE = Scope(run="r", run_id="x", config_digest="d", seed=3, iteration=4, updates=2)
+SCOPE = Scope(
+    run="r",
+    run_id="x",
+    seed=3,
+    epoch="e0001-abcdef",
+    iteration=4,
+    weights=Weights(updates=2, checkpoint="runs/r/checkpoints/000002-e0001-abcdef", digest="w2"),
+)
 
 
 class DoubleFleet:
@@ -88,20 +95,14 @@ class DoubleRunners:
         )
 
 
-class DoubleTracking:
-    """Remembers what was logged, in order, as (what, name)."""
+class DoubleDelivery:
+    """Counts how often it was told that there is something to deliver."""
 
     def __init__(self) -> None:
-        self.logged: list[tuple[str, str]] = []
+        self.woken = 0
 
-    def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> None:
-        self.logged.append(("checkpoint", name))
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        self.logged.append(("metrics", str(step)))
-
-    def log_trace(self, name: str, **rest: object) -> None:
-        self.logged.append(("trace", name))
+    def wake(self) -> None:
+        self.woken += 1
 
 
 class DoubleProgress:
@@ -136,10 +137,10 @@ def services(
     """Services over a local storage below `folder`, all doubles but that."""
     storage = Storage(StorageSettings(root=str(folder / "storage")))
     runners: Any = DoubleRunners(storage, version, ends)
-    tracking: Any = DoubleTracking()
+    delivery: Any = DoubleDelivery()
     config = load("tiny-cpu", ["rollout.prompts=4", "rollout.group_size=2", *overrides])
     learner: Any = None
-    training = Training(learner, tracking)
+    training = Training(learner, delivery)
     return Services(config, storage, folder / "scratch", DoubleProgress(), fleet or DoubleFleet("2"), runners, training)
 
 

@@ -7,49 +7,51 @@ import re
 import shutil
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import yaml
 
-from nbrl.infra.errors import DamagedError, StorageError
+from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.tasks.environments import sources
-from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError
+from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, TakenOverError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import record as record_node
-from nbrl.tasks.nodes.durable import durable, result_key
+from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.record import overhead, record
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.epochs import Epoch
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.results import inputs_of, key_of
 from nbrl.tasks.runs.resume import resumed_config
-from nbrl.tasks.runs.run import drop_if_empty, find_run, held, open_run
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.run import Run, drop_if_empty, find_run, open_run, opened
+from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.summary import Summary, finished
 from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, DoubleProgress, prompts, services
 
 
-def key(name: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
-    context: Any = SimpleNamespace(task=SimpleNamespace(name=name))
-    return result_key(context, {"scope": scope, **inputs})
+def key(node: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
+    return key_of(scope, node, inputs_of(scope, tuple(inputs.values())))
 
 
 def test_a_result_is_found_again_by_the_same_inputs_alone() -> None:
     artifact = Artifact(path="a", digest="1")
     base = key(given=artifact, round_=0)
     assert key(given=Artifact(path="elsewhere", digest="1").timed("sample", 1.0), round_=0) == base
+    assert key(scope=SCOPE.model_copy(update={"epoch": "e0009-abcdef"}), given=artifact, round_=0) == base
+    changes: list[dict[str, object]] = [{"run_id": "y"}, {"iteration": 5}, {"weights": Weights(digest="other")}]
     others = [
         key("select", given=artifact, round_=0),
         key(given=Artifact(path="a", digest="2"), round_=0),
         key(given=artifact, round_=1),
         key(given=[artifact, artifact], round_=0),
-        *(key(scope=SCOPE.model_copy(update=change), given=artifact, round_=0) for change in ({"run_id": "y"}, {"iteration": 5})),
-        key(scope=SCOPE.model_copy(update={"config_digest": "e"}), given=artifact, round_=0),
+        key(given=[[artifact], artifact], round_=0),
+        *(key(scope=SCOPE.model_copy(update=change), given=artifact, round_=0) for change in changes),
     ]
     assert len({base, *others}) == len(others) + 1
 
@@ -121,6 +123,8 @@ def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another
 def test_a_run_of_a_release_that_knew_fewer_keys_goes_on(tmp_path: Path) -> None:
     storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
     run = open_run(load("tiny-cpu", small), "a", storage)[0]
+    run = run.model_copy(update={"config": None})  # as it was written then
+    storage.write_json(run.layout.identity, run.model_dump(mode="json", exclude={"config"}))
     settings = yaml.safe_load(storage.read_bytes(run.layout.config))
     del settings["advantage"]["gamma"], settings["publish"]
     storage.write_bytes(run.layout.config, yaml.safe_dump(settings).encode())
@@ -149,10 +153,10 @@ def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leave
     homes = [load("tiny-cpu", [*small, f"home={tmp_path}/{name}"]) for name in ("one", "other")]
 
     def stopped(config: RunConfig, name: str) -> None:
-        with held(config, name, storage):
+        with opened(config, name, storage):
             raise KeyboardInterrupt
 
-    with held(homes[0], "a", storage) as run:
+    with opened(homes[0], "a", storage) as run:
         with pytest.raises(KeyboardInterrupt):
             stopped(homes[1], "a")
         assert find_run(storage, "a") == run
@@ -225,27 +229,41 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return given
 
 
-def closed(made: Services, skipped: str = "", **metrics: float) -> Any:
+OURS = Epoch(name=SCOPE.epoch, host="here", process="here/1/2", started=0.0, version="1")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=3, recipe="r")
+UPDATED = Artifact(path="runs/r/checkpoints/000003-e0001-abcdef", digest="w3")
+
+
+def closed(made: Services, updated: Artifact | None = None, skipped: str = "", **metrics: float) -> Any:
+    made.storage.write_json(SCOPE.run_layout.epoch(SCOPE.epoch), OURS.model_dump())
     played = asyncio.run(rollout.alone(made, SCOPE, prompts(made), 0))
     more = Artifact(path="", digest="", metrics=of({"reward/em": 0.5} | metrics, "mean")).timed("update", 1.0)
-    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], played, 9, 0.0, skipped))
+    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], 9, 0.0, updated, skipped))
 
 
-def test_the_record_comes_last_and_names_cursor_and_checkpoint(tmp_path: Path, tables: list[str]) -> None:
+def test_the_record_names_cursor_and_checkpoint_and_is_then_delivered(tmp_path: Path, tables: list[str]) -> None:
     made = services(tmp_path)
-    done = closed(made, **{"update/steps": 1.0, "update/compute_seconds": 0.5})
-    assert (done.cursor, done.checkpoint, done.updates, done.skipped) == (9, "runs/r/checkpoints/000003", 3, "")
-    assert read_record(made.storage, SCOPE) == done
-    logged = made.tracking.logged  # type: ignore[attr-defined]
-    assert [what for what, _ in logged] == ["checkpoint", "trace", "trace", "metrics"]
+    done = closed(made, UPDATED, **{"update/steps": 1.0, "update/compute_seconds": 0.5})
+    assert (done.cursor, done.policy, done.skipped) == (9, Weights(updates=3, checkpoint=UPDATED.path, digest="w3"), "")
+    assert read_record(made.storage, RUN, 4) == done
+    assert made.delivery.woken == 1  # type: ignore[attr-defined]
     assert tables == ["iteration-4"]
+
+
+def test_a_process_that_was_taken_over_records_nothing(tmp_path: Path, tables: list[str]) -> None:
+    made = services(tmp_path)
+    newer = OURS.model_copy(update={"name": "e0002-000000", "host": "elsewhere"})
+    made.storage.write_json(SCOPE.run_layout.epoch(newer.name), newer.model_dump())
+    with pytest.raises(TakenOverError, match=r"taken over by a process on elsewhere \(epoch e0002-000000\)"):
+        closed(made)
+    assert read_record(made.storage, RUN, 4) is None
 
 
 def test_a_record_of_another_run_of_that_name_is_not_taken(tmp_path: Path, tables: list[str]) -> None:
     made = services(tmp_path)
     closed(made)
     with pytest.raises(BrokenInvariantError, match="is of another run that was named 'r' too"):
-        read_record(made.storage, SCOPE.model_copy(update={"run_id": "y"}))
+        read_record(made.storage, RUN.model_copy(update={"run_id": "y"}), 4)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"iteration": 4', b'{"iteration": 5, "sha256": "0"}'])
@@ -253,38 +271,24 @@ def test_a_damaged_record_is_one_sentence_that_says_how_to_go_on(tmp_path: Path,
     storage = services(tmp_path).storage
     storage.write_bytes(SCOPE.layout.record, data)
     with pytest.raises(DamagedError, match=r"record\.json is damaged: .*, or delete it: what the iteration made is found again"):
-        read_record(storage, SCOPE)
+        read_record(storage, RUN, 4)
 
 
 def test_an_iteration_that_another_process_recorded_stops_this_one(tmp_path: Path, tables: list[str]) -> None:
     made = services(tmp_path)
     first = closed(made)
-    with pytest.raises(BrokenInvariantError, match="iteration 5 of run 'r' was recorded by another process"):
+    with pytest.raises(InfraError, match="iteration 5 of run 'r' was recorded by another process"):
         closed(made)
-    assert read_record(made.storage, SCOPE) == first
+    assert read_record(made.storage, RUN, 4) == first
 
 
-def test_without_tracking_there_is_no_record(tmp_path: Path, tables: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = services(tmp_path)
-
-    def lost(*given: object) -> None:
-        raise ConnectionError("no server")
-
-    monkeypatch.setattr(made.tracking, "log_metrics", lost)
-    with pytest.raises(ConnectionError):
-        closed(made, **{"update/steps": 1.0})
-    assert not made.storage.exists(SCOPE.layout.record)
-
-
-def test_a_skipped_iteration_keeps_the_checkpoint_and_logs_none(tmp_path: Path, tables: list[str]) -> None:
-    made = services(tmp_path)
-    done = closed(made, skipped="all wrong")
-    assert (done.checkpoint, done.updates, done.metrics["select/no_signal"]) == ("runs/r/checkpoints/000002", 2, 1.0)
-    assert "checkpoint" not in [what for what, _ in made.tracking.logged]  # type: ignore[attr-defined]
+def test_a_skipped_iteration_keeps_the_checkpoint(tmp_path: Path, tables: list[str]) -> None:
+    done = closed(services(tmp_path), skipped="all wrong")
+    assert (done.policy, done.metrics["select/no_signal"]) == (SCOPE.weights, 1.0)
 
 
 def test_an_update_without_an_optimiser_step_has_a_checkpoint_and_taught_nothing(tmp_path: Path, tables: list[str]) -> None:
-    done = closed(services(tmp_path), skipped="no gradient", **{"update/steps": 0.0, "update/compute_seconds": 0.5})
+    done = closed(services(tmp_path), UPDATED, "no gradient", **{"update/steps": 0.0, "update/compute_seconds": 0.5})
     assert (done.updates, done.skipped) == (3, "no gradient")
 
 

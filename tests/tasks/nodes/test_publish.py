@@ -16,7 +16,7 @@ from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.sglang_fleet import SglangFleet
 from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, services
 
-UPDATE = Artifact(path="runs/r/checkpoints/000003", digest="w")
+UPDATE = Artifact(path="runs/r/checkpoints/000003", digest="w", parts={SCOPE.layout.update_result: "x"})
 
 
 def published(folder: Path, fleet: EngineFleet) -> Artifact:

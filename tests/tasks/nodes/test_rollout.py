@@ -9,7 +9,7 @@ from nbrl.agent.trajectory import Status
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.nodes.rollout import rollout
-from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, prompts, services
 
@@ -58,12 +58,12 @@ def test_actions_of_other_weights_stop_the_run(tmp_path: Path) -> None:
 def test_engines_are_brought_to_the_iterations_weights_first(tmp_path: Path) -> None:
     fleet = DoubleFleet("initial")
     rolled_out(services(tmp_path, fleet))
-    assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000002", "2")]
+    assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000002-e0001-abcdef", "2")]
 
 
 def test_before_the_first_update_there_is_no_checkpoint_to_bring(tmp_path: Path) -> None:
     fleet = DoubleFleet("initial")
-    first = SCOPE.model_copy(update={"updates": 0})
+    first = SCOPE.model_copy(update={"weights": Weights()})
     made = services(tmp_path, fleet, version="0")
     asyncio.run(rollout.alone(made, first, prompts(made), 0))
     assert fleet.published == [(None, "0")]

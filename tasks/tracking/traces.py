@@ -1,8 +1,9 @@
 """Logs trajectories as MLflow traces: per step one span for the policy and one for the cell."""
 
+from collections.abc import Mapping
+
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.infra.tracking import Span, Tracking
-from nbrl.tasks.runs.scope import Scope
 
 
 def spans(trajectory: Trajectory) -> list[Span]:
@@ -42,12 +43,11 @@ def _outputs(step: Step) -> dict[str, str]:
     return {"think": step.think, "code": step.code, "malformed": step.malformed}
 
 
-def log_traces(tracking: Tracking, scope: Scope, trajectories: list[Trajectory]) -> None:
-    for trajectory in trajectories:
-        tracking.log_trace(
-            name=trajectory.id,
-            inputs={"question": trajectory.question},
-            outputs={"answer": trajectory.answer, "status": trajectory.status.value},
-            spans=spans(trajectory),
-            tags={"run": scope.run, "iteration": str(scope.iteration), "ability": trajectory.ability},
-        )
+def log_trace(tracking: Tracking, trajectory: Trajectory, tags: Mapping[str, str]) -> None:
+    tracking.log_trace(
+        name=trajectory.id,
+        inputs={"question": trajectory.question},
+        outputs={"answer": trajectory.answer, "status": trajectory.status.value},
+        spans=spans(trajectory),
+        tags={**tags, "ability": trajectory.ability},
+    )

@@ -1,0 +1,97 @@
+"""`nbrl audit` and `nbrl track`."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import Set
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import err, out, say
+
+if TYPE_CHECKING:
+    from nbrl.infra.storage import Storage
+    from nbrl.tasks.runs.config import RunConfig
+    from nbrl.tasks.runs.run import Run
+
+RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)]
+
+
+def audit(
+    run: RunName,
+    root: Root = ROOT,
+    replay: Annotated[
+        int | None, typer.Option(metavar="ITERATION", help="do the update of this iteration again, and compare the weights")
+    ] = None,
+    tracking: Annotated[bool, typer.Option(help="compare what MLflow has with the records")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+    set_: Set = None,
+) -> None:
+    """Prove from its storage that a run is what its records say; exit code 1 and all contradictions otherwise.
+
+    Prompts, rewards, selections and advantages are computed again, and every digest is compared.
+    """
+    good: list[bool] = []
+
+    def work() -> None:
+        with Importing():
+            from nbrl.infra.home import Home
+            from nbrl.infra.tracking import Tracking
+            from nbrl.tasks.audit.audit import Audit
+
+        storage = storage_at(root)
+        config, known = _run(storage, run, set_ or [])
+        books = Tracking(config.tracking, Home(config.home)) if tracking else None
+        with err.status("") as status:
+            checked = Audit(storage, config, known, status.update)
+            found = list(checked.contradictions(books, replay))
+        good.append(not found)
+        updates = max((record.updates for record in checked.records), default=0)
+        counts = {"iterations": len(checked.records), "updates": updates, "evaluations": len(checked.evaluations)}
+        if as_json:
+            contradictions = [{"where": each.where, "what": each.what} for each in found]
+            print(json.dumps({"run": run, **counts, "replayed": replay, "contradictions": contradictions}))
+            return
+        for each in found:
+            say(f"{each.where}: {each.what}", "red")
+        if not found:
+            words = ", ".join(f"{count} {name}" for name, count in counts.items())
+            out.print(f"run {run} is what its records say: {words}", highlight=False, markup=False)
+
+    guard(work)
+    if not all(good):
+        raise typer.Exit(1)
+
+
+def track(run: RunName, root: Root = ROOT, set_: Set = None) -> None:
+    """Deliver to MLflow what it does not have of a run, from its storage alone; a lost MLflow is rebuilt.
+
+    `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
+    """
+
+    def work() -> None:
+        with Importing():
+            from nbrl.infra.home import Home
+            from nbrl.infra.tracking import Tracking
+            from nbrl.tasks.runs.lease import check_free
+            from nbrl.tasks.tracking.books import Books, deliver
+
+        storage = storage_at(root)
+        config, known = _run(storage, run, set_ or [])
+        check_free(storage, known.layout)
+        tracking = Tracking(config.tracking, Home(config.home))
+        delivered = deliver(Books(config, storage, known, tracking), tracking)
+        out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
+
+    guard(work, lambda: "the same command delivers the rest")
+
+
+def _run(storage: "Storage", name: str, overrides: list[str]) -> "tuple[RunConfig, Run]":
+    from nbrl.tasks.runs.resume import resumed_config
+    from nbrl.tasks.runs.run import checked_name, known_run
+
+    return resumed_config(storage, checked_name(name), overrides), known_run(storage, name)

@@ -1,0 +1,117 @@
+"""Proves from the storage alone that a run is what its records say, or names what contradicts them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nbrl.infra.errors import StorageError
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.audit.chain import check_update
+from nbrl.tasks.audit.evaluations import check_evaluation
+from nbrl.tasks.audit.leftovers import leftovers
+from nbrl.tasks.audit.recompute import Recompute
+from nbrl.tasks.audit.replay import replay
+from nbrl.tasks.audit.tracking import check_tracking
+from nbrl.tasks.environments import sources
+from nbrl.tasks.environments.sources import SPLITS
+from nbrl.tasks.errors import BrokenInvariantError, ConfigError
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Record, finished_iterations, read_record
+from nbrl.tasks.runs.results import NodeResult, results_of
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Weights
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """`where`: `iteration 3`, `evaluation after 2 updates`, `data` and so on; `what` is a sentence."""
+
+    where: str
+    what: str
+
+
+class Audit:
+    """The audit of one run with the configuration that it began with."""
+
+    def __init__(self, storage: Storage, config: RunConfig, run: Run, progress: Callable[[str], None]) -> None:
+        self._storage, self._config, self._run, self._progress = storage, config, run, progress
+        self.records: list[Record] = []
+        self.evaluations: list[NodeResult] = []
+
+    def contradictions(self, tracking: Tracking | None = None, replayed: int | None = None) -> Iterator[Contradiction]:
+        """All contradictions, those of the first iteration first.
+
+        With `tracking` MLflow is compared; with `replayed` the update of that iteration, counted from 1, is done again. Raises
+        ConfigError if it cannot be.
+        """
+        yield from self._named("data", self._data())
+        yield from self._named("records", self._read())
+        before: Record | None = None
+        for record in self.records:
+            self._progress(f"iteration {record.iteration + 1} of {len(self.records)}")
+            yield from self._named(f"iteration {record.iteration + 1}", self._iteration(record, before))
+            before = record
+        yield from self._evaluations()
+        yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, self._all_results()))
+        if tracking is not None:
+            yield from self._named("MLflow", check_tracking(tracking, self._run, self.records))
+        if replayed is not None:
+            yield from self._named("replay", self._replay(replayed))
+
+    def _named(self, where: str, check: Iterator[str]) -> Iterator[Contradiction]:
+        """The contradictions of a check; what is lost or damaged is one, and ends the check."""
+        try:
+            for what in check:
+                yield Contradiction(where, what)
+        except (StorageError, BrokenInvariantError) as error:
+            yield Contradiction(where, str(error))
+
+    def _data(self) -> Iterator[str]:
+        layout = self._run.layout.data
+        for key in (layout.corpus, *(layout.split(split) for split in SPLITS)):
+            sources.read(self._storage, layout, key)
+        yield from ()
+
+    def _read(self) -> Iterator[str]:
+        """Read all records; one after a gap is a contradiction."""
+        layout = self._run.layout
+        keys = self._storage.list(layout.iterations)
+        count = finished_iterations(keys, layout)
+        for key in keys:
+            late = int(key.split("/")[3])
+            if late >= count and key == layout.iteration(late).record:
+                yield f"iteration {late + 1} has a record, and iteration {count + 1} has none"
+        for number in range(count):
+            record = read_record(self._storage, self._run, number)
+            if record is None or record.iteration != number:
+                yield f"the record of iteration {number + 1} is of another iteration"
+                return
+            self.records.append(record)
+
+    def _iteration(self, record: Record, before: Record | None) -> Iterator[str]:
+        yield from Recompute(self._storage, self._config, self._run, record, before).contradictions()
+        yield from check_update(self._storage, self._config, self._run, record, self._policy(before))
+
+    def _policy(self, record: Record | None) -> Weights:
+        return record.policy if record else Weights(digest=self._run.policy)
+
+    def _evaluations(self) -> Iterator[Contradiction]:
+        policies = {policy.digest: policy for policy in (self._policy(None), *(record.policy for record in self.records))}
+        folders = {"/".join(key.split("/")[:4]) for key in self._storage.list(self._run.layout.evaluations)}
+        for updates in sorted(int(folder.rpartition("/")[2]) for folder in folders):
+            where = f"evaluation after {updates} updates"
+            self._progress(where)
+            for result in results_of(self._storage, self._run.layout.evaluation(updates)):
+                self.evaluations.append(result)
+                yield from self._named(where, check_evaluation(self._storage, self._config, self._run, result, policies))
+
+    def _all_results(self) -> list[NodeResult]:
+        current = results_of(self._storage, self._run.layout.iteration(len(self.records)))
+        return [*self.evaluations, *current]
+
+    def _replay(self, number: int) -> Iterator[str]:
+        if not 1 <= number <= len(self.records):
+            raise ConfigError(f"run {self._run.name!r} has finished iterations 1 to {len(self.records)}, not {number}")
+        self._progress(f"the update of iteration {number} is done again")
+        before = self.records[number - 2] if number > 1 else None
+        yield from replay(self._storage, self._config, self._run, self.records[number - 1], self._policy(before))

@@ -1,0 +1,63 @@
+"""Checks the chain of updates: each checkpoint was made from the one before it and from the recorded trajectories."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import HF, RESULT
+from nbrl.tasks.learner.checkpoint.checkpoint_folder import order_digest
+from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.nodes.update import make_order
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Scope, Weights
+
+
+def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> Iterator[str]:
+    """Contradictions of one iteration's checkpoint. The weights of one that retention deleted are not looked at, its order is."""
+    if not record.epoch:  # of a release that recorded no digests of weights
+        return
+    if record.policy.updates == before.updates:
+        if record.policy != before:
+            yield "no update was made, but the weights are others"
+        return
+    updated = next((artifact for artifact in record.artifacts if artifact.path == record.checkpoint), None)
+    if updated is None or record.policy != Weights(updates=before.updates + 1, checkpoint=updated.path, digest=updated.digest):
+        yield "the record names other weights than its update made"
+        return
+    for key, digest in updated.parts.items():
+        storage.read_bytes(key, digest)
+    result = UpdateResult.model_validate_json(storage.read_bytes(f"{updated.path}/{RESULT}"))
+    if result.order != expected_order(storage, config, run, record, before):
+        yield "the checkpoint was not made by these trajectories and advantages from the checkpoint before it"
+    if storage.exists(f"{updated.path}/{MANIFEST}"):
+        yield from _check_weights(storage, updated.path, updated.digest)
+
+
+def _check_weights(storage: Storage, checkpoint: str, digest: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = storage.local_path(checkpoint)
+        if folder is None:
+            folder = storage.download_folder(checkpoint, Path(scratch, "checkpoint"))
+        check_folder(folder)
+        if part_digest(folder, f"{HF}/") != digest:
+            yield "the checkpoint holds other weights than the update made"
+
+
+def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> str:
+    """The digest of the order that an iteration's artifacts make."""
+    scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
+    advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
+    trajectories = [round_.trajectories for round_ in record.rounds]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        start = folder / "before"
+        if before.checkpoint:
+            start.mkdir()
+            (start / RESULT).write_bytes(storage.read_bytes(f"{before.checkpoint}/{RESULT}"))
+        place = start if before.checkpoint else None
+        order = make_order(config, storage, scope, advantages, trajectories, place, folder / "tables", "")
+        return order_digest(order)

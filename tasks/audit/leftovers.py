@@ -1,0 +1,25 @@
+"""Finds objects of a run that nothing names."""
+
+from collections.abc import Collection, Iterator
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import RunLayout, StageLayout, updates_of
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.results import NodeResult
+
+
+def leftovers(storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult]) -> Iterator[str]:
+    """Keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
+
+    What the iteration in progress has made so far is no leftover.
+    """
+    artifacts = [artifact for record in records for artifact in record.artifacts] + [result.artifact for result in results]
+    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
+    current, updates = run.iteration(len(records)).folder, max((record.updates for record in records), default=0)
+    for key in storage.list(run.folder):
+        folder = "/".join(key.split("/")[:4])
+        of_stage = key.startswith((f"{run.iterations}/", f"{run.evaluations}/")) and folder != current
+        if of_stage and StageLayout(folder, "").epoch_of(key) and key not in named:
+            yield f"{key} is left over: nothing names it"
+        if key.startswith(f"{run.checkpoints}/") and folder not in named and updates_of(folder) <= updates:
+            yield f"{key} is left over: no update made its checkpoint"

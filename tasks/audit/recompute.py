@@ -1,0 +1,112 @@
+"""Recomputes an iteration from its trajectories, and says where what was recorded differs."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pyarrow as pa
+
+from nbrl.infra.errors import StorageError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import sources
+from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.metrics import reduce
+from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
+from nbrl.tasks.nodes.reward import with_answers
+from nbrl.tasks.nodes.rollout import check_weights, task_rows
+from nbrl.tasks.nodes.sample import prompts_at
+from nbrl.tasks.nodes.select import selected
+from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact, Scope
+
+CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
+
+
+class Recompute:
+    """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
+
+    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, before: Record | None) -> None:
+        self._storage, self._config, self._run, self._record, self._before = storage, config, run, record, before
+        self._updates = before.updates if before else 0
+        self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)
+
+    def contradictions(self) -> Iterator[str]:
+        """One phrase for each node whose result is not what its inputs give."""
+        record, cursor = self._record, self._before.cursor if self._before else 0
+        count = self._config.rollout.prompts
+        if record.cursor != cursor + count * len(record.rounds):
+            yield f"the record's next prompt is {record.cursor}, but {len(record.rounds)} rounds from {cursor} were sampled"
+        tables = [self._read_all(round_) for round_ in record.rounds]
+        questions = sources.read(self._storage, self._run.layout.data, self._run.layout.data.split("train"))
+        kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
+        for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
+            where = f"round {number + 1}: "
+            if not same(prompts, prompts_at(questions, self._run.seed, cursor + number * count, count)):
+                yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
+            yield from (where + words for words in self._sampled(prompts, trajectories))
+            if not same(rewards, score_table(with_answers(trajectories, prompts), self._config.reward)):
+                yield f"{where}the rewards are not what the trajectories earn"
+            expected = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
+            if not same(selection, expected):
+                yield f"{where}the selection is not what the rewards give"
+        yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
+        yield from self._metrics()
+
+    def _read_all(self, artifacts: tuple[Artifact, ...]) -> list[pa.Table]:
+        return [self._storage.read_table(artifact.path, artifact.digest) for artifact in artifacts]
+
+    def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
+        """Every trajectory once, from the right weights."""
+        rows = task_rows(prompts, self._config.rollout.group_size, self._scope.draw("rollout"))
+        wanted, found = Counter(row["id"] for row in rows), Counter(trajectories["id"].to_pylist())
+        if wanted != found:
+            lost, more = sorted((wanted - found).elements()), sorted((found - wanted).elements())
+            yield f"trajectories are missing ({', '.join(lost[:3]) or 'none'}) or too many ({', '.join(more[:3]) or 'none'})"
+        try:
+            check_weights(trajectories, str(self._updates))
+        except BrokenInvariantError as error:
+            yield str(error)
+
+    def _advantages(self, rewards: list[pa.Table], selections: list[pa.Table]) -> Iterator[str]:
+        table = next((artifact for artifact in self._record.artifacts if artifact.path.endswith("/advantages.parquet")), None)
+        rows = kept_rows(rewards, selections)
+        if table is None:
+            if rows:
+                yield "groups were kept, but no advantages were computed"
+            return
+        learner = self._config.learner_estimates
+        expected = reward_table(rows) if learner else advantage_table(rows, self._config.advantage)
+        if not same(self._storage.read_table(table.path, table.digest), expected):
+            yield "the advantages are not what the kept rewards give"
+
+    def _metrics(self) -> Iterator[str]:
+        for name, value in reduce(artifact.metrics for artifact in self._record.artifacts).items():
+            if not _close(value, self._record.metrics.get(name)):
+                yield f"the record says {name} {self._record.metrics.get(name)}, its artifacts {value}"
+
+
+def same(recorded: pa.Table, recomputed: pa.Table) -> bool:
+    """Whether two tables have the same rows; floats may differ by 1e-9 of their value."""
+    return recorded.column_names == recomputed.column_names and _close(recorded.to_pylist(), recomputed.to_pylist())
+
+
+def _close(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_close(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
+    return one == other
+
+
+def readable(check: Iterator[str]) -> Iterator[str]:
+    """The contradictions of a check; an object that is lost or damaged is one, and ends the check."""
+    try:
+        yield from check
+    except StorageError as error:
+        yield str(error)

@@ -1,0 +1,64 @@
+"""Epochs: every process that trains a run takes one, and only the process of the newest epoch may record an iteration.
+
+What an epoch makes lies below its own name, so that processes that train one run by mistake never write the same object. The
+name has a random part: epochs need nothing of a storage but that it lists what was written.
+"""
+
+import socket
+import time
+import uuid
+from importlib.metadata import version
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.infra.process.identity import identity
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import TakenOverError
+from nbrl.tasks.layout import RunLayout
+
+
+class Epoch(BaseModel):
+    """Who took an epoch and when (`started` in seconds since 1970)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    host: str
+    process: str
+    started: float
+    version: str
+
+
+def take(storage: Storage, run: RunLayout) -> Epoch:
+    """Take the next epoch of a run."""
+    earlier = newest(storage, run)
+    number = int(earlier[1:].partition("-")[0]) + 1 if earlier else 1
+    epoch = Epoch(
+        name=f"e{number:04d}-{uuid.uuid4().hex[:6]}",
+        host=socket.gethostname(),
+        process=identity(),
+        started=time.time(),
+        version=version("nbrl"),
+    )
+    storage.create_json(run.epoch(epoch.name), epoch.model_dump())
+    return epoch
+
+
+def newest(storage: Storage, run: RunLayout) -> str:
+    """Name of the newest epoch of a run; empty if it has none."""
+    keys = storage.list(run.epochs)
+    return keys[-1].rpartition("/")[2].removesuffix(".json") if keys else ""
+
+
+def check_newest(storage: Storage, run: RunLayout, epoch: str) -> None:
+    """Raises TakenOverError if another process has taken a newer epoch."""
+    found = newest(storage, run)
+    if found == epoch:
+        return
+    if not found:
+        raise TakenOverError(f"run {run.name!r} was deleted while this process trained it; nothing more was written")
+    other = Epoch.model_validate(storage.read_json(run.epoch(found)))
+    raise TakenOverError(
+        f"run {run.name!r} was taken over by a process on {other.host} (epoch {found}); this process (epoch {epoch}) has "
+        "stopped, and nothing of it counts since"
+    )

@@ -1,0 +1,81 @@
+"""Which checkpoints stay on the storage, and the deletion of the others."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from nbrl.infra.errors import MissingError
+from nbrl.infra.manifest import MANIFEST, read_manifest
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
+from nbrl.tasks.runs.config import CheckpointSettings
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.pins import pinned
+from nbrl.tasks.runs.run import Run
+
+STATES = (f"{STATE}/", f"{CRITIC}/")
+
+
+def kept(made: Sequence[int], scores: Mapping[int, float], settings: CheckpointSettings) -> tuple[set[int], set[int]]:
+    """Those of the checkpoints after `made` updates that stay, and those that stay with their optimiser's state.
+
+    `scores` are the held-out exact matches of those that were evaluated, by updates; of equal ones the newer is better.
+    """
+    recent = set(made if settings.keep_last is None else sorted(made)[-settings.keep_last :])
+    best = sorted((number for number in made if number in scores), key=lambda number: (scores[number], number), reverse=True)
+    every = {number for number in made if settings.keep_every and number % settings.keep_every == 0}
+    stay = recent | set(best[: settings.keep_best]) | every
+    return stay, stay if settings.state == "all" else recent
+
+
+def prune(
+    storage: Storage, run: Run, records: Sequence[Record], scores: Mapping[int, float], settings: CheckpointSettings
+) -> None:
+    """Delete the checkpoints of `records` that need not stay, and the states of those that stay without."""
+    folders = {record.updates: record.checkpoint for record in records if record.checkpoint}
+    there = complete(storage, run)
+    made = [number for number, folder in folders.items() if folder in there]
+    stay, trainable = kept(made, scores, settings)
+    stay |= pinned(storage, run)
+    for number in made:
+        if number not in stay:
+            _delete(storage, folders[number])
+        elif number not in trainable:
+            _drop_state(storage, folders[number])
+
+
+def can_train_on(storage: Storage, checkpoint: str) -> bool:
+    """Whether the checkpoint is there with its optimiser's state."""
+    try:
+        names = _names(storage, checkpoint)
+    except MissingError:
+        return False
+    return any(name.startswith(STATES) for name in names)
+
+
+def complete(storage: Storage, run: Run) -> set[str]:
+    """Folders of the run's checkpoints that have weights."""
+    keys = storage.list(run.layout.checkpoints)
+    return {"/".join(key.split("/")[:4]) for key in keys if f"/{HF}/" in key}
+
+
+def _delete(storage: Storage, checkpoint: str) -> None:
+    """Delete a checkpoint but its result, which proves from what it was made. The manifest goes first: without, there is none."""
+    storage.delete(f"{checkpoint}/{MANIFEST}")
+    for name in (HF, STATE, CRITIC, ADAPTER):
+        storage.delete(f"{checkpoint}/{name}")
+
+
+def _drop_state(storage: Storage, checkpoint: str) -> None:
+    """The manifest goes first: a checkpoint is always what its manifest says."""
+    names = _names(storage, checkpoint)
+    states = [name for name in names if name.startswith(STATES)]
+    if not states:
+        return
+    left = {name: digest for name, digest in names.items() if name not in states}
+    storage.write_bytes(f"{checkpoint}/{MANIFEST}", json.dumps(left, indent=1).encode())
+    storage.delete_keys([f"{checkpoint}/{name}" for name in states])
+
+
+def _names(storage: Storage, checkpoint: str) -> dict[str, str]:
+    key = f"{checkpoint}/{MANIFEST}"
+    return read_manifest(storage.read_bytes(key), storage.uri(key))
