@@ -91,9 +91,9 @@ class Books:
         """Checkpoint, traces and metrics. What a delivery that was cut off wrote already is not written twice."""
         step, metrics = record.iteration + 1, dict(record.metrics)
         if record.updates > self._updates:
-            name, score = f"{self._run.name}-{record.updates:06d}", metrics.pop(ON_CHECKPOINT)
+            name, uri = f"{self._run.name}-{record.updates:06d}", self._storage.uri(record.checkpoint)
             if not (self._doubtful and self._tracking.has_checkpoint(name)):
-                self._tracking.log_checkpoint(name, self._storage.uri(record.checkpoint), {ON_CHECKPOINT: score}, step)
+                self._tracking.log_checkpoint(name, uri, {ON_CHECKPOINT: metrics.pop(ON_CHECKPOINT)}, step)
         self._traces(record)
         if self._doubtful:
             metrics = {name: value for name, value in metrics.items() if step not in self._tracking.steps(name)}

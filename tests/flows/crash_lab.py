@@ -1,0 +1,290 @@
+"""Real flows, nodes, storage and books over doubles of engine, runners, learner and MLflow, in processes that die where told.
+
+Run as a program: it imports everything once, then forks a child for each line of standard input, `{"root", "home", "die_at"}`,
+and answers with a line, `{"status", "steps", "said"}`. A step is a write, a deletion, a publish, a call of MLflow, or one stage
+of a checkpoint. The child dies in front of step `die_at`, as by SIGKILL: no `finally` runs.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from nbrl.tasks.rollout.chunks import finished
+
+from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
+from nbrl.flows import train as train_module
+from nbrl.infra.blobs import LocalBlobs
+from nbrl.infra.home import Home
+from nbrl.infra.manifest import check_folder
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import HF, STATE, chunk
+from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.nodes import reward as reward_node
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import newest_policy
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.services.services import Services, Training
+from nbrl.tasks.tracking.books import Books
+from tests.flows.crash_tracking import FileTracking
+from tests.tasks.nodes.doubles import DoubleFleet
+
+SETTINGS = [
+    "iterations=2",
+    "rollout.prompts=2",
+    "rollout.group_size=2",
+    "select.drop_rate=0.0",
+    "evaluate.every=1",
+    "evaluate.questions=2",
+    "data.train=8",
+    "data.held_out=4",
+    "checkpoints.keep_last=1",
+    "record.traces=1",
+]
+RUN, DIED = "r", 137
+NOTHING = 10**9
+
+
+class Death:
+    """Counts steps, and ends this process in front of one of them."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps = at, 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self.at:
+            os._exit(DIED)
+
+    def wrap(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            self.step()
+            return original(*args, **kwargs)
+
+        setattr(owner, name, stepped)
+
+
+class Fleet(DoubleFleet):
+    def __init__(self, version: str, death: Death) -> None:
+        super().__init__(version)
+        self._death = death
+
+    async def publish(self, checkpoint: Path | None, version: str) -> None:
+        self._death.step()
+        await super().publish(checkpoint, version)
+
+
+class Runners:
+    """Plays a trajectory for every row. What is sampled depends on the row's seed; the log-probs differ at every draw."""
+
+    def __init__(self, storage: Storage, fleet: Fleet) -> None:
+        self._storage, self._fleet = storage, fleet
+
+    async def run(
+        self,
+        rows: list[dict[str, Any]],
+        engines: object,
+        unfinished: str,
+        earlier: tuple[str, ...],
+        sampling: object,
+        engine: object,
+        progress: object,
+        healthy: object,
+        say: object,
+    ) -> pa.Table:
+        known, _ = finished(self._storage, (*earlier, unfinished), {row["id"] for row in rows})
+        played = []
+        for row in rows:
+            if row["id"] not in known:
+                known[row["id"]] = self._play(row)
+                self._storage.write_table(chunk(unfinished, os.urandom(8).hex()), to_table([known[row["id"]]]))
+            played.append(known[row["id"]])
+        return to_table(played)
+
+    def _play(self, row: dict[str, Any]) -> Trajectory:
+        draw = random.Random(row["seed"])
+        ids = [draw.randrange(100) for _ in range(4)]
+        logprobs = [-random.random() for _ in ids]
+        thought = "a thought of some length" if draw.random() < 0.5 else ""
+        version = self._fleet.version
+        sampled = Node(parent=0, kind="sampled", step=0, token_ids=ids, logprobs=logprobs, weights_version=version)
+        return Trajectory(
+            id=row["id"],
+            group=row["group"],
+            sample=row["sample"],
+            question=row["question"],
+            ability=row["ability"],
+            status=Status.ANSWERED,
+            answer=str(draw.randrange(3)),
+            failure="",
+            nodes=[Node(parent=-1, kind="system", step=-1, token_ids=[0]), sampled],
+            steps=[Step(think=thought, code="print(42)", cell_status="ok")],
+        )
+
+
+class Learner:
+    """Weights are a digest of the weights before, the sampled tokens and the advantages."""
+
+    def __init__(self, death: Death) -> None:
+        self._death = death
+
+    async def update(self, order: UpdateOrder) -> UpdateResult:
+        return self._update(order)
+
+    def _update(self, order: UpdateOrder) -> UpdateResult:
+        digest = checkpoint_folder.order_digest(order)
+        if earlier := checkpoint_folder.earlier_result(order, digest):
+            return earlier
+        before = Path(order.checkpoint_in, HF, "model.safetensors").read_bytes() if order.checkpoint_in else b""
+        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in _rows(order.trajectories)]
+        weights = hashlib.sha256(json.dumps([before.hex(), tokens, _rows(order.advantages)]).encode()).digest()
+        folder = checkpoint_folder.partial(order.checkpoint_out)
+        self._death.step()
+        checkpoint_folder.clear_partial(order.checkpoint_out)
+        for part in (HF, STATE):
+            self._death.step()
+            (folder / part).mkdir()
+            (folder / part / "model.safetensors").write_bytes(weights)
+        metrics = {"update/steps": 1.0, "mismatch/logprob_max_abs": 0.0, "seconds/total": random.random()}
+        result = UpdateResult(
+            iteration=order.iteration,
+            order=digest,
+            metrics=metrics,
+            checkpoint=order.checkpoint_out,
+            canary_token_ids=[1, 2],
+            canary_logprobs=[-0.5],
+        )
+        self._death.step()
+        checkpoint_folder.finish(order.checkpoint_out, result)
+        self._death.step()
+        return result
+
+
+class InlineDelivery:
+    """Delivers at once, so that steps have an order."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+
+    def wake(self) -> None:
+        self._books.catch_up()
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    return list(pq.read_table(path).to_pylist())
+
+
+def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
+    @asynccontextmanager
+    async def doubles(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
+        storage, newest = Storage(config.storage), newest_policy(Storage(config.storage), run)
+        if newest.checkpoint:
+            check_folder(storage.local_path(newest.checkpoint) or Path())
+        scratch = Home(config.home).logs
+        fleet = Fleet(str(newest.updates), death)
+        tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
+        delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
+        runners: Any = Runners(storage, fleet)
+        learner: Any = Learner(death)
+        yield Services(config, storage, scratch, progress, fleet, runners, Training(learner, delivery))
+        delivery.wake()
+        tracking.end("FINISHED")
+
+    return doubles
+
+
+def map_here(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
+    """`map_tables` without Ray."""
+    return pa.concat_tables([function(table, *arguments) for table in tables])
+
+
+def child(job: Mapping[str, Any]) -> int:
+    """Train until the end or death. Returns the number of steps."""
+    death = Death(job["die_at"])
+    for name in ("write", "create", "put", "delete", "delete_keys"):
+        death.wrap(LocalBlobs, name)
+    reward_node.map_tables = map_here
+    train_module.training_services = services_of(death)
+    config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
+    work: Awaitable[Any] = train_module.train(config, RUN)
+    asyncio.run(_ended(work))
+    return death.steps
+
+
+async def _ended(work: Awaitable[Any]) -> None:
+    await work
+
+
+def main() -> None:
+    for line in sys.stdin:
+        job = json.loads(line)
+        log = Path(job["log"])
+        pid = os.fork()
+        if not pid:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            status = 1
+            try:
+                steps = child(job)
+                log.with_suffix(".steps").write_text(str(steps))
+                status = 0
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        steps_file = log.with_suffix(".steps")
+        answer = {"status": status, "steps": int(steps_file.read_text()) if status == 0 else 0, "said": log.read_text()[-3000:]}
+        print(json.dumps(answer), flush=True)
+
+
+class Lab:
+    """The program, and its answers. It ends with the pipe."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.flows.crash_lab"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def train(self, root: Path, home: Path, die_at: int = NOTHING, overrides: Sequence[str] = ()) -> dict[str, Any]:
+        assert self._process.stdin
+        assert self._process.stdout
+        job = {"root": str(root), "home": str(home), "die_at": die_at, "overrides": list(overrides)}
+        self._process.stdin.write(json.dumps(job | {"log": str(self._folder / "log")}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def stop(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""A run that is killed in front of any of its writes goes on from its storage, and ends as if it had not been killed."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbrl.infra import prefect_server
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.audit import Audit
+from nbrl.tasks.layout import HF
+from nbrl.tasks.runs.results import evaluation_of
+from nbrl.tasks.runs.run import known_run, stored_config
+from tests.flows.crash_lab import DIED, RUN, Lab
+from tests.flows.crash_tracking import FileTracking
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lab]]:
+    """Two labs, each with a Prefect server of its own."""
+    servers, started = [], []
+    try:
+        for name in ("one", "other"):
+            folder = tmp_path_factory.mktemp(name)
+            home = Home(folder / "prefect-home")
+            servers.append(prefect_server.ensure(home))
+            started.append(Lab(folder, prefect_server.environment(home, servers[-1].url)))
+        yield started
+    finally:
+        for lab in started:
+            lab.stop()
+        for server in servers:
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = labs[0].train(folder / "root", folder / "home")
+    assert done["status"] == 0, done["said"]
+    return {"steps": done["steps"], "state": state(folder)}
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """What a finished run came to, after an audit without a contradiction."""
+    storage = Storage(StorageSettings(root=str(folder / "root")))
+    run = known_run(storage, RUN)
+    audit = Audit(storage, stored_config(storage, run), run, lambda said: None)
+    tracking: Any = FileTracking(folder / "home" / "mlflow.json")
+    assert list(audit.contradictions(tracking)) == []
+    books = json.loads((folder / "home" / "mlflow.json").read_text())
+    assert books["status"] == "FINISHED"
+    newest = audit.records[-1]
+    last = evaluation_of(storage, run, newest.policy)
+    assert last
+    return {
+        "cursors": [record.cursor for record in audit.records],
+        "weights": storage.read_bytes(f"{newest.checkpoint}/{HF}/model.safetensors").hex(),
+        "evaluation": last.artifact.values,
+        "models": sorted(books["models"]),
+        "traces": len(books["traces"]),
+        "evaluated": sorted(step for step, _ in tracking.history("eval/em")),
+        "files": books["files"],
+    }
+
+
+def resumed(lab: Lab, folder: Path, died: Path, keep_home: bool) -> dict[str, Any]:
+    shutil.copytree(died / "root", folder / "root") if (died / "root").exists() else None
+    if keep_home and (died / "home").exists():
+        shutil.copytree(died / "home", folder / "home")
+    done = lab.train(folder / "root", folder / "home")
+    assert done["status"] == 0, done["said"]
+    return state(folder)
+
+
+def check(labs: list[Lab], undisturbed: dict[str, Any], folder: Path, point: int, ways: list[str]) -> None:
+    died = folder / str(point)
+    end = labs[0].train(died / "root", died / "home", die_at=point)
+    assert end["status"] == DIED, end["said"]
+    for way in ways:
+        lab = labs[1] if way == "another Prefect" else labs[0]
+        found = resumed(lab, folder / f"{point} {way}", died, keep_home=way != "another home")
+        assert found == undisturbed["state"], f"killed in front of step {point}, continued with {way}"
+    shutil.rmtree(folder)
+
+
+WAYS = ["the same home", "another home", "another Prefect"]
+TENTH = sorted(random.Random(0).sample(range(1, 121), 12))
+
+
+@pytest.mark.parametrize("point", TENTH)
+def test_a_killed_run_ends_as_if_it_had_not_been(
+    labs: list[Lab], undisturbed: dict[str, Any], tmp_path: Path, point: int
+) -> None:
+    check(labs, undisturbed, tmp_path, min(point, undisturbed["steps"]), [WAYS[point % 3]])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    assert undisturbed["steps"] >= 128
+    for point in range(1, undisturbed["steps"] + 1):
+        check(labs, undisturbed, tmp_path / "each", point, WAYS)

@@ -1,0 +1,169 @@
+"""Who may write to a run: epochs, and the lease that tells of them."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.errors import InfraError
+from nbrl.infra.process.identity import identity, is_running
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import TakenOverError
+from nbrl.tasks.runs import lease
+from nbrl.tasks.runs.epochs import check_newest, newest, take
+from nbrl.tasks.runs.lease import Lease, check_free, writing
+from nbrl.tasks.runs.run import Run
+
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+ELSEWHERE = "another-machine/boot/pid:[1]/77/123"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(StorageSettings(root=str(tmp_path)))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.02)
+    monkeypatch.setattr(lease, "POLL_S", 0.01)
+
+
+def held_by(storage: Storage, process: str, age: float = 0.0, ended: bool = False) -> Lease:
+    epoch = take(storage, RUN.layout).model_copy(update={"process": process, "host": "another-machine"})
+    held = Lease(epoch=epoch, beat=time.time() - age, ended=ended)
+    storage.write_json(RUN.layout.lease, held.model_dump())
+    return held
+
+
+def enter(storage: Storage, take_over: bool = False, say: Callable[[str], None] = lambda said: None) -> str:
+    async def once() -> str:
+        async with writing(RUN, storage, take_over, say) as writer:
+            return writer.epoch
+
+    return asyncio.run(once())
+
+
+def test_this_process_runs_and_one_of_another_start_of_its_number_does_not() -> None:
+    assert is_running(identity()) is True
+    place, _, started = identity().rsplit("/", 2)
+    assert is_running(f"{place}/{os.getpid()}/{int(started) + 1}") is False
+    assert is_running(f"{place}/4194305/{started}") is False
+    assert is_running(ELSEWHERE) is None
+
+
+def test_epochs_are_numbered_and_the_newest_alone_may_write(storage: Storage) -> None:
+    names = [take(storage, RUN.layout).name for _ in range(3)]
+    assert [name[:5] for name in names] == ["e0001", "e0002", "e0003"]
+    assert newest(storage, RUN.layout) == names[-1]
+    check_newest(storage, RUN.layout, names[-1])
+    with pytest.raises(TakenOverError, match=r"taken over by a process on .* \(epoch e0003-"):
+        check_newest(storage, RUN.layout, names[0])
+
+
+def test_a_run_that_was_deleted_is_written_no_more(storage: Storage) -> None:
+    with pytest.raises(TakenOverError, match="was deleted while this process trained it"):
+        check_newest(storage, RUN.layout, "e0001-abcdef")
+
+
+def test_a_run_that_another_machine_trains_is_refused_with_its_name(storage: Storage) -> None:
+    held_by(storage, ELSEWHERE, age=4.0)
+    words = r"trained by process 77 on another-machine, last heard of 4 s ago; wait for it to end, or add --take-over"
+    with pytest.raises(InfraError, match=words):
+        enter(storage)
+    with pytest.raises(InfraError, match="wait for it to end"):
+        check_free(storage, RUN.layout)
+    assert len(storage.list(RUN.layout.epochs)) == 1  # none was taken
+
+
+@pytest.mark.parametrize(
+    ("process", "age", "ended"),
+    [(ELSEWHERE, 61.0, False), (ELSEWHERE, 0.0, True), (f"{identity().rsplit('/', 2)[0]}/4194305/1", 0.0, False)],
+    ids=["silent for a minute", "ended", "dead on this machine"],
+)
+def test_a_run_whose_writer_is_gone_is_free(storage: Storage, process: str, age: float, ended: bool) -> None:
+    held_by(storage, process, age, ended)
+    assert enter(storage).startswith("e0002-")
+
+
+def test_a_living_process_of_this_machine_holds_its_lease_however_long_it_was_stopped(storage: Storage) -> None:
+    held_by(storage, identity(), age=3600.0)
+    with pytest.raises(InfraError, match="--take-over"):
+        enter(storage)
+
+
+@pytest.mark.parametrize("data", [b"", b'{"beat": 1}'])
+def test_a_lease_that_cannot_be_read_holds_nothing(storage: Storage, data: bytes) -> None:
+    storage.write_bytes(RUN.layout.lease, data)
+    assert enter(storage).startswith("e0001-")
+
+
+def test_the_lease_is_let_go_at_the_end(storage: Storage) -> None:
+    enter(storage)
+    assert storage.read_json(RUN.layout.lease)["ended"] is True
+    check_free(storage, RUN.layout)
+
+
+def test_of_two_on_one_run_the_one_that_was_taken_over_stops_and_the_other_goes_on(storage: Storage) -> None:
+    said: list[str] = []
+    ends: dict[str, str] = {}
+
+    async def first(began: asyncio.Event) -> None:
+        try:
+            async with writing(RUN, storage, False, said.append):
+                began.set()
+                await asyncio.sleep(60)
+        except TakenOverError as error:
+            ends["first"] = str(error)
+
+    async def both() -> None:
+        began = asyncio.Event()
+        task = asyncio.create_task(first(began))
+        await began.wait()
+        async with writing(RUN, storage, True, said.append) as writer:
+            ends["second"] = writer.epoch
+            await task
+            check_newest(storage, RUN.layout, writer.epoch)
+
+    asyncio.run(both())
+    assert "taken over" in ends["first"]
+    assert ends["second"].startswith("e0002-")
+    assert "is told to stop" in said[0]
+
+
+def test_a_dead_holder_on_another_machine_is_waited_for_until_its_lease_runs_out(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_S", 0.3)
+    held = held_by(storage, ELSEWHERE)
+    enter(storage, take_over=True)
+    assert held.age >= 0.3
+
+
+def test_two_that_start_at_once_do_not_both_go_on(storage: Storage) -> None:
+    ends: list[str] = []
+
+    async def one() -> None:
+        with suppress(TakenOverError):
+            async with writing(RUN, storage, False, lambda said: None) as writer:
+                await asyncio.sleep(0.5)
+                ends.append(writer.epoch)
+
+    async def both() -> None:
+        await asyncio.gather(one(), one(), return_exceptions=True)
+
+    asyncio.run(both())
+    assert len(ends) == 1
+
+
+def test_a_body_that_is_cancelled_for_another_reason_is_just_cancelled(storage: Storage) -> None:
+    async def cancelled() -> None:
+        async with writing(RUN, storage, False, lambda said: None):
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())

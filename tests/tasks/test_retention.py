@@ -1,0 +1,176 @@
+"""Which checkpoints stay, and what nobody names any more."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbrl.infra.manifest import write_manifest
+from nbrl.infra.process.identity import identity
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RESULT
+from nbrl.tasks.runs.checkpoints import checkpoint
+from nbrl.tasks.runs.config import CheckpointSettings
+from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.pins import Pin, pin, pinned
+from nbrl.tasks.runs.redo import parse, put_aside
+from nbrl.tasks.runs.results import keep, results_of
+from nbrl.tasks.runs.retention import can_train_on, kept, prune
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Artifact, Weights
+from nbrl.tasks.runs.sweep import sweep
+
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", RESULT)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_json(RUN.layout.identity, RUN.model_dump(mode="json"))
+    return storage
+
+
+def made(storage: Storage, tmp_path: Path, count: int) -> tuple[Writer, list[Record]]:
+    """A run of so many iterations, each with a node's artifact, its result and a checkpoint."""
+    writer = Writer(RUN, take(storage, RUN.layout).name)
+    records: list[Record] = []
+    for number in range(count):
+        folder = tmp_path / RUN.layout.checkpoint(number + 1, writer.epoch)
+        for name in FILES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{name} {number}")
+        write_manifest(folder)
+        scope = writer.iteration(number, records[-1].policy if records else Weights(digest="w0"))
+        path = scope.layout.advantages
+        artifact = Artifact(path=path, digest=storage.write_bytes(path, b"table"))
+        updated = Artifact(path=scope.next_checkpoint, digest=f"w{number + 1}")
+        keep(storage, scope, "advantage", ["a"], artifact)
+        keep(storage, scope, "update", ["b"], updated)
+        record = Record(
+            iteration=number,
+            cursor=0,
+            checkpoint=updated.path,
+            artifacts=[artifact, updated],
+            metrics={},
+            weights=updated.digest,
+            epoch=writer.epoch,
+        )
+        storage.create_json(scope.layout.record, record.model_dump(mode="json"))
+        records.append(record)
+    return writer, records
+
+
+def numbers(storage: Storage, below: str) -> list[int]:
+    """Updates of the checkpoints that have files `below`."""
+    keys = [key for key in storage.list(RUN.layout.checkpoints) if f"/{below}" in key]
+    return [int(key.split("/")[3][:6]) for key in keys]
+
+
+def test_the_last_the_best_and_every_tenth_stay_and_only_the_last_can_be_trained_on() -> None:
+    settings = CheckpointSettings(keep_last=2, keep_every=10, keep_best=1)
+    scores = {4: 0.5, 7: 0.9, 8: 0.9, 12: 0.1}
+    assert kept(range(1, 26), scores, settings) == ({8, 10, 20, 24, 25}, {24, 25})
+    assert kept(range(1, 26), scores, settings.model_copy(update={"state": "all"}))[1] == {8, 10, 20, 24, 25}
+    assert kept(range(1, 5), {}, CheckpointSettings(keep_last=None)) == ({1, 2, 3, 4}, {1, 2, 3, 4})
+
+
+@given(
+    st.sets(st.integers(1, 200), min_size=1),
+    st.dictionaries(st.integers(1, 200), st.floats(0, 1)),
+    st.builds(CheckpointSettings, keep_last=st.integers(1, 5), keep_every=st.integers(0, 20), keep_best=st.integers(0, 3)),
+)
+def test_the_newest_always_stays_with_its_state(made: set[int], scores: dict[int, float], settings: CheckpointSettings) -> None:
+    stay, trainable = kept(sorted(made), scores, settings)
+    assert max(made) in trainable <= stay <= made
+
+
+def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 4)
+    prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=2))
+    assert numbers(storage, "hf/") == [1, 3, 4]
+    assert numbers(storage, "state/") == numbers(storage, "critic/") == [3, 4]
+    assert numbers(storage, RESULT) == [1, 2, 3, 4]
+    assert [can_train_on(storage, record.checkpoint) for record in records] == [False, False, True, True]
+    prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=2))  # again, as after a kill
+    assert numbers(storage, "hf/") == [1, 3, 4]
+    assert checkpoint(storage, "r", None) == records[-1].checkpoint
+    assert checkpoint(storage, "r", 1) == records[0].checkpoint
+    with pytest.raises(ConfigError, match=r"checkpoint 2 of run 'r' was deleted, .*; there are: 1, 3, 4"):
+        checkpoint(storage, "r", 2)
+
+
+def test_a_checkpoint_that_somebody_uses_stays_until_they_ended(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 3)
+    dead = Pin(updates=2, process=f"{identity().rsplit('/', 2)[0]}/4194305/1", placed=time.time())
+    storage.create_json(f"{RUN.layout.pins}/dead.json", dead.model_dump())
+    with pin(storage, RUN, 1):
+        prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
+        assert numbers(storage, "hf/") == [1, 3]
+    assert storage.list(RUN.layout.pins) == []
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
+    assert numbers(storage, "hf/") == [3]
+
+
+def test_a_pin_of_another_machine_counts_for_a_day(storage: Storage) -> None:
+    for name, age in (("new", 60.0), ("old", 90000.0)):
+        mark = Pin(updates=1 if name == "new" else 2, process="elsewhere/b/p/1/1", placed=time.time() - age)
+        storage.create_json(f"{RUN.layout.pins}/{name}.json", mark.model_dump())
+    assert pinned(storage, RUN) == {1}
+
+
+def test_what_nothing_names_is_swept_away_and_what_is_in_progress_stays(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    before = storage.list(RUN.layout.folder)
+    later = Writer(RUN, take(storage, RUN.layout).name)
+    lost = [
+        later.iteration(0, Weights()).layout.advantages,
+        f"{later.iteration(1, Weights()).layout.round(0).unfinished}/chunk.parquet",
+        f"{RUN.layout.checkpoint(2, later.epoch)}/hf/model.safetensors",
+        f"{RUN.layout.checkpoint(3, later.epoch)}.partial/hf/model.safetensors",
+    ]
+    progress = later.iteration(2, records[-1].policy)
+    going = [progress.layout.advantages, f"{progress.layout.round(0).unfinished}/chunk.parquet"]
+    for key in [*lost, *going]:
+        storage.write_bytes(key, b"x")
+    sweep(storage, later)
+    left = storage.list(RUN.layout.folder)
+    assert set(left) == {*before, *going, RUN.layout.epoch(later.epoch)}
+    assert writer.epoch != later.epoch
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "3:", "3:publish", "-1", "3:rollout:x"])
+def test_what_names_no_iteration_is_not_redone(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not ITERATION or ITERATION:NODE"):
+        parse(text)
+
+
+def test_a_node_is_put_aside_with_all_records_from_there(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    storage.write_json(RUN.layout.summary, {"run": "r"})
+    put_aside(storage, writer, *parse("2:update"))
+    assert read_record(storage, RUN, 0) is not None
+    assert [read_record(storage, RUN, number) for number in (1, 2)] == [None, None]
+    assert [result.node for result in results_of(storage, RUN.layout.iteration(1))] == ["advantage"]
+    assert len(results_of(storage, RUN.layout.iteration(2))) == 2  # found again if its inputs come out the same
+    aside = [key for key in storage.list(RUN.layout.folder) if f"/redone-{writer.epoch}/" in key]
+    assert sorted(key.rpartition("/")[2].partition("-")[0] for key in aside) == [
+        "record.json",
+        "record.json",
+        "summary.json",
+        "update",
+    ]
+    with pytest.raises(ConfigError, match="has no iteration 4 to do again; it has finished 1"):
+        put_aside(storage, writer, 4, "")
+
+
+def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
+    with pytest.raises(ConfigError, match="the checkpoint after 1 updates, which it starts from, was deleted"):
+        put_aside(storage, writer, 2, "")
