@@ -8,6 +8,7 @@ from nbrl.sandbox.doctor import checks as sandbox_checks
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.plan import disk
 
 
 def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
@@ -17,6 +18,8 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
         yield "recipe", True, f"{config.name} can work"
     except ConfigError as error:
         yield "recipe", False, str(error)
+    if text := disk(config):
+        yield "disk", True, text
     yield from sandbox_checks(config.sandbox)
     for check in infra_checks(Home(config.home), config.engine, config.storage):
         yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"

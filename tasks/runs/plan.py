@@ -29,22 +29,26 @@ def plan(config: RunConfig) -> str:
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
         f"{update.steps_per_batch} step(s) per batch, lr {update.lr:g}, {kl}",
         f"# storage: {config.storage.root}; servers' state: {config.home}",
-        *_disk(config),
+        *(f"# disk: {text}" for text in [disk(config)] if text),
     ]
     return "\n".join(lines) + "\n" + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def _disk(config: RunConfig) -> list[str]:
-    """The disk space of checkpoints, if the model's files are local: nothing is deleted during a run."""
+def disk(config: RunConfig) -> str:
+    """The disk space of the run's checkpoints in words; empty if the model's files are not on this machine."""
     folder = Path(config.policy.path)
     if not folder.is_dir():
-        return []
-    tensors = weights(folder).values()
+        return ""
+    tensors, keep = weights(folder).values(), config.checkpoints
     trained = 0 if config.update.lora else sum(info.elements for info in tensors)
-    models = 1 if config.update.critic is None else 2
-    size = sum(info.elements * FLOATS.get(info.dtype, 4) for info in tensors) + STATE_BYTES * trained * models
+    model = sum(info.elements * FLOATS.get(info.dtype, 4) for info in tensors)
+    state = STATE_BYTES * trained * (1 if config.update.critic is None else 2)
+    recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
+    others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))
+    total = recent * (model + state) + others * (model + state if keep.state == "all" else model)
+    newest = model + state if recent < config.iterations else 0  # it is written before an older one is deleted
     more = ", and what the adapters take" if config.update.lora else ""
-    return [f"# disk: a checkpoint takes about {_bytes(size)}{more}; all {config.iterations}: {_bytes(size * config.iterations)}"]
+    return f"a checkpoint takes about {_bytes(model + state)}{more}; those that stay take at most {_bytes(total + newest)}"
 
 
 def _bytes(size: float) -> str:
