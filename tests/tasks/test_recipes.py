@@ -119,7 +119,7 @@ def test_the_digest_ignores_where_a_run_lives_how_its_updates_are_spread_and_how
 def test_the_plan_names_the_trajectories_of_an_iteration() -> None:
     text = plan(load("tiny-cpu", ["rollout.prompts=10", "rollout.group_size=3"]))
     assert "10 prompts × 3 = 30 trajectories" in text
-    assert "a checkpoint takes about 13.9 MB; those that stay take at most 59 MB" in text
+    assert "a checkpoint takes about 13.9 MB; those that stay take at most 59.1 MB" in text
     assert yaml.safe_load(text)["rollout"]["prompts"] == 10
 
 
