@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -30,6 +30,7 @@ class Blobs(Protocol):
     def exists(self, key: str) -> bool: ...
     def list(self, prefix: str) -> list[str]: ...
     def delete(self, prefix: str) -> None: ...
+    def delete_keys(self, keys: Sequence[str]) -> None: ...
     def uri(self, key: str) -> str: ...
 
 
@@ -101,6 +102,10 @@ class LocalBlobs:
             shutil.rmtree(grave.parent)
         else:
             path.unlink(missing_ok=True)
+
+    def delete_keys(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.path(key).unlink(missing_ok=True)
 
     def uri(self, key: str) -> str:
         return str(self.path(key))

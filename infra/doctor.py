@@ -114,9 +114,11 @@ def _storage(settings: StorageSettings) -> str:
         storage = Storage(settings)
         storage.write_bytes(probe, b"probe")
         whole = storage.read_bytes(probe) == b"probe"
-        storage.delete(probe)
+        storage.delete_keys([probe])
     except InfraError as error:
-        raise WrongError(str(error), "check storage.root, its permissions and, for S3, the AWS_* variables") from error
+        raise WrongError(
+            str(error), "check storage.root, its permissions and, for a cloud, the variables of its credentials"
+        ) from error
     if not whole:
         raise WrongError(f"{settings.root} does not give back what was written", "use another storage.root")
     return f"{settings.root} can be written"

@@ -1,96 +1,75 @@
-"""Whole objects by key, on S3: a PUT, or the end of a multipart upload, is atomic."""
+"""Objects on S3 and on servers that speak its protocol."""
 
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-READS = 3
+from nbrl.infra.cloud_blobs import CloudBlobs
+
+TRIES = 3  # of a request by botocore, so that one part of an upload or a short refusal does not begin all anew
+READS = 2  # by s3fs, around those: for bodies that end early
+PASSING = (429, 500, 502, 503, 504)
 
 
-class S3Blobs:
-    """`root` is `bucket/prefix`. Credentials and endpoint come from the AWS_* environment, as with every AWS tool.
+class S3Blobs(CloudBlobs):
+    """Credentials and endpoint come from the AWS_* variables."""
 
-    A request that fails for want of the server or of the network is tried `attempts` times, with growing waits in between.
-    """
+    scheme, package, extra, batch = "s3", "s3fs", "train", 1000
 
-    def __init__(self, root: str, attempts: int) -> None:
-        self.root, self._attempts = root, attempts
-
-    @cached_property
-    def _fs(self) -> Any:
+    def _connect(self) -> Any:
         import s3fs
 
-        # No listing cache: others write to the same root. Checksums only as needed: not every S3 server knows the trailers.
+        # Checksums only as needed: not every S3 server knows the trailers.
         files = s3fs.S3FileSystem(
             skip_instance_cache=True,
             use_listings_cache=False,
             config_kwargs={
-                "retries": {"total_max_attempts": self._attempts, "mode": "standard"},
+                "retries": {"total_max_attempts": TRIES, "mode": "standard"},
                 "connect_timeout": 10,
                 "read_timeout": 60,
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
             },
         )
-        files.retries = READS  # its own, around those of the configuration: for bodies that end early
+        files.retries = READS
         return files
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The file system opens its own connections wherever it is unpickled.
-        return {"root": self.root, "_attempts": self._attempts}
+    def _passes(self, error: Exception) -> bool:
+        from botocore.exceptions import ConnectionError as NoConnectionError
+        from s3fs.core import S3_RETRYABLE_ERRORS
 
-    def _object(self, key: str) -> dict[str, str]:
-        bucket, _, name = self._path(key).partition("/")
-        return {"Bucket": bucket, "Key": name}
-
-    def _path(self, key: str) -> str:
-        return f"{self.root}/{key}" if key else self.root
-
-    def read(self, key: str) -> bytes:
-        return bytes(self._fs.cat_file(self._path(key)))
-
-    def write(self, key: str, data: bytes) -> None:
-        self._fs.pipe_file(self._path(key), data)
+        return isinstance(error, (NoConnectionError, *S3_RETRYABLE_ERRORS)) or _status(error) in PASSING
 
     def create(self, key: str, data: bytes) -> bool:
         try:
-            self._fs.call_s3("put_object", **self._object(key), Body=data, IfNoneMatch="*")
+            return super().create(key, data)
         except OSError as error:
-            if not isinstance(error, FileExistsError) and _status(error) not in (409, 412):
+            if _status(error) not in (409, 412):
                 raise
-            # An answer that was lost on its way lets the next try meet what the first one wrote.
             return self.read(key) == data
-        return True
 
-    def put(self, key: str, source: Path) -> None:
-        self._fs.put_file(str(source), self._path(key))
+    def _load(self, path: str) -> bytes:
+        return bytes(self._fs.cat_file(path, max_concurrency=1))  # more than one asks for the size first
 
-    def get(self, key: str, target: Path) -> None:
-        self._fs.get_file(self._path(key), str(target))
+    def _find(self, name: str) -> None:
+        self._fs.call_s3("head_object", Bucket=self._bucket, Key=name)
 
-    def exists(self, key: str) -> bool:
-        try:
-            self._fs.call_s3("head_object", **self._object(key))
-        except FileNotFoundError:
-            return False
-        return True
+    def _names(self, start: str) -> Iterator[str]:
+        more: dict[str, str] = {}
+        while True:
+            page = self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=start, **more)
+            yield from (found["Key"] for found in page.get("Contents", []))
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def list(self, prefix: str) -> list[str]:
-        start = len(self.root) + 1
-        return sorted(path[start:] for path in self._fs.find(self._path(prefix)))
-
-    def delete(self, prefix: str) -> None:
-        keys = self.list(prefix)
-        if self.exists(prefix):
-            keys.append(prefix)
-        if keys:
-            self._fs.rm([self._path(key) for key in keys])
-
-    def uri(self, key: str) -> str:
-        return f"s3://{self._path(key)}"
+    def _remove(self, names: Sequence[str]) -> None:
+        objects = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+        answer = self._fs.call_s3("delete_objects", Bucket=self._bucket, Delete=objects)
+        for refused in answer.get("Errors", []):
+            raise OSError(f"{refused.get('Key')}: {refused.get('Code')} {refused.get('Message', '')}")
 
 
-def _status(error: OSError) -> int:
+def _status(error: Exception) -> int:
     """The HTTP status of an answer that s3fs made an error of; 0 where there was none."""
     from botocore.exceptions import ClientError
 

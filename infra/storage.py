@@ -1,10 +1,11 @@
-"""Immutable artifacts under one root, a local folder or `s3://bucket/prefix`, addressed by key.
+"""Immutable artifacts under one root, a local folder or a cloud's `s3://bucket/prefix`, addressed by key.
 
 Invariants: what is read was written whole; every write answers with the SHA-256 of what it wrote; a folder exists once its
 manifest does, and its manifest is written last. A storage is small, holds no connection and pickles, for use inside Ray workers.
 """
 
 import hashlib
+import importlib.util
 import io
 import shutil
 import tempfile
@@ -17,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nbrl.infra.azure_blobs import AzureBlobs
 from nbrl.infra.blobs import Blobs, LocalBlobs
+from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, file_sha256, read_manifest, write_manifest
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
@@ -26,7 +30,7 @@ from nbrl.infra.sealed_json import seal, unseal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ATTEMPTS = 14  # waits between them grow from about half a second to 20
+PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
 class StorageSettings(BaseModel):
@@ -34,7 +38,7 @@ class StorageSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix")
+    root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
 
 
 def sha256(data: bytes) -> str:
@@ -44,17 +48,10 @@ def sha256(data: bytes) -> str:
 class Storage:
     """Every method raises StorageError if the storage fails or does not answer."""
 
-    def __init__(self, settings: StorageSettings, attempts: int = ATTEMPTS) -> None:
-        """`attempts`: tries of a request to S3; the default bridges an outage of a minute."""
+    def __init__(self, settings: StorageSettings, patience_s: float = PATIENCE_S) -> None:
+        """`patience_s`: how long a request to a cloud that gets no answer is tried again."""
         self.settings = settings
-        scheme, separator, rest = settings.root.partition("://")
-        self._blobs: Blobs
-        if not separator:
-            self._blobs = LocalBlobs(Path(settings.root).expanduser())
-        elif scheme == "s3" and rest.strip("/"):
-            self._blobs = S3Blobs(rest.strip("/"), attempts)
-        else:
-            raise StorageError(f"storage.root {settings.root!r} is neither a folder nor s3://bucket/prefix")
+        self._blobs = _blobs(settings.root, patience_s)
 
     @property
     def is_local(self) -> bool:
@@ -87,13 +84,13 @@ class Storage:
             return self._blobs.create(key, data)
 
     def creates_once(self) -> bool:
-        """Write a probe and take it away again. Returns whether `create_bytes` keeps what is there: not every S3 server does.
+        """Write a probe and take it away again. Returns whether `create_bytes` keeps what is there: not every server does.
 
         Raises StorageError when nothing can be written.
         """
         probe = f".probe-{uuid.uuid4().hex}"
         once = self.create_bytes(probe, b"first") and not self.create_bytes(probe, b"second")
-        self.delete(probe)
+        self.delete_keys([probe])
         return once
 
     def exists(self, key: str) -> bool:
@@ -115,9 +112,10 @@ class Storage:
             self._blobs.delete(prefix)
 
     def delete_keys(self, keys: Iterable[str]) -> None:
-        """Delete objects; does nothing for those that are not there."""
-        for key in keys:
-            self.delete(key)
+        """Delete objects without looking for them, many in one request; those that do not exist are passed over."""
+        if keys := [_checked(key) for key in keys]:
+            with self._named("delete", keys[0]):
+                self._blobs.delete_keys(keys)
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
@@ -133,16 +131,20 @@ class Storage:
         return self._blobs.uri(_checked(key))
 
     def local_path(self, key: str) -> Path | None:
-        """The object's path on this machine, for callers that must open it in place; None on S3."""
+        """The object's path on this machine, for callers that must open it in place; None in a cloud."""
         return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
-        """As `read_bytes`, read as Parquet."""
+        """As `read_bytes`, read as Parquet. Raises DamagedError where it is none."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         data = self.read_bytes(key, digest)
-        with self._named("read", key):
+        try:
             return pq.read_table(io.BytesIO(data))
+        except (pa.ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise DamagedError(f"{self.uri(key)} is damaged: it is no table ({reason}); bring it back from a copy") from error
 
     def read_json(self, key: str) -> dict[str, Any]:
         """The fields that `write_json` or `create_json` wrote. Raises MissingError and DamagedError."""
@@ -208,6 +210,28 @@ class Storage:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return target
+
+
+def _blobs(root: str, patience_s: float) -> Blobs:
+    """Raises StorageError for a root of no known kind, and for one whose package is not installed."""
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        return LocalBlobs(Path(root).expanduser())
+    cloud: type[CloudBlobs]
+    match scheme:
+        case "s3":
+            cloud = S3Blobs
+        case "gs":
+            cloud = GsBlobs
+        case "az" | "abfs":
+            cloud = AzureBlobs
+        case _:
+            raise StorageError(f"storage.root {root!r} is neither a folder nor an address with s3://, gs:// or az://")
+    if not rest.strip("/"):
+        raise StorageError(f"storage.root {root!r} names no bucket; write it as {cloud.scheme}://bucket/prefix")
+    if importlib.util.find_spec(cloud.package) is None:
+        raise StorageError(f"storage.root {root} needs {cloud.package}: pip install 'nbrl[{cloud.extra}]'")
+    return cloud(rest.strip("/"), patience_s)
 
 
 def _checked(key: str) -> str:

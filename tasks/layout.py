@@ -6,7 +6,7 @@ what counts.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 RUNS, EVALUATIONS = "runs", "evaluations"
@@ -53,12 +53,12 @@ class RoundLayout:
 
     @property
     def unfinished(self) -> str:
-        """Folder of single trajectories, until they are merged into one table."""
+        """Folder of the chunks of finished trajectories, until they are merged into one table."""
         return f"{self.folder}/{UNFINISHED}"
 
-    def single(self, trajectory: str) -> str:
-        """A single trajectory, by its id."""
-        return f"{self.unfinished}/{trajectory}.parquet"
+    def chunks(self, policy: str) -> str:
+        """Folder of those that the policy with this digest sampled; the initial one has none."""
+        return f"{self.unfinished}/{policy[:16] or 'initial'}"
 
     @property
     def rewards(self) -> str:
@@ -86,7 +86,14 @@ class StageLayout:
 
     def is_unfinished(self, key: str) -> bool:
         """Whether the key is one of unfinished work of this stage, of any epoch."""
-        return key.startswith(f"{self.folder}/") and key.split("/")[-2] == UNFINISHED
+        return key.startswith(f"{self.folder}/") and f"/{UNFINISHED}/" in key
+
+    def earlier_chunks(self, number: int, policy: str, keys: Iterable[str]) -> tuple[str, ...]:
+        """Folders, of those with `keys`, in which other epochs left chunks of a round that this policy sampled."""
+        mine = self.round(number).chunks(policy)
+        same = mine.removeprefix(f"{self.folder}/{self.epoch}")
+        folders = {key.rpartition("/")[0] for key in keys if self.is_unfinished(key)}
+        return tuple(sorted(folder for folder in folders - {mine} if folder.endswith(same)))
 
     def epoch_of(self, key: str) -> str:
         """The epoch below whose name the key lies; empty for results, records and what releases before epochs wrote."""
@@ -214,6 +221,11 @@ def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
     parts = trajectories.split("/")
     stage, last = "/".join(parts[:4]), "/".join([parts[-2], beside.rpartition("/")[2]])
     return max((key for key in keys if key.startswith(f"{stage}/") and key.endswith(f"/{last}")), default=None)
+
+
+def chunk(folder: str, name: str) -> str:
+    """A chunk of finished trajectories in a folder of them."""
+    return f"{folder}/{name}.parquet"
 
 
 def is_trajectories(key: str) -> bool:

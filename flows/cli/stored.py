@@ -14,7 +14,7 @@ from nbrl.flows.display.terminal import out
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
 
-Root = Annotated[str, typer.Option(help="storage root: a folder or s3://bucket/prefix")]
+Root = Annotated[str, typer.Option(help="storage root: a folder, or an address such as s3://bucket/prefix")]
 
 
 def export(

@@ -11,7 +11,7 @@ from nbrl.tasks.layout import DataLayout, RoundLayout
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.reward import score_trajectories
-from nbrl.tasks.nodes.rollout import roll_out, task_rows
+from nbrl.tasks.nodes.rollout import earlier_chunks, roll_out, task_rows
 from nbrl.tasks.runs.config import EvaluateSettings
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
@@ -24,7 +24,15 @@ def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int) -> list[dic
     return task_rows(questions.append_column("group", questions["id"]), settings.samples, derive_seed(seed, "evaluate"))
 
 
-async def evaluate_into(services: Services, layout: RoundLayout, data: DataLayout, seed: int, version: str) -> Artifact:
+async def evaluate_into(
+    services: Services,
+    layout: RoundLayout,
+    data: DataLayout,
+    seed: int,
+    version: str,
+    policy: str = "",
+    earlier: tuple[str, ...] = (),
+) -> Artifact:
     """Write trajectories of the first `evaluate.questions` held-out questions and their rewards below `layout`.
 
     A failed trajectory counts as wrong, so that an evaluation always covers all questions. Raises BrokenInvariantError if one was
@@ -33,7 +41,7 @@ async def evaluate_into(services: Services, layout: RoundLayout, data: DataLayou
     settings = services.config.evaluate
     table = await asyncio.to_thread(sources.read, services.storage, data, data.split("held_out"))
     rows = asked(table, settings, seed)
-    trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version)
+    trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version, policy, earlier)
     rewards = await score_trajectories(services, layout, trajectories, table)
     sampled, scored = trajectories.values, rewards.values
     metrics = {
@@ -55,4 +63,5 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
     """Evaluate the policy after `scope.updates` updates on the held-out questions, always with the same seed."""
     version = await services.serve(scope)
     data = scope.run_layout.data
-    return await evaluate_into(services, scope.layout.round(0), data, scope.seed, version)
+    earlier = await earlier_chunks(services, scope, 0)
+    return await evaluate_into(services, scope.layout.round(0), data, scope.seed, version, scope.weights.digest, earlier)

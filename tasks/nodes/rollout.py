@@ -55,32 +55,48 @@ def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
     return of(metrics, "sum")
 
 
-async def roll_out(
-    services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, sampling: Sampling, version: str
-) -> Artifact:
-    """Run all rows, write them as one table and delete the single objects. Shared by training and evaluation; `name` is which.
+async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple[str, ...]:
+    """Folders in which earlier processes left what they finished of the round."""
+    keys = await asyncio.to_thread(services.storage.list, scope.layout.folder)
+    return scope.layout.earlier_chunks(round_, scope.weights.digest, keys)
 
+
+async def roll_out(
+    services: Services,
+    name: str,
+    rows: list[dict[str, Any]],
+    layout: RoundLayout,
+    sampling: Sampling,
+    version: str,
+    policy: str = "",
+    earlier: tuple[str, ...] = (),
+) -> Artifact:
+    """Run all rows, write them as one table and delete their chunks. Shared by training and evaluation; `name` is which.
+
+    `policy` is the digest of the weights `version`; what other processes finished with them is in the folders `earlier`.
     Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
     """
     table = await services.runners.run(
         rows,
         services.engines.addresses,
-        layout,
+        layout.chunks(policy),
+        earlier,
         sampling,
         services.config.engine,
         lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,
+        services.progress.say,
     )
-    return await asyncio.to_thread(_keep, services.storage, layout, table, version)
+    return await asyncio.to_thread(_keep, services.storage, layout, earlier, table, version)
 
 
-def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str) -> Artifact:
+def _keep(storage: Storage, layout: RoundLayout, earlier: tuple[str, ...], table: pa.Table, version: str) -> Artifact:
     if all(status == Status.FAILED for status in table["status"].to_pylist()):
         raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
     check_weights(table, version)
     digest = storage.write_table(layout.trajectories, table)
-    for single in storage.list(layout.unfinished):
-        storage.delete(single)
+    for folder in (layout.unfinished, *earlier):
+        storage.delete(folder)
     return Artifact(path=layout.trajectories, digest=digest, metrics=rollout_metrics(table))
 
 
@@ -102,4 +118,5 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     version = await services.serve(scope)
     table = await asyncio.to_thread(services.read, prompts)
     rows = task_rows(table, settings.group_size, scope.draw("rollout"))
-    return await roll_out(services, "rollout", rows, scope.layout.round(round_), services.config.sampling, version)
+    layout, policy, earlier = scope.layout.round(round_), scope.weights.digest, await earlier_chunks(services, scope, round_)
+    return await roll_out(services, "rollout", rows, layout, services.config.sampling, version, policy, earlier)

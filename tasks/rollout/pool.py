@@ -14,7 +14,6 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan
 
 POLL_S = 0.25
@@ -27,14 +26,15 @@ def run_on_runner(
     rows: pa.Table,
     runners: list[Any],
     engines: Sequence[tuple[str, str | None]],
-    layout: RoundLayout,
+    unfinished: str,
+    earlier: tuple[str, ...],
     sampling: Sampling,
     engine: EngineSettings,
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, layout, sampling, engine)
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, unfinished, earlier, sampling, engine)
     return ray.get(runners[number].run.remote(batch))
 
 
@@ -72,21 +72,25 @@ class RunnerPool:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[tuple[str, str | None]],
-        layout: RoundLayout,
+        unfinished: str,
+        earlier: tuple[str, ...],
         sampling: Sampling,
         engine: EngineSettings,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
+        say: Callable[[str], None],
     ) -> pa.Table:
         """Return the trajectories of all rows, sampled by `engines`, each given as its address and the adapter to name there.
 
-        `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends the work.
+        What finishes is kept in the folder `unfinished`; what is there or in the `earlier` folders is not run again.
+        `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
+        the work; `say` hears what was found damaged.
         """
         count = len(self._runners)
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         before = sum(await self._finished())
         finished = before
-        arguments = (self._runners, engines, layout, sampling, engine)
+        arguments = (self._runners, engines, unfinished, earlier, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
@@ -96,9 +100,17 @@ class RunnerPool:
             finished = max(finished, sum(await self._finished()))
             progress(finished - before)
         try:
-            return work.result()
+            table = work.result()
         except ray.exceptions.RayError as error:
             raise RolloutError(f"the runners failed beyond their retry budget: {error}") from error
+        for chunk in await self._damaged():
+            say(f"{chunk} is damaged: its trajectories were run again")
+        return table
+
+    async def _damaged(self) -> list[str]:
+        """Damaged chunks, each once: every runner reads all of them."""
+        found = await asyncio.gather(*(_await(runner.damaged.remote()) for runner in self._runners))
+        return sorted({chunk for chunks in found for chunk in chunks})
 
     async def _finished(self) -> list[int]:
         """Finished trajectories per runner, or [0] if a runner is busy or being restarted: a count is not worth waiting for."""

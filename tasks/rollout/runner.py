@@ -1,7 +1,7 @@
 """The Ray actor that runs many episodes at once, each in a kernel of its own.
 
 Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
-infrastructure fault costs an attempt, but never ends the batch.
+infrastructure fault costs an attempt, but never ends the batch, except a fault of the storage, whose StorageError is raised.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
-from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
+from nbrl.agent.trajectory import Status, Trajectory, to_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.rollout.chunks import Chunks, finished
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
 
@@ -44,15 +44,17 @@ class RunnerPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`, written below `layout`.
+    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`.
 
-    `adapter` is the name of the engine's LoRA adapter to sample with.
+    `adapter` is the name of the engine's LoRA adapter to sample with. What finishes is kept in the folder `unfinished`, where a
+    runner that Ray started again finds it; the folders of `earlier` attempts are looked into as well.
     """
 
     rows: list[dict[str, Any]]
     url: str
     adapter: str | None
-    layout: RoundLayout
+    unfinished: str
+    earlier: tuple[str, ...]
     sampling: Sampling
     engine: EngineSettings
 
@@ -72,6 +74,7 @@ class Runner:
         self._live: _Live | None = None
         self._lock = asyncio.Lock()
         self._finished = 0
+        self._damaged: list[str] = []
 
     async def start(self) -> None:
         """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
@@ -97,34 +100,41 @@ class Runner:
         """Number of trajectories finished since the runner was created; a progress display polls it."""
         return self._finished
 
+    async def damaged(self) -> list[str]:
+        """Addresses of damaged chunks, whose trajectories were run again."""
+        return self._damaged
+
     async def run(self, batch: RolloutBatch) -> pa.Table:
-        """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA."""
+        """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA. Raises StorageError."""
         await self.start()
-        stored = set(self._plan.storage.list(batch.layout.unfinished))
+        storage, ids = self._plan.storage, {row["id"] for row in batch.rows}
+        known, damaged = await asyncio.to_thread(finished, storage, (*batch.earlier, batch.unfinished), ids)
+        self._damaged += damaged
+        self._finished += len(known)
+        chunks = Chunks(storage, batch.unfinished, len(ids) - len(known))
         gate = asyncio.Semaphore(self._plan.rollout.episodes_per_runner)
         async with engine_session(batch.engine.request_timeout_s) as session:
 
             async def one(row: dict[str, Any]) -> Trajectory:
-                path = batch.layout.single(row["id"])
+                if row["id"] in known:
+                    return known[row["id"]]
+                task = Task(**row)
                 async with gate:
-                    trajectory = await asyncio.to_thread(self._earlier, path) if path in stored else None
-                    if trajectory is None:
-                        trajectory = await self._attempts(Task(**row), session, batch)
-                        try:
-                            table = to_table([trajectory])
-                        except ValueError as error:  # raised by pyarrow or encoding: no content of a trajectory may end the batch
-                            trajectory = failed(Task(**row), f"it cannot be stored: {error}")
-                            table = to_table([trajectory])
-                        await asyncio.to_thread(self._plan.storage.write_table, path, table)
+                    trajectory, table = _storable(task, await self._attempts(task, session, batch))
+                if trajectory.status is Status.FAILED:
+                    chunks.pass_over()
+                else:
+                    await chunks.keep(table)
                 self._finished += 1
                 return trajectory
 
-            return to_table(await asyncio.gather(*(one(row) for row in batch.rows)))
-
-    def _earlier(self, path: str) -> Trajectory | None:
-        """The trajectory that an earlier attempt at the batch finished, or None if it failed and is to be tried again."""
-        trajectory = from_table(self._plan.storage.read_table(path))[0]
-        return None if trajectory.status is Status.FAILED else trajectory
+            tasks = [asyncio.create_task(one(row)) for row in batch.rows]
+            try:
+                return to_table(await asyncio.gather(*tasks))
+            finally:  # where one raised, the others have nothing to run for
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
@@ -149,6 +159,15 @@ class Runner:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
+
+
+def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:
+    """The trajectory and its table; of one that no table can hold, a failed one: no content of a trajectory may end the batch."""
+    try:
+        return trajectory, to_table([trajectory])
+    except ValueError as error:  # raised by pyarrow or encoding
+        trajectory = failed(task, f"it cannot be stored: {error}")
+        return trajectory, to_table([trajectory])
 
 
 def failed(task: Task, reason: str) -> Trajectory:

@@ -20,7 +20,7 @@ from nbrl.tasks.runs.config_check import Purpose, check_config
 from nbrl.tasks.runs.recipes import load
 
 SHOWN_CHARS = 300  # of a library's message
-PROBE_ATTEMPTS = 3  # of a request to S3 for which a person waits
+PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits
 WORKER_MB = 500  # memory of a learner's worker with torch, Ray and transformers, before it loads a model
 
 
@@ -65,7 +65,7 @@ def rehearse(config: RunConfig) -> list[str]:
             unchecked += [warning] if (warning := check_writable(config.storage)) else []
         except InfraError as error:
             reason = " ".join(str(error).split())[:SHOWN_CHARS]
-            raise ConfigError(f"storage.root: {reason}; check the bucket's name and the AWS_* variables") from error
+            raise ConfigError(f"storage.root: {reason}; check the bucket's name and its credentials") from error
     if config.engine.extra_args:
         refused = refusal(config.engine)
         if refused is None:
@@ -82,10 +82,10 @@ def rehearse(config: RunConfig) -> list[str]:
 
 def check_writable(settings: StorageSettings) -> str:
     """Raises StorageError soon if nothing can be written there. Returns what to warn of, or an empty text."""
-    if Storage(settings, attempts=PROBE_ATTEMPTS).creates_once():
+    if Storage(settings, patience_s=PROBE_S).creates_once():
         return ""
     return (
-        f"storage.root {settings.root}: the server ignores conditional writes (If-None-Match), so that several processes "
+        f"storage.root {settings.root}: the server ignores conditional writes, so that several processes "
         "can record the same iteration; never let two of them train one run"
     )
 

@@ -1,11 +1,11 @@
 """The same storage on a local folder and on a real S3 server (rclone)."""
 
 import hashlib
+import importlib.util
 import os
 import pickle
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,34 +13,16 @@ import pyarrow as pa
 import pytest
 
 from nbrl.infra.blobs import TEMPORARY
-from nbrl.infra.errors import StorageError
-from nbrl.infra.process.child import Child, free_port, port_in_use
+from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.storage import Storage, StorageSettings, sha256
-
-from .test_processes import until
+from tests.clouds import s3_server
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables with which AWS tools reach a local S3 server that checks credentials."""
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "bucket").mkdir()
-    port = free_port()
-    rclone = Path(sys.executable).with_name("rclone")
-    server = Child.start(
-        [str(rclone), "serve", "s3", "--auth-key", "key,secret", "--addr", f"127.0.0.1:{port}", str(folder)],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
-        log=folder / "log",
-        name="rclone",
-    )
-    assert until(lambda: port_in_use(port))
-    yield {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    server.stop()
+    with s3_server(tmp_path_factory.mktemp("s3")) as variables:
+        yield variables
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.process)])
@@ -88,7 +70,7 @@ def test_what_cannot_be_found_out_is_never_absent(s3: dict[str, str], variables:
     os.environ.update(s3)
     Storage(StorageSettings(root="s3://bucket/there")).write_bytes("x", b".")
     os.environ.update(variables)
-    storage = Storage(StorageSettings(root="s3://bucket/there"), attempts=2)
+    storage = Storage(StorageSettings(root="s3://bucket/there"), patience_s=0)
     for ask in (lambda: storage.exists("x"), lambda: storage.exists("none"), storage.list, lambda: storage.delete("x")):
         with pytest.raises(StorageError, match=r"^cannot (look for|list|delete) s3://bucket/there"):
             ask()
@@ -118,6 +100,14 @@ def test_list_and_delete(storage: Storage) -> None:
     storage.delete("ab/4")
     storage.delete("ab/4")
     assert storage.list() == []
+
+
+def test_known_keys_are_deleted_whether_they_exist_or_not(storage: Storage) -> None:
+    for key in ("a/1", "a/2", "b"):
+        storage.write_bytes(key, b".")
+    storage.delete_keys(["a/1", "none", "b"])
+    assert storage.list() == ["a/2"]
+    storage.delete_keys([])
 
 
 def test_list_sees_what_another_process_wrote(storage: Storage) -> None:
@@ -182,10 +172,47 @@ def test_wrong_credentials(s3: dict[str, str]) -> None:
         Storage(StorageSettings(root="s3://bucket/denied")).write_bytes("x", b".")
 
 
-@pytest.mark.parametrize("root", ["gs://bucket/x", "s3://", "http://host/x"])
-def test_unknown_roots(root: str) -> None:
-    with pytest.raises(StorageError, match="neither a folder nor s3"):
+@pytest.mark.parametrize(
+    ("root", "words"),
+    [
+        ("http://host/x", "neither a folder nor an address with s3://, gs:// or az://"),
+        ("s3://", "names no bucket; write it as s3://bucket/prefix"),
+        ("gs:///", "names no bucket; write it as gs://bucket/prefix"),
+    ],
+)
+def test_roots_that_are_none(root: str, words: str) -> None:
+    with pytest.raises(StorageError, match=words):
         Storage(StorageSettings(root=root))
+
+
+@pytest.mark.parametrize(("scheme", "package", "extra"), [("gs", "gcsfs", "gs"), ("az", "adlfs", "az"), ("abfs", "adlfs", "az")])
+def test_a_cloud_whose_package_is_missing_says_what_to_install(
+    scheme: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StorageError, match=rf"^storage.root {scheme}://b/x needs {package}: pip install 'nbrl\[{extra}\]'$"):
+        Storage(StorageSettings(root=f"{scheme}://b/x"))
+
+
+@pytest.mark.parametrize("cut", [0, 0.5], ids=["empty", "half"])
+def test_a_file_that_is_cut_short_is_damaged(tmp_path: Path, cut: float) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "weights").write_bytes(b"w")
+    storage.write_json("fields.json", {"a": 1})
+    storage.write_table("table.parquet", pa.table({"a": [1]}))
+    storage.upload_folder(tmp_path / "source", "folder")
+    reads: dict[str, Callable[[], object]] = {
+        "fields.json": lambda: storage.read_json("fields.json"),
+        "table.parquet": lambda: storage.read_table("table.parquet"),
+        "folder/manifest.json": lambda: storage.download_folder("folder", tmp_path / "target"),
+        "folder/weights": lambda: storage.download_folder("folder", tmp_path / "target"),
+    }
+    for key, read in reversed(reads.items()):
+        whole = storage.read_bytes(key)
+        storage.write_bytes(key, whole[: int(len(whole) * cut)])
+        with pytest.raises(DamagedError, match=rf"{key} (is|is not)( damaged| no manifest| what its manifest says).*; bring"):
+            read()
 
 
 def test_local_write_is_all_or_nothing(tmp_path: Path) -> None:

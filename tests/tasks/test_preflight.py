@@ -44,7 +44,7 @@ def server() -> Iterator[str]:
         ("ray.address=foo:bar", "is no address of a cluster"),
         ("tracking.uri=ftp://x", "is no tracking server or database"),
         ("tracking.uri=sqlite:////nowhere/at/all/x.db", "there is no folder /nowhere/at/all"),
-        ("storage.root=gs://nope", "neither a folder nor s3://"),
+        ("storage.root=http://nope", "neither a folder nor an address with s3://"),
         ('home="a\\0b"', "can be no folder"),
     ],
 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout import chunk
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
@@ -64,17 +64,19 @@ class DoubleRunners:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[EngineAddress],
-        layout: RoundLayout,
+        unfinished: str,
+        earlier: tuple[str, ...],
         sampling: object,
         engine: object,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
+        say: Callable[[str], None],
     ) -> pa.Table:
         healthy()
         self.asked += rows
+        self.earlier = earlier
         played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
-        for trajectory in played:
-            self._storage.write_table(layout.single(trajectory.id), to_table([trajectory]))
+        self._storage.write_table(chunk(unfinished, "one"), to_table(played))
         progress(len(played))
         return to_table(played)
 

@@ -8,6 +8,7 @@ import pytest
 from nbrl.agent.trajectory import Status
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
+from nbrl.tasks.layout import chunk
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services
@@ -29,7 +30,7 @@ def test_every_prompt_is_played_group_size_times_and_the_references_stay_behind(
     assert not any("42" in str(row) for row in asked)
 
 
-def test_single_trajectories_go_once_the_round_is_one_table(tmp_path: Path) -> None:
+def test_chunks_go_once_the_round_is_one_table(tmp_path: Path) -> None:
     made = services(tmp_path)
     done = rolled_out(made)
     keys = made.storage.list(SCOPE.layout.folder)
@@ -76,3 +77,18 @@ def test_a_dead_engine_ends_the_rollout(tmp_path: Path) -> None:
 
     with pytest.raises(EngineError, match="out of memory"):
         rolled_out(services(tmp_path, Dead("2")))
+
+
+def test_chunks_of_the_same_policy_that_another_process_left_are_taken_up_and_deleted(tmp_path: Path) -> None:
+    made, other = services(tmp_path), SCOPE.model_copy(update={"epoch": "e0000-abcdef"})
+    left = {
+        "same": chunk(other.layout.round(0).chunks("w2"), "x"),
+        "another policy": chunk(other.layout.round(0).chunks("w1"), "x"),
+        "another round": chunk(other.layout.round(1).chunks("w2"), "x"),
+    }
+    for key in left.values():
+        made.storage.write_bytes(key, b".")
+    rolled_out(made)
+    assert made.runners.earlier == (other.layout.round(0).chunks("w2"),)  # type: ignore[attr-defined]
+    kept = set(made.storage.list(SCOPE.layout.folder))
+    assert kept & set(left.values()) == {left["another policy"], left["another round"]}

@@ -1,0 +1,115 @@
+"""What an operation costs in requests, and what an outage does, on a real S3 server behind a proxy."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.errors import StorageError
+from nbrl.infra.storage import Storage, StorageSettings
+from tests.clouds import Proxy, s3_server
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server serves; a bucket is a folder in it."""
+    return tmp_path_factory.mktemp("s3")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[dict[str, str]]:
+    with s3_server(folder) as variables:
+        yield variables
+
+
+@pytest.fixture
+def proxy(server: dict[str, str]) -> Iterator[Proxy]:
+    with Proxy(server["AWS_ENDPOINT_URL"]) as proxy:
+        os.environ.update(server | {"AWS_ENDPOINT_URL": proxy.url})
+        yield proxy
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> StorageSettings:
+    return StorageSettings(root=f"s3://bucket/{tmp_path.name}")
+
+
+OPERATIONS: dict[str, tuple[Callable[[Storage], object], list[str]]] = {
+    "read": (lambda storage: storage.read_bytes("a/1"), ["GET"]),
+    "write": (lambda storage: storage.write_bytes("a/3", b"3"), ["PUT"]),
+    "create": (lambda storage: storage.create_bytes("a/4", b"4"), ["PUT"]),
+    "exists": (lambda storage: storage.exists("a/1"), ["HEAD"]),
+    "does not exist": (lambda storage: storage.exists("a"), ["HEAD"]),
+    "list": (lambda storage: storage.list("a"), ["GET"]),
+    "list none": (lambda storage: storage.list("none"), ["GET"]),
+    "delete keys": (lambda storage: storage.delete_keys(["a/1", "a/2", "none"]), ["POST"]),
+    "delete 1001 keys": (lambda storage: storage.delete_keys([str(n) for n in range(1001)]), ["POST", "POST"]),
+    "delete a folder": (lambda storage: storage.delete("a"), ["GET", "POST"]),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_requests_of_an_operation(proxy: Proxy, settings: StorageSettings, name: str) -> None:
+    storage = Storage(settings)
+    for key in ("a/1", "a/2"):
+        storage.write_bytes(key, b".")
+    proxy.methods()
+    operation, methods = OPERATIONS[name]
+    operation(storage)
+    assert proxy.methods() == methods
+
+
+def test_a_long_list_is_read_to_its_end(proxy: Proxy, settings: StorageSettings, folder: Path, tmp_path: Path) -> None:
+    storage, keys = Storage(settings), [f"a/{n:04d}" for n in range(1003)]
+    (folder / "bucket" / tmp_path.name / "a").mkdir(parents=True)
+    for key in keys:
+        (folder / "bucket" / tmp_path.name / key).write_bytes(b"")
+    assert storage.list("a") == keys
+    storage.delete("a")
+    assert storage.list("") == []
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "delete 1001 keys"])
+def test_an_outage_is_a_pause(proxy: Proxy, settings: StorageSettings, name: str) -> None:
+    storage = Storage(settings)
+    for key in ("a/1", "a/2"):
+        storage.write_bytes(key, b".")
+    proxy.down = True
+    back = threading.Timer(6, lambda: setattr(proxy, "down", False))  # longer than botocore's own tries
+    back.start()
+    OPERATIONS[name][0](storage)
+    assert not proxy.down
+    back.join()
+
+
+def test_many_files_at_once_outlast_an_outage(proxy: Proxy, settings: StorageSettings, tmp_path: Path) -> None:
+    """Not so with botocore's own tries alone, whose budget all requests of a client share."""
+    storage, source = Storage(settings), tmp_path / "source"
+    source.mkdir()
+    for number in range(40):
+        (source / str(number)).write_bytes(bytes([number]))
+    proxy.down = True
+    threading.Timer(20, lambda: setattr(proxy, "down", False)).start()
+    storage.upload_folder(source, "folder")
+    storage.download_folder("folder", tmp_path / "target")
+    assert [(tmp_path / "target" / str(number)).read_bytes() for number in range(40)] == [bytes([n]) for n in range(40)]
+
+
+def test_an_outage_that_lasts_is_one_error(proxy: Proxy, settings: StorageSettings) -> None:
+    proxy.down = True
+    with pytest.raises(StorageError, match=r"^cannot read s3://bucket/.*/x: Connection was closed"):
+        Storage(settings, patience_s=1).read_bytes("x")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["read", "write", "create", "exists", "list", "delete a folder"])
+def test_an_outage_of_a_minute_is_a_pause(proxy: Proxy, settings: StorageSettings, name: str) -> None:
+    storage = Storage(settings)
+    storage.write_bytes("a/1", b".")
+    proxy.down = True
+    threading.Timer(60, lambda: setattr(proxy, "down", False)).start()
+    OPERATIONS[name][0](storage)
