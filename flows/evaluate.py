@@ -1,5 +1,6 @@
 """Batch evaluation of a policy or of a run's checkpoint on the recipe's held-out questions."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -55,6 +56,7 @@ async def evaluate(
             progress.begin(f"evaluating {model}")
             work = evaluate_into(services, layout.round, layout.data, config.seed, VERSION)
             result, _ = await timed(progress, "evaluate", work)
+            await asyncio.to_thread(storage.delete, layout.round.unfinished)
     rows = [{"metric": metric, "value": value} for metric, value in sorted(result.values.items())]
     await acreate_table_artifact(rows, key="evaluation", description=layout.name)
     return result.values

@@ -21,10 +21,11 @@ from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, find_run, new_name, opened
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.summary import Summary, finished, learned
-from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
+from nbrl.tasks.tracking.delivery import complete
 
 
 @flow(name="train", flow_run_name="{run}")
@@ -53,6 +54,7 @@ async def train(
             progress.say(f"nbrl: warning: {warning}")
         with opened(config, name, storage) as known:
             if not redo and (summary := finished(known, config, storage)):
+                await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
             async with writing(known, storage, take_over, progress.say) as writer:
                 for iteration, node in redo:
@@ -95,6 +97,7 @@ async def _evaluate(services: Services, writer: Writer, records: list[Record], e
         return evaluations[scope.updates]
     services.progress.begin(f"{scope.run}: {scope.title}")
     result = evaluations[scope.updates] = await evaluate(services, scope)
+    await asyncio.to_thread(sweep_stage, services.storage, scope.layout, [result])
     scores = result.values
     services.delivery.wake()
     services.progress.say(f"evaluation after {scope.updates:3d} updates   EM {scores['em']:.3f}   F1 {scores['f1']:.3f}")

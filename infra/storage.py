@@ -45,6 +45,15 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def encode(table: "pa.Table") -> bytes:
+    """The table as Parquet."""
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
 class Storage:
     """Every method raises StorageError if the storage fails or does not answer."""
 
@@ -159,11 +168,8 @@ class Storage:
         return self.create_bytes(key, seal(fields))
 
     def write_table(self, key: str, table: "pa.Table") -> str:
-        import pyarrow.parquet as pq
-
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        return self.write_bytes(key, buffer.getvalue())
+        """Write a table as Parquet; returns the SHA-256 of its bytes."""
+        return self.write_bytes(key, encode(table))
 
     def upload_folder(self, source: Path, prefix: str) -> str:
         """Copy a folder's files below `prefix`, its manifest last; returns the manifest's digest, which identifies the folder."""

@@ -143,6 +143,11 @@ class RunLayout:
         return f"{self.folder}/summary.json"
 
     @property
+    def delivered(self) -> str:
+        """Which MLflow has the finished run."""
+        return f"{self.folder}/delivered.json"
+
+    @property
     def curve(self) -> str:
         return f"{self.folder}/learning-curve.png"
 

@@ -74,4 +74,4 @@ def _commit(storage: Storage, scope: Scope, done: Record) -> None:
             f"iteration {scope.iteration + 1} of run {scope.run!r} was recorded by another process; the same command continues "
             "from there"
         )
-    sweep_stage(storage, scope.layout, storage.list(scope.layout.folder))
+    sweep_stage(storage, scope.layout, done.artifacts)

@@ -71,7 +71,7 @@ async def roll_out(
     policy: str = "",
     earlier: tuple[str, ...] = (),
 ) -> Artifact:
-    """Run all rows, write them as one table and delete their chunks. Shared by training and evaluation; `name` is which.
+    """Run all rows and write them as one table. Shared by training and evaluation; `name` is which. The chunks stay.
 
     `policy` is the digest of the weights `version`; what other processes finished with them is in the folders `earlier`.
     Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
@@ -87,16 +87,14 @@ async def roll_out(
         services.engines.check_health,
         services.progress.say,
     )
-    return await asyncio.to_thread(_keep, services.storage, layout, earlier, table, version)
+    return await asyncio.to_thread(_keep, services.storage, layout, table, version)
 
 
-def _keep(storage: Storage, layout: RoundLayout, earlier: tuple[str, ...], table: pa.Table, version: str) -> Artifact:
+def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str) -> Artifact:
     if all(status == Status.FAILED for status in table["status"].to_pylist()):
         raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
     check_weights(table, version)
     digest = storage.write_table(layout.trajectories, table)
-    for folder in (layout.unfinished, *earlier):
-        storage.delete(folder)
     return Artifact(path=layout.trajectories, digest=digest, metrics=rollout_metrics(table))
 
 

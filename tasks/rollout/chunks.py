@@ -1,11 +1,10 @@
 """Finished trajectories on storage until their round is one table: several in one object, a chunk.
 
-A chunk is written once under a name of its own, so that runners and processes can share a folder. Trajectories that failed are
-not written: the next attempt tries them again.
+The name of a chunk is the SHA-256 of its bytes, so that runners and processes can share a folder and damage is seen. Trajectories
+that failed are not written: the next attempt tries them again.
 """
 
 import asyncio
-import uuid
 from collections.abc import Collection, Iterable
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 
 from nbrl.agent.trajectory import Status, Trajectory, from_table
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, encode, sha256
 from nbrl.tasks.layout import chunk
 
 EVERY_S = 2.0  # what a kill can cost of the work that is finished
@@ -49,8 +48,15 @@ class Chunks:
         except TimeoutError:
             pass
         tables, self._waiting, self._writer = self._waiting, [], None
-        key = chunk(self._folder, uuid.uuid4().hex)
-        await asyncio.to_thread(self._storage.write_table, key, pa.concat_tables(tables))
+        await asyncio.to_thread(write, self._storage, self._folder, pa.concat_tables(tables))
+
+
+def write(storage: Storage, folder: str, trajectories: pa.Table) -> str:
+    """Write a chunk below `folder`; returns its key."""
+    data = encode(trajectories)
+    key = chunk(folder, sha256(data))
+    storage.write_bytes(key, data)
+    return key
 
 
 def finished(storage: Storage, folders: Iterable[str], ids: Collection[str]) -> tuple[dict[str, Trajectory], list[str]]:
@@ -62,7 +68,7 @@ def finished(storage: Storage, folders: Iterable[str], ids: Collection[str]) -> 
     damaged = []
     for key in sorted({key for folder in folders for key in storage.list(folder)}):
         try:
-            trajectories = from_table(storage.read_table(key))
+            trajectories = from_table(storage.read_table(key, digest=key.rpartition("/")[2].partition(".")[0]))
         except (DamagedError, ValidationError):
             damaged.append(storage.uri(key))
         except MissingError:  # another process made the round's table in the meantime

@@ -31,18 +31,19 @@ def sweep(storage: Storage, writer: Writer) -> None:
     done = {layout.iteration(number).folder for number in range(finished_iterations(keys, layout))}
     done |= {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
     for folder in sorted(done):
-        sweep_stage(storage, StageLayout(folder, writer.epoch), [key for key in keys if key.startswith(f"{folder}/")])
+        stage = StageLayout(folder, writer.epoch)
+        below = [key for key in keys if key.startswith(f"{folder}/")]
+        made = [key for key in below if stage.epoch_of(key)]
+        if len({stage.epoch_of(key) for key in made}) > 1 or any(map(stage.is_unfinished, made)):
+            storage.delete_keys(set(made) - _named(storage, below))
     newest = newest_record(storage, writer.run)
     _sweep_checkpoints(storage, layout, keys, newest.updates if newest else 0)
 
 
-def sweep_stage(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> None:
-    """Delete those of a finished stage's `keys` that nothing names."""
-    made = {key: stage.epoch_of(key) for key in keys if stage.epoch_of(key)}
-    if len(set(made.values())) <= 1 and not any(map(stage.is_unfinished, made)):
-        return  # a single process made all of it
-    named = _named(storage, keys)
-    storage.delete_keys([key for key in made if key not in named])
+def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Iterable[Artifact]) -> None:
+    """Delete what a stage made, in whatever epoch, besides the artifacts that its record or result names."""
+    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
+    storage.delete_keys(key for key in storage.list(stage.folder) if stage.epoch_of(key) and key not in named)
 
 
 def _sweep_checkpoints(storage: Storage, layout: RunLayout, keys: Iterable[str], updates: int) -> None:

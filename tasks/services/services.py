@@ -85,9 +85,9 @@ class Services:
         return version
 
     def kept(self, folder: Path, path: str) -> Path:
-        """Move a local copy of the remote folder `path` to where `local_folder` finds it; returns that place."""
+        """Move a local copy of the remote folder `path` to where `local_folder` finds it, in place of those beside it."""
         copy = self.scratch / path
-        shutil.rmtree(copy, ignore_errors=True)
+        shutil.rmtree(copy.parent, ignore_errors=True)
         copy.parent.mkdir(parents=True, exist_ok=True)
         return folder.rename(copy)
 

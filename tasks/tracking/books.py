@@ -4,15 +4,14 @@ What was delivered is known to MLflow itself: a tag counts the iterations, and w
 one is looked for before it is written. Nothing of a run depends on MLflow, so it can be rebuilt from the storage at any time.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.errors import InfraError, ServerError
-from nbrl.infra.storage import Storage
+from nbrl.infra.errors import InfraError, MissingError, ServerError
+from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
@@ -35,6 +34,7 @@ class Books:
         self._config, self._storage, self._run, self._tracking = config, storage, run, tracking
         self._begun = False
         self._doubtful = True  # whether an earlier delivery may have left a part of the next iteration
+        self._uncounted = False  # whether MLflow has iterations of a release that did not count them
         self._policies: dict[int, Weights] = {}  # by step; each at the first step it was there
         self._evaluated: set[int] = set()  # steps
         self.delivered = 0  # iterations
@@ -47,9 +47,23 @@ class Books:
             self._iteration(record)
             self._count(record)
             self._tracking.set_tag(DELIVERED, f"{self.delivered} {_mark(record)}")
-            self._doubtful = False
+            self._doubtful = self._uncounted
         self._evaluations()
         self._summary()
+
+    def end(self, status: Literal["FINISHED", "FAILED"]) -> None:
+        """End MLflow's run after all was delivered, and note on the storage that a finished run is complete there."""
+        self._tracking.end(status)
+        if status == "FINISHED" and (mark := _summary_mark(self._storage, self._run)):
+            self._storage.write_json(self._run.layout.delivered, {"summary": mark, "uri": self._tracking.uri})
+
+    def is_complete(self) -> bool:
+        """Whether a delivery to this MLflow noted that it delivered the finished run."""
+        try:
+            noted = self._storage.read_json(self._run.layout.delivered)
+        except MissingError:
+            return False
+        return noted == {"summary": _summary_mark(self._storage, self._run), "uri": self._tracking.uri}
 
     def behind(self) -> int:
         """Number of recorded iterations that are not delivered."""
@@ -70,6 +84,7 @@ class Books:
         for record in filter(None, records):
             self._count(record)
         self._evaluated = self._tracking.steps("eval/em")
+        self._uncounted = not delivered and bool(self._tracking.steps(ON_CHECKPOINT))
         self._begun = self._doubtful = True
 
     def _open(self) -> None:
@@ -118,12 +133,8 @@ class Books:
 
     def _summary(self) -> None:
         """The table of held-out scores, and the learning curve."""
-        layout = self._run.layout
-        if not self._storage.exists(layout.summary):
-            return
-        data = self._storage.read_bytes(layout.summary)
-        mark = hashlib.sha256(data).hexdigest()
-        if self._tracking.tag(SUMMARY) == mark:
+        layout, mark = self._run.layout, _summary_mark(self._storage, self._run)
+        if self._tracking.tag(SUMMARY) == mark:  # both are empty where there is no summary
             return
         summary = Summary.model_validate(self._storage.read_json(layout.summary))
         if summary.iterations not in self._tracking.column(TABLE, "iterations"):
@@ -139,7 +150,7 @@ def deliver(books: Books, tracking: Tracking) -> int:
     """Deliver a run that nobody trains; returns how many iterations MLflow then has. Raises ServerError and StorageError."""
     try:
         books.catch_up()
-        tracking.end()
+        books.end("FINISHED")
     except (InfraError, ConfigError):
         raise
     except Exception as error:
@@ -153,6 +164,14 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def _summary_mark(storage: Storage, run: Run) -> str:
+    """The digest of the run's summary; empty if it has none."""
+    try:
+        return sha256(storage.read_bytes(run.layout.summary))
+    except MissingError:
+        return ""
 
 
 def _mark(record: Record) -> str:

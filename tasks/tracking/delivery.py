@@ -4,12 +4,28 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
+from nbrl.infra.errors import InfraError
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.tracking.books import Books, deliver
 
 RETRY_S = 30.0  # between deliveries while MLflow does not answer
 END_S = 60.0  # for what is left at the end of a run
 WORDS = 200  # of MLflow's own message
+
+
+def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str], None]) -> None:
+    """Deliver a finished run of which a part may be missing, because its process was killed at the end."""
+    tracking = Tracking(config.tracking, Home(config.home))
+    books = Books(config, storage, run, tracking)
+    try:
+        if not books.is_complete():
+            deliver(books, tracking)
+    except InfraError as error:
+        say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `nbrl track {run.name}` delivers the rest: {error}")
 
 
 class Delivery:
@@ -49,7 +65,7 @@ class Delivery:
             try:
                 self._books.catch_up()
                 if ending is not None:
-                    self._tracking.end(ending)
+                    self._books.end(ending)
                 self._behind = False
             except Exception as error:
                 self._behind = True

@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from nbrl.tasks.rollout.chunks import finished
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import train as train_module
@@ -28,16 +27,18 @@ from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF, STATE, chunk
+from nbrl.tasks.layout import HF, STATE
 from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.nodes import reward as reward_node
+from nbrl.tasks.rollout import chunks
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
+from nbrl.tasks.tracking import delivery as delivery_module
 from nbrl.tasks.tracking.books import Books
 from tests.flows.crash_tracking import FileTracking
 from tests.tasks.nodes.doubles import DoubleFleet
@@ -108,12 +109,12 @@ class Runners:
         healthy: object,
         say: object,
     ) -> pa.Table:
-        known, _ = finished(self._storage, (*earlier, unfinished), {row["id"] for row in rows})
+        known, _ = chunks.finished(self._storage, (*earlier, unfinished), {row["id"] for row in rows})
         played = []
         for row in rows:
             if row["id"] not in known:
                 known[row["id"]] = self._play(row)
-                self._storage.write_table(chunk(unfinished, os.urandom(8).hex()), to_table([known[row["id"]]]))
+                chunks.write(self._storage, unfinished, to_table([known[row["id"]]]))
             played.append(known[row["id"]])
         return to_table(played)
 
@@ -185,6 +186,10 @@ class InlineDelivery:
     def wake(self) -> None:
         self._books.catch_up()
 
+    def finish(self) -> None:
+        self._books.catch_up()
+        self._books.end("FINISHED")
+
 
 def _rows(path: str) -> list[dict[str, Any]]:
     return list(pq.read_table(path).to_pylist())
@@ -203,8 +208,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         runners: Any = Runners(storage, fleet)
         learner: Any = Learner(death)
         yield Services(config, storage, scratch, progress, fleet, runners, Training(learner, delivery))
-        delivery.wake()
-        tracking.end("FINISHED")
+        delivery.finish()
 
     return doubles
 
@@ -221,6 +225,7 @@ def child(job: Mapping[str, Any]) -> int:
         death.wrap(LocalBlobs, name)
     reward_node.map_tables = map_here
     train_module.training_services = services_of(death)
+    delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
     work: Awaitable[Any] = train_module.train(config, RUN)
     asyncio.run(_ended(work))

@@ -9,9 +9,8 @@ import pytest
 from nbrl.agent.trajectory import Status, Trajectory, to_table
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import chunk
 from nbrl.tasks.rollout import chunks as module
-from nbrl.tasks.rollout.chunks import Chunks, finished
+from nbrl.tasks.rollout.chunks import Chunks, finished, write
 
 
 @pytest.fixture
@@ -86,20 +85,22 @@ def test_a_storage_that_fails_is_told_to_all_that_wait(monkeypatch: pytest.Monke
 
 
 def test_of_a_trajectory_in_several_chunks_the_first_by_key_counts_and_failed_ones_do_not(storage: Storage) -> None:
-    storage.write_table(chunk("f/1", "b"), to_table([trajectory("x", answer="second"), trajectory("y", answer="y")]))
-    storage.write_table(chunk("f/1", "a"), to_table([trajectory("x", Status.FAILED)]))
-    storage.write_table(chunk("f/0", "z"), to_table([trajectory("x", answer="first"), trajectory("another")]))
+    write(storage, "f/1", to_table([trajectory("x", answer="second"), trajectory("y", answer="y")]))
+    write(storage, "f/1", to_table([trajectory("x", Status.FAILED)]))
+    write(storage, "f/0", to_table([trajectory("x", answer="first"), trajectory("another")]))
     found, damaged = finished(storage, ["f/1", "f/0", "f"], {"x", "y", "never"})
     assert {identity: one.answer for identity, one in found.items()} == {"x": "first", "y": "y"}
     assert damaged == []
 
 
 def test_a_damaged_chunk_is_told_and_its_trajectories_are_not_there(storage: Storage) -> None:
-    storage.write_table(chunk("f", "whole"), to_table([trajectory("x")]))
-    half = storage.read_bytes(chunk("f", "whole"))[:100]
-    storage.write_bytes(chunk("f", "empty"), b"")
-    storage.write_bytes(chunk("f", "half"), half)
-    storage.write_table(chunk("f", "other"), pa.table({"id": ["x"]}))
-    found, damaged = finished(storage, ["f"], {"x"})
+    write(storage, "f", to_table([trajectory("x")]))
+    lost = sorted([write(storage, "f", to_table([trajectory(identity)])) for identity in "yz"])
+    storage.write_bytes(lost[0], b"")
+    flipped = bytearray(storage.read_bytes(lost[1]))
+    flipped[len(flipped) // 3] ^= 1
+    storage.write_bytes(lost[1], bytes(flipped))
+    other = write(storage, "f", pa.table({"id": ["x"]}))
+    found, damaged = finished(storage, ["f"], {"x", "y", "z"})
     assert set(found) == {"x"}
-    assert damaged == [storage.uri(chunk("f", name)) for name in ("empty", "half", "other")]
+    assert damaged == sorted(storage.uri(key) for key in (*lost, other))

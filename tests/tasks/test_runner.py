@@ -90,7 +90,7 @@ def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Stora
 
 def test_a_storage_that_fails_ends_the_batch_with_its_own_error(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
     class Full(Storage):
-        def write_table(self, key: str, table: pa.Table) -> str:
+        def write_bytes(self, key: str, data: bytes) -> str:
             raise StorageError(f"cannot write {key}: No space left on device")
 
     monkeypatch.setattr(PlayingRunner, "seconds", 0.01)
@@ -114,4 +114,4 @@ def test_requests_of_a_round_of_32_trajectories(tmp_path: Path, monkeypatch: pyt
         made.storage, made.runners = storage, Pool()  # type: ignore[assignment]
         asyncio.run(roll_out(made, "rollout", rows(32), LAYOUT, Sampling(), "0"))
         assert len(proxy.asked) <= 8  # one for four trajectories
-        assert storage.list("") == [LAYOUT.trajectories]
+        assert len([key for key in storage.list("") if key != LAYOUT.trajectories]) <= 2  # chunks
