@@ -20,6 +20,7 @@ class FileTracking:
 
     def _write(self, run: dict[str, Any]) -> None:
         self._step()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(run))
         new.replace(self._path)
