@@ -150,15 +150,26 @@ class Runner:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the runner was stopped while it ran a batch")
-        seeded = batch.engine.seeded_sampling
-        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
+        engine = batch.engine
+        policy = SglangPolicy(
+            session,
+            batch.url,
+            live.tokenizer.stop_ids,
+            batch.sampling,
+            engine.seeded_sampling,
+            batch.adapter,
+            away_s=engine.start_timeout_s,
+        )
         try:
             async with live.notebooks.new(task.ability) as (kernel, toolbox):
-                return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
+                trajectory = await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
+        if trajectory.status is Status.TIMEOUT and (policy.interrupted or not await policy.serves()):
+            return await self._episode(task, session, batch)  # its deadline passed while it waited for an engine that was away
+        return trajectory
 
 
 def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:

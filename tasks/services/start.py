@@ -74,7 +74,11 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         room, version = adapter_room(config.update.lora, initial), str(newest.updates)
         delivery = _delivery(stack, config, run, home, progress)
         engines, (runners, learner) = await both(
-            _shown(progress, "engine", SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room)),
+            _shown(
+                progress,
+                "engine",
+                SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room, progress.say),
+            ),
             on_ray(),
         )
         stack.callback(fall_silent)
@@ -96,7 +100,8 @@ async def evaluation_services(
             return await _shown(progress, "runners", _runners(stack, config, model, corpus, storage))
 
         engines, runners = await both(
-            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version)), on_ray()
+            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),
+            on_ray(),
         )
         stack.callback(fall_silent)
         yield Services(config, storage, scratch, progress, engines, runners)
