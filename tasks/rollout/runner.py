@@ -5,6 +5,7 @@ infrastructure fault costs an attempt, but never ends the batch, except a fault 
 """
 
 import asyncio
+import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Runner:
         self._lock = asyncio.Lock()
         self._finished = 0
         self._damaged: list[str] = []
+        self._life = uuid.uuid4().hex
 
     async def start(self) -> None:
         """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
@@ -96,9 +98,9 @@ class Runner:
                 live, self._live = self._live, None
                 await live.ends.aclose()
 
-    async def finished(self) -> int:
-        """Number of trajectories finished since the runner was created; a progress display polls it."""
-        return self._finished
+    async def finished(self) -> tuple[str, int]:
+        """Id of this life of the runner, another after each restart, and the number of trajectories finished in it."""
+        return self._life, self._finished
 
     async def damaged(self) -> list[str]:
         """Addresses of damaged chunks, whose trajectories were run again."""

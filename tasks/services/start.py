@@ -11,7 +11,6 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.ray_data import fall_silent
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.learner.driver.handle import LearnerHandle
@@ -88,7 +87,6 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             ),
             on_ray(),
         )
-        stack.callback(fall_silent)
         yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
 
 
@@ -110,7 +108,6 @@ async def evaluation_services(
             _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),
             on_ray(),
         )
-        stack.callback(fall_silent)
         yield Services(config, storage, scratch, progress, engines, runners)
 
 
