@@ -9,6 +9,8 @@ import ray
 import ray.data
 from ray.exceptions import RayTaskError
 
+from nbrl.infra.errors import ServerError
+
 LOGGER = logging.getLogger("ray.data")
 
 
@@ -30,6 +32,8 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
         return pa.concat_tables(ray.get(mapped.to_arrow_refs()))
     except RayTaskError as error:
         raise raised_in_task(error) from error
+    except SystemExit as error:  # Ray's way to end a wait when it is shut down; it would end the process
+        raise ServerError("Ray was shut down during a map") from error
 
 
 def raised_in_task(error: Exception) -> Exception:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from nbrl.flows.cli.guard import cancel_on_term
+from nbrl.flows.display.terminal import say
 
 T = TypeVar("T")
 
@@ -21,7 +22,8 @@ def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
         for name in ("NO_PROXY", "no_proxy"):  # local servers are not reached through a proxy
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return _ended_alike(work)
+        with server.kept_up(say):
+            return _ended_alike(work)
     finally:
         server.stop()
 

@@ -18,6 +18,7 @@ from nbrl.infra.process.child import Child, free_port, port_in_use
 from nbrl.infra.process.health import wait_until_healthy
 
 POLL_S = 0.1
+PORT_S = 5.0
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 SHARED_MEMORY = Path("/dev/shm")
 ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
@@ -69,6 +70,9 @@ class EngineServer:
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
+        deadline = time.monotonic() + PORT_S
+        while port_in_use(self.port) and time.monotonic() < deadline:  # threads of a killed process may end after it
+            time.sleep(POLL_S)
         _sweep()
 
     def last_words(self) -> str:

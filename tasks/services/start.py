@@ -25,6 +25,7 @@ from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.services.watch import watched
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.delivery import Delivery
 
@@ -87,7 +88,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             ),
             on_ray(),
         )
-        yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
+        async with watched(ray_cluster.check, engines.check_health):
+            yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
 
 
 @asynccontextmanager
@@ -108,7 +110,8 @@ async def evaluation_services(
             _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),
             on_ray(),
         )
-        yield Services(config, storage, scratch, progress, engines, runners)
+        async with watched(ray_cluster.check, engines.check_health):
+            yield Services(config, storage, scratch, progress, engines, runners)
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
