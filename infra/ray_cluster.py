@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each ray.train.report waits for one of these
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
 STOP_GRACE_S = 1.0
