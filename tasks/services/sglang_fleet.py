@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from nbrl.infra.engine.client import ADAPTER as SERVED
+from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.server import EngineServer, launch, wait
@@ -28,7 +28,7 @@ PROBE_LIMIT_S = 25.0  # for one of them: SGLang itself gives up after 20
 SILENT_S = 60.0  # without an answer an engine counts as ended; no single forward pass takes as long
 
 
-class Weights(NamedTuple):
+class Served(NamedTuple):
     """What an engine serves: a checkpoint, or the initial model if it is None, and its name."""
 
     checkpoint: Path | None
@@ -48,11 +48,11 @@ class SglangFleet:
         clients: list[EngineClient],
         initial: Path,
         room: AdapterRoom | None,
-        weights: Weights | None = None,
+        weights: Served | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._servers, self._clients, self._initial, self._room, self._say = servers, clients, initial, room, say
-        self._weights = [weights or Weights(None, "initial") for _ in clients]
+        self._weights = [weights or Served(None, "initial") for _ in clients]
         self._changing = asyncio.Lock()
         self._budget = Budget(RESTARTS, WINDOW_S)
         self._failure: EngineError | None = None
@@ -87,7 +87,7 @@ class SglangFleet:
         clients = [server.client() for server in servers]
         for client in clients:
             stack.push_async_callback(client.close)
-        fleet = cls(servers, clients, initial, room, Weights(checkpoint, version), say)
+        fleet = cls(servers, clients, initial, room, Served(checkpoint, version), say)
         if room and checkpoint is not None:
             await fleet.publish(checkpoint, version)
         watching = [asyncio.create_task(fleet._watch(number)) for number in range(settings.count)]
@@ -101,7 +101,7 @@ class SglangFleet:
     async def publish(self, checkpoint: Path | None, version: str) -> None:
         async with self._changing:
             for number in range(len(self._clients)):
-                await self._publish(number, Weights(checkpoint, version))
+                await self._publish(number, Served(checkpoint, version))
 
     async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
         async with self._changing:
@@ -111,7 +111,7 @@ class SglangFleet:
                 return
             checkpoint = await bring()
             for number in others:
-                await self._publish(number, Weights(checkpoint, version))
+                await self._publish(number, Served(checkpoint, version))
 
     async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
         worst = 0.0
@@ -128,7 +128,7 @@ class SglangFleet:
         if self._failure is not None:
             raise self._failure
 
-    async def _publish(self, number: int, weights: Weights) -> None:
+    async def _publish(self, number: int, weights: Served) -> None:
         try:
             if self._room:
                 folder = weights.checkpoint / ADAPTER if weights.checkpoint else None
@@ -184,7 +184,7 @@ class SglangFleet:
             if self._servers[number] is server:
                 await self._restart(number, self._weights[number], what)
 
-    async def _restart(self, number: int, weights: Weights, what: str) -> None:
+    async def _restart(self, number: int, weights: Served, what: str) -> None:
         """Start an engine again with these weights, as often as the budget allows. Raises EngineError beyond it."""
         started, adapter = time.monotonic(), weights.checkpoint / ADAPTER if self._room and weights.checkpoint else None
         while True:
@@ -202,14 +202,14 @@ class SglangFleet:
                 continue
             break
         client = self._clients[number]
-        client.adapter = SERVED if adapter else None
+        client.adapter = POLICY if adapter else None
         served = await client.weights_version()
         if served != weights.version:
             raise EngineError(f"{server.name} serves weights {served!r} after a start with {weights.version!r}")
         self._weights[number] = weights
         self._say(f"{why}; started again in {time.monotonic() - started:.0f} s, nothing was lost")
 
-    def _model(self, weights: Weights) -> Path:
+    def _model(self, weights: Served) -> Path:
         return self._initial if self._room or weights.checkpoint is None else weights.checkpoint / HF
 
 

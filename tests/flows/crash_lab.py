@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from nbrl.tasks.rollout.chunks import finished
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import train as train_module
@@ -32,6 +31,7 @@ from nbrl.tasks.layout import HF, STATE, chunk
 from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.nodes import reward as reward_node
+from nbrl.tasks.rollout.chunks import finished
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.recipes import load

@@ -17,7 +17,7 @@ from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.services import sglang_fleet
-from nbrl.tasks.services.sglang_fleet import SglangFleet, Weights
+from nbrl.tasks.services.sglang_fleet import Served, SglangFleet
 from tests.processes import descendants, told
 
 TINY = Path(__file__).parents[2] / "infra/policies/tiny"
@@ -77,7 +77,7 @@ def watched(server: Server, client: Client, act: Callable[[], None], until: Call
     async def work() -> SglangFleet:
         servers: list[Any] = [server]
         clients: list[Any] = [client]
-        fleet = SglangFleet(servers, clients, Path("initial"), None, Weights(Path("checkpoint"), "3"), said.append)
+        fleet = SglangFleet(servers, clients, Path("initial"), None, Served(Path("checkpoint"), "3"), said.append)
         watching = asyncio.create_task(fleet._watch(0))
         act()
         async with asyncio.timeout(30):
