@@ -23,6 +23,7 @@ from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.summary import Summary, finished, learned
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
 from nbrl.tasks.tracking.delivery import complete
@@ -60,16 +61,19 @@ async def train(
                 for iteration, node in redo:
                     await asyncio.to_thread(put_aside, storage, writer, iteration, node)
                 await asyncio.to_thread(sweep, storage, writer)
-                return await _train(config, writer, progress)
+                restarts = Restarts(config.restarts, progress.say)
+                return await restarts.over(lambda: _train(config, writer, progress, restarts))
 
 
-async def _train(config: RunConfig, writer: Writer, progress: Progress) -> Summary:
+async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
     async with training_services(config, writer.run, progress) as services:
+        restarts.up()
         records, evaluations = list[Record](), dict[int, Artifact]()
         first = await _evaluate(services, writer, records, evaluations)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
             records.append(await _iterate(services, writer, records))
+            restarts.reached(len(records))
             if config.evaluate.every and len(records) % config.evaluate.every == 0:
                 await _evaluate(services, writer, records, evaluations)
             if records[-1].epoch == writer.epoch:  # not one that was found

@@ -2,15 +2,22 @@
 
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from nbrl.infra.errors import ServerError
+from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
+from nbrl.infra.process.budget import Budget
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.process.shared import Shared
 
+LOG = "prefect.log"
 START_TIMEOUT_S = 180.0
+RESTARTS, WINDOW_S, LOOK_S = 5, 600.0, 1.0
 STOP_GRACE_S = 1.0
 
 # The server's own settings. What is off looks every few seconds after pools, automations and leases a home lacks.
@@ -29,8 +36,8 @@ SERVER = {
 class PrefectServer:
     """A share in the home's server; `owned` if this process started it."""
 
-    def __init__(self, share: Shared) -> None:
-        self._share = share
+    def __init__(self, share: Shared, home: Home) -> None:
+        self._share, self._home = share, home
         self.url = share.url
         self.owned = share.owned
 
@@ -38,14 +45,38 @@ class PrefectServer:
         """Release the share; if nobody else has one, end the server and wait for it."""
         self._share.leave()
 
+    @contextmanager
+    def kept_up(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Start the server again where it was whenever it ends, and `say` so; until then clients repeat their requests."""
+        over = threading.Event()
+        watching = threading.Thread(target=self._watch, args=(over, say), daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    def _watch(self, over: threading.Event, say: Callable[[str], None]) -> None:
+        budget, port = Budget(RESTARTS, WINDOW_S), int(self.url.rpartition(":")[2])
+        while not over.wait(LOOK_S):
+            if self._share.running:
+                continue
+            began = time.monotonic()
+            if not budget.spend():
+                say(f"the Prefect server ended, and no more than {budget} are made; its log is {self._home.logs / LOG}")
+                return
+            try:
+                self._share.renew(lambda pipe: _start(self._home, pipe, port), _healthy)
+            except InfraError as error:
+                say(str(error))
+                continue
+            say(f"the Prefect server ended; started again in {time.monotonic() - began:.0f} s, nothing was lost")
+
 
 def ensure(home: Home) -> PrefectServer:
     """Join the home's healthy server, or start one and wait until it answers."""
-
-    def start(pipe: int) -> tuple[Child, str]:
-        return _start(home, pipe)
-
-    return PrefectServer(Shared.join(home, "prefect", start, _healthy))
+    return PrefectServer(Shared.join(home, "prefect", lambda pipe: _start(home, pipe, free_port()), _healthy), home)
 
 
 def environment(home: Home, url: str) -> dict[str, str]:
@@ -63,14 +94,14 @@ def environment(home: Home, url: str) -> dict[str, str]:
         "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_CLIENT_MAX_RETRIES": "6",  # after 2, 4, 8 … seconds: a server that is started again is waited for
         "DO_NOT_TRACK": "1",
     }
 
 
-def _start(home: Home, pipe: int) -> tuple[Child, str]:
-    port = free_port()
+def _start(home: Home, pipe: int, port: int) -> tuple[Child, str]:
     url = f"http://127.0.0.1:{port}"
-    log = home.logs / "prefect.log"
+    log = home.logs / LOG
     variables = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith("PREFECT_")
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.infra.errors import ServerError
-from nbrl.infra.process.child import Child, free_port
+from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.health import wait_until_healthy
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
@@ -31,7 +31,9 @@ ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",  # each ray.train.report waits for one of these
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
+DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
 STOP_GRACE_S = 1.0
 CONNECT_S = 5.0  # Ray itself tries for minutes
 
@@ -106,6 +108,15 @@ def give_back_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         signal.siginterrupt(signal.SIGTERM, False)
+
+
+def check() -> None:
+    """Raises ServerError once our own cluster has ended, as it does a second after one of its servers: no call would say so."""
+    if _child is not None and not _child.alive:
+        deaths = [
+            f"its {found[1]} ended: {in_words(int(found[2]))}" for found in map(DEATH.search, _child.log_tail(1000)) if found
+        ]
+        raise ServerError(f"Ray ended ({', '.join(deaths) or _child.ending}; its log is {_child.log})")
 
 
 def stop() -> None:

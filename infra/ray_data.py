@@ -7,6 +7,9 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
+from ray.exceptions import RayTaskError
+
+from nbrl.infra.errors import ServerError
 
 LOGGER = logging.getLogger("ray.data")
 
@@ -14,17 +17,27 @@ LOGGER = logging.getLogger("ray.data")
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
     """`function(table, *arguments)` of every table as plain Ray Data tasks; the results in one table, order kept.
 
-    One task a table. The function is sent by name, so its module should import quickly. What it raises is raised here.
+    One task a table. The function is sent by name, so its module should import quickly. What it raises is raised here, as it
+    was raised there.
     """
-    LOGGER.setLevel(logging.ERROR)  # each execution would write a dozen lines
+    # Each execution would write a dozen lines, a failed one its trace, and one that is abandoned fails when Ray ends.
+    LOGGER.setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True
+    context.raise_original_map_exception = True
     dataset = ray.data.from_arrow(list(tables))
     mapped = dataset.map_batches(function, batch_size=None, batch_format="pyarrow", fn_args=arguments, num_cpus=0)
-    return pa.concat_tables(ray.get(mapped.to_arrow_refs()))
+    try:
+        return pa.concat_tables(ray.get(mapped.to_arrow_refs()))
+    except RayTaskError as error:
+        raise raised_in_task(error) from error
+    except SystemExit as error:  # Ray's way to end a wait when it is shut down; it would end the process
+        raise ServerError("Ray was shut down during a map") from error
 
 
-def fall_silent() -> None:
-    """Silence Ray Data at the end of a run: abandoned maps fail when Ray ends, each with a long trace."""
-    LOGGER.setLevel(logging.CRITICAL)
+def raised_in_task(error: Exception) -> Exception:
+    """What a task itself raised, without Ray's traces of it and of the tasks that awaited it."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        error = error.cause
+    return error

@@ -31,7 +31,11 @@ class BrokenInvariantError(RunError):
 
 
 class UpdateError(RunError):
-    """An order cannot be carried out, or the learner has ended; the message says why in one line."""
+    """An order cannot be carried out; the message says why in one line."""
+
+
+class LearnerEndedError(UpdateError):
+    """The learner has ended, whatever its order was; another one can carry it out."""
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:

@@ -1,7 +1,9 @@
 """A policy behind SGLang's native API."""
 
+import asyncio
 import json
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +15,9 @@ from nbrl.agent.policy import Generation, Sampling
 
 KEEP_ALIVE_S = 2.0  # SGLang closes idle connections after 5 s; one closed just before its use fails
 EXCERPT = 300
+AWAY_POLL_S = 0.5
+SIGN_S = 25.0  # SGLang itself waits 20 for a sign of its scheduler
+UNAVAILABLE = 503  # what a server answers that ends, or whose scheduler did
 
 
 def engine_session(timeout_s: float, headers: Mapping[str, str] | None = None, trust_env: bool = False) -> aiohttp.ClientSession:
@@ -25,11 +30,21 @@ def engine_session(timeout_s: float, headers: Mapping[str, str] | None = None, t
     return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, trust_env=trust_env)
 
 
+class _UnavailableError(PolicyError):
+    """The server says that it cannot serve now."""
+
+
+AWAY = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, _UnavailableError)
+
+
 class SglangPolicy:
     """A SGLang server's /generate: token ids in, token ids and log-probs out.
 
     `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
     `adapter` names the LoRA adapter of the server to sample with.
+
+    `away_s` is how long a server that has gone may take to come back, with the same request made again and again until then.
+    `interrupted` says that this happened, so that time was lost for which the trajectory is not to blame.
     """
 
     def __init__(
@@ -40,9 +55,12 @@ class SglangPolicy:
         sampling: Sampling,
         seeded: bool = False,
         adapter: str | None = None,
+        away_s: float = 0.0,
     ) -> None:
         self._session, self._url = session, url.rstrip("/") + "/generate"
         self._stop_ids, self._sampling, self._seeded, self._adapter = stop_ids, sampling, seeded, adapter
+        self._away_s = away_s
+        self.interrupted = False
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         try:
@@ -83,14 +101,33 @@ class SglangPolicy:
             body["lora_path"] = self._adapter
         return json.dumps(body, separators=(",", ":")).encode()
 
-    async def _post(self, body: bytes) -> bytes:
-        """The reply's body. A connection that the server closed, as it may when idle, is replaced once."""
+    async def serves(self) -> bool:
+        """Whether the server gives a sign of life, if need be after a token of its own."""
         try:
-            return await self._once(body)
-        except aiohttp.ServerTimeoutError:
-            raise
-        except aiohttp.ClientConnectionError:
-            return await self._once(body)
+            limit = aiohttp.ClientTimeout(total=SIGN_S)
+            async with self._session.get(self._url.removesuffix("/generate") + "/health", timeout=limit) as response:
+                return response.status != UNAVAILABLE
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def _post(self, body: bytes) -> bytes:
+        """The reply's body. A connection that the server closed, as it may when idle, is replaced at once; after that it is
+        away, and is asked again until it is back or `away_s` seconds passed.
+        """
+        deadline: float | None = None
+        while True:
+            try:
+                return await self._once(body)
+            except aiohttp.ServerTimeoutError:
+                raise
+            except AWAY:
+                if deadline is None:
+                    deadline = time.monotonic() + self._away_s
+                    continue
+                if time.monotonic() >= deadline:
+                    raise
+                self.interrupted = True
+            await asyncio.sleep(AWAY_POLL_S)
 
     async def _once(self, body: bytes) -> bytes:
         async with self._session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as response:
@@ -99,5 +136,6 @@ class SglangPolicy:
                 excerpt = reply.decode("utf-8", "replace")
                 if secret := self._session.headers.get("Authorization", "").removeprefix("Bearer "):
                     excerpt = excerpt.replace(secret, "[key]")
-                raise PolicyError(f"the engine at {self._url} answered {response.status} to a generation: {excerpt[:EXCERPT]}")
+                kind = _UnavailableError if response.status == UNAVAILABLE else PolicyError
+                raise kind(f"the engine at {self._url} answered {response.status} to a generation: {excerpt[:EXCERPT]}")
             return reply

@@ -18,7 +18,15 @@ Set = Annotated[
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="stop another process that trains this run, on any machine, and continue here")
 ]
+Restarts = Annotated[
+    int | None, typer.Option("--restarts", min=0, help="how often in a row all services are started again after one failed")
+]
 Home = Annotated[str, typer.Option(help="folder of the local servers' state and logs")]
+
+
+def with_restarts(overrides: list[str] | None, restarts: int | None) -> list[str]:
+    """The overrides of `--set`, and the one that `--restarts` stands for."""
+    return [*(overrides or []), *([] if restarts is None else [f"restarts={restarts}"])]
 
 
 def checked_home(folder: str) -> str:

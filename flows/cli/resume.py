@@ -7,7 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set, TakeOver
+from nbrl.flows.cli.options import Restarts, Set, TakeOver, with_restarts
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.cli.train import train_run
 
@@ -15,6 +15,7 @@ from nbrl.flows.cli.train import train_run
 def resume(
     run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
     set_: Set = None,
+    restarts: Restarts = None,
     root: Root = ROOT,
     redo: Annotated[
         str | None,
@@ -40,7 +41,7 @@ def resume(
 
         if redo is not None:
             chosen.append(parse(redo))
-        config = resumed_config(storage_at(root), checked_name(run), set_ or [])
+        config = resumed_config(storage_at(root), checked_name(run), with_restarts(set_, restarts))
         preflight(config, "train")
         return config, run
 

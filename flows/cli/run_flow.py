@@ -6,22 +6,25 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from nbrl.flows.cli.guard import cancel_on_term
+from nbrl.flows.display.terminal import say
 
 T = TypeVar("T")
 
 
 def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started."""
-    from nbrl.infra import prefect_server, tracking
+    from nbrl.infra import prefect_server, ray_cluster, tracking
     from nbrl.infra.home import Home as LocalHome
 
     home = LocalHome(folder)
     server = prefect_server.ensure(home)
     try:
-        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT)
+        # Ray and Prefect read some of these when they are imported.
+        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT | ray_cluster.ENVIRONMENT)
         for name in ("NO_PROXY", "no_proxy"):  # local servers are not reached through a proxy
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-        return _ended_alike(work)
+        with server.kept_up(say):
+            return _ended_alike(work)
     finally:
         server.stop()
 

@@ -8,7 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Recipe, Set, TakeOver, home_flag, root_flag
+from nbrl.flows.cli.options import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.display.terminal import out, say
 
@@ -19,6 +19,7 @@ def train(
         str | None, typer.Option(help="name of the run; an existing one is continued", autocompletion=completion.runs)
     ] = None,
     set_: Set = None,
+    restarts: Restarts = None,
     take_over: TakeOver = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
 ) -> None:
@@ -30,7 +31,7 @@ def train(
             from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
-        config = prepared(recipe, set_ or [], "train")
+        config = prepared(recipe, with_restarts(set_, restarts), "train")
         if dry_run:
             _plan(config)
             return None

@@ -60,6 +60,13 @@ class EngineClient:
     async def weights_version(self) -> str:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
 
+    async def answers(self, limit_s: float) -> bool:
+        """Whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
+        try:
+            return (await self._http.get("/health", timeout=limit_s)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
     async def publish(self, model_path: Path | str, version: str) -> float:
         """Swap in the weights at `model_path` and check their version; returns the seconds that it took.
 

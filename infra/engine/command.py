@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from nbrl.infra.engine.client import ADAPTER
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
@@ -22,9 +23,18 @@ class AdapterRoom:
 
 
 def command(
-    settings: EngineSettings, model_path: Path, port: int, seed: int, room: AdapterRoom | None = None, version: str = "initial"
+    settings: EngineSettings,
+    model_path: Path,
+    port: int,
+    seed: int,
+    room: AdapterRoom | None = None,
+    version: str = "initial",
+    adapter: Path | None = None,
 ) -> list[str]:
-    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer; its weights are called `version`."""
+    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer; its weights are called `version`.
+
+    With an `adapter` the server has it, as ADAPTER, before it takes the first request.
+    """
     flags: dict[str, str] = {
         "model-path": str(model_path),
         "host": "127.0.0.1",
@@ -63,7 +73,8 @@ def command(
     line += [str(CPU_LAUNCHER)] if settings.resolved_device == "cpu" else ["-m", "sglang.launch_server"]
     for name, value in flags.items():
         line += [f"--{name}", value] if value else [f"--{name}"]
-    return line + (["--lora-target-modules", *room.modules] if room else [])
+    line += ["--lora-target-modules", *room.modules] if room else []
+    return line + (["--lora-paths", f"{ADAPTER}={adapter}"] if adapter else [])
 
 
 def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:

@@ -4,56 +4,98 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom, command, environment, vocabulary_size
+from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import Child, free_port, port_in_use
 from nbrl.infra.process.health import wait_until_healthy
 
 POLL_S = 0.1
+PORT_S = 5.0
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 SHARED_MEMORY = Path("/dev/shm")
+ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What an engine keeps when it is started again."""
+
+    settings: EngineSettings
+    logs: Path
+    index: int
+    port: int
+    room: AdapterRoom | None
 
 
 class EngineServer:
     """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
-    def __init__(self, child: Child, port: int, settings: EngineSettings, vocabulary: int) -> None:
-        self._child = child
-        self.settings = settings
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, child: Child, place: _Place, vocabulary: int) -> None:
+        self._child, self._place = child, place
+        self._parts: Parts | None = None  # from when it serves
+        self.settings = place.settings
+        self.port = place.port
+        self.url = f"http://127.0.0.1:{place.port}"
         self.vocabulary_size = vocabulary
+
+    @property
+    def name(self) -> str:
+        return self._child.name
 
     @property
     def log(self) -> Path:
         return self._child.log
 
     def alive(self) -> bool:
-        return self._child.alive
+        return self._child.alive and (self._parts is None or self._parts.gone() is None)
 
     def becomes_healthy(self, timeout_s: float) -> bool:
         """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
-        return wait_until_healthy(self._child, lambda: _serves(self.url), timeout_s, POLL_S)
+        healthy = wait_until_healthy(self._child, lambda: _serves(self.url), timeout_s, POLL_S)
+        if healthy:
+            self._parts = Parts(self._child.pid)
+        return healthy
 
     def client(self) -> EngineClient:
         return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size)
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
+        deadline = time.monotonic() + PORT_S
+        while port_in_use(self.port) and time.monotonic() < deadline:  # threads of a killed process may end after it
+            time.sleep(POLL_S)
         _sweep()
 
     def last_words(self) -> str:
         """The line of the log that best explains why the engine ended."""
         lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
-        errors = [line for line in lines if re.search(r"(Error|Exception|\berror)\b.*:", line)]
+        errors = [line for line in lines if ERROR.search(line)]
         return (errors or lines or ["it wrote nothing"])[-1][:500]
+
+    def ending(self) -> str:
+        """How the engine ended, with the error for which it did if its log has one: a killed engine's last line says nothing."""
+        lines = self._child.log_tail(200)
+        if self._child.alive and self._parts is not None and (part := self._parts.gone()) is not None:
+            return self._parts.ending(part, lines)
+        raised = max((number for number, line in enumerate(lines) if "Traceback" in line), default=len(lines))
+        errors = [line for line in lines[raised:] if ERROR.search(line) and not NOISE.search(line)]
+        return ": ".join([self._child.ending, *(line[:500] for line in errors[-1:])])
+
+    def again(self, model_path: Path, version: str, adapter: Path | None = None) -> "EngineServer":
+        """Start the engine again, after its end, in the same place and with these weights; it is to be waited for.
+
+        With an `adapter`, it serves the model with it. Raises EngineError if the port has been taken meanwhile.
+        """
+        return _launch(self._place, model_path, version, adapter)
 
 
 def launch(
@@ -66,26 +108,30 @@ def launch(
     version: str = "initial",
 ) -> EngineServer:
     """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`."""
-    model_path = Path(model_path).absolute()
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
+    port = free_port() if settings.port is None else settings.port + index
+    return _launch(_Place(settings, log_dir, index, port, room), model_path, version, None)
+
+
+def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None) -> EngineServer:
+    settings, index, model_path = place.settings, place.index, Path(model_path).absolute()
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
-    port = free_port() if settings.port is None else settings.port + index
-    if port_in_use(port):
+    if port_in_use(place.port):
         raise EngineError(
-            f"port {port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
+            f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     _sweep()
     child = Child.start(
-        command(settings, model_path, port, settings.base_seed + index, room, version),
+        command(settings, model_path, place.port, settings.base_seed + index, place.room, version, adapter),
         env=environment(settings, model_path, dict(os.environ), gpu),
-        log=log_dir / f"engine-{index}.log",
+        log=place.logs / f"engine-{index}.log",
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
     )
-    return EngineServer(child, port, settings, vocabulary_size(model_path))
+    return EngineServer(child, place, vocabulary_size(model_path))
 
 
 def wait(servers: list[EngineServer]) -> list[EngineServer]:

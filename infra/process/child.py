@@ -80,6 +80,12 @@ class Child:
         """The command's own exit status once it has ended, 128 + signal when a signal ended it."""
         return self._process.wait(timeout_s)
 
+    @property
+    def ending(self) -> str:
+        """How the command ended, in words; that it lives if it does."""
+        status = self._process.poll()
+        return "it lives" if status is None else in_words(status)
+
     def stop(self, grace_s: float = ORPHAN_GRACE_S) -> None:
         """End the command and everything it started; return when nothing is left. Does nothing if it already ended."""
         pipe = self._process.stdin
@@ -103,6 +109,12 @@ class Child:
         size = os.fstat(self._output.fileno()).st_size
         lines = os.pread(self._output.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-n:]
+
+
+def in_words(status: int) -> str:
+    """An exit status, of which signals are negative or, as a shell has it, above 128."""
+    number = -status if status < 0 else status - 128
+    return f"killed by signal {number}" if number > 0 else f"exit status {status}"
 
 
 def free_port() -> int:

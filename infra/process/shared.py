@@ -43,21 +43,29 @@ class Shared:
             pipe = _open_running(fifo, record, healthy)
             if pipe is not None:
                 return cls(home, name, pipe, users, json.loads(record.read_text())["url"], owned=False)
-            _wait_end(home, name, record)
-            fifo.unlink(missing_ok=True)
-            os.mkfifo(fifo, 0o600)
-            read_end = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            pipe = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                child, url = start(read_end)
+                pipe, url = _started(home, name, start)
             except BaseException:
-                os.close(pipe)
                 users.close()
                 raise
-            finally:
-                os.close(read_end)
-            record.write_text(json.dumps({"url": url, "pid": child.pid}))
             return cls(home, name, pipe, users, url, owned=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether the child has not ended."""
+        pipe = _open_write(_paths(self._home, self._name)[0])
+        if pipe is not None:
+            os.close(pipe)
+        return pipe is not None
+
+    def renew(self, start: "Callable[[int], tuple[Child, str]]", healthy: Callable[[str], bool]) -> None:
+        """After the child's end, call `start` as in `join`, unless another user has done so."""
+        with self._home.lock(self._name):
+            pipe = _open_running(*_paths(self._home, self._name), healthy)
+            if pipe is None:
+                pipe, self.url = _started(self._home, self._name, start)
+            os.close(self._pipe)
+            self._pipe = pipe
 
     def leave(self) -> None:
         """Release the share; the last process to do so waits until the child has ended. Does nothing the second time."""
@@ -75,6 +83,25 @@ class Shared:
                 self._users.close()
             _wait_end(self._home, self._name, record)
             fifo.unlink(missing_ok=True)
+
+
+def _started(home: Home, name: str, start: "Callable[[int], tuple[Child, str]]") -> tuple[int, str]:
+    """Start the child, whose last one has ended or is about to; the write end of its pipe and its URL."""
+    fifo, record = _paths(home, name)
+    _wait_end(home, name, record)
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo, 0o600)
+    read_end = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    pipe = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        child, url = start(read_end)
+    except BaseException:
+        os.close(pipe)
+        raise
+    finally:
+        os.close(read_end)
+    record.write_text(json.dumps({"url": url, "pid": child.pid}))
+    return pipe, url
 
 
 def _paths(home: Home, name: str) -> tuple[Path, Path]:

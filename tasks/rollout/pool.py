@@ -11,13 +11,15 @@ from ray.exceptions import RayTaskError
 from nbrl.agent.errors import AgentError
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.process.budget import Budget
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan
 
 POLL_S = 0.25
-RESTARTS = 3
+RESTARTS, WINDOW_S = 5, 600.0  # of all runners together
+RETRIES = 20  # of one call: a runner that ends at once is never seen, so nothing else counts it
 STOP_S = 10.0
 ANSWER_S = 2.0
 
@@ -39,18 +41,24 @@ def run_on_runner(
 
 
 class RunnerPool:
-    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again."""
+    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again.
+
+    Of too many restarts in a short time the rollout ends.
+    """
 
     def __init__(self, plan: RunnerPlan) -> None:
         actor: Any = ray.remote(Runner)
-        remote = actor.options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=RESTARTS)
+        remote = actor.options(num_cpus=0, max_restarts=-1, max_task_retries=RETRIES)
         self._runners = [remote.remote(plan) for _ in range(plan.rollout.runners)]
+        self._lives: dict[int, str] = {}  # the life of each runner that was seen last
+        self._budget = Budget(RESTARTS, WINDOW_S)
         self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
 
     async def start(self) -> None:
         """Start all runners. Raises the AgentError or SandboxError of a runner that cannot start."""
         try:
             await asyncio.gather(*(runner.start.remote() for runner in self._runners))
+            await self._look()
         except RayTaskError as error:
             if isinstance(error.cause, AgentError | SandboxError):
                 raise error.cause from error  # Ray's own text is the runner's traceback
@@ -84,12 +92,11 @@ class RunnerPool:
 
         What finishes is kept in the folder `unfinished`; what is there or in the `earlier` folders is not run again.
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
-        the work; `say` hears what was found damaged.
+        the work; `say` hears of runners that were started again, and what was found damaged.
         """
         count = len(self._runners)
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
-        before = sum(await self._finished())
-        finished = before
+        finished = before = await self._looked(say)
         arguments = (self._runners, engines, unfinished, earlier, sampling, engine)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_retrieve_error)
@@ -97,12 +104,12 @@ class RunnerPool:
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
             healthy()
-            finished = max(finished, sum(await self._finished()))
+            finished = max(finished, await self._looked(say))
             progress(finished - before)
         try:
             table = work.result()
         except ray.exceptions.RayError as error:
-            raise RolloutError(f"the runners failed beyond their retry budget: {error}") from error
+            raise RolloutError(f"the runners failed beyond their retry budget: {str(error).splitlines()[0]}") from error
         for chunk in await self._damaged():
             say(f"{chunk} is damaged: its trajectories were run again")
         return table
@@ -112,13 +119,34 @@ class RunnerPool:
         found = await asyncio.gather(*(_await(runner.damaged.remote()) for runner in self._runners))
         return sorted({chunk for chunks in found for chunk in chunks})
 
-    async def _finished(self) -> list[int]:
-        """Finished trajectories per runner, or [0] if a runner is busy or being restarted: a count is not worth waiting for."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return list(await asyncio.gather(*(_await(runner.finished.remote()) for runner in self._runners)))
-        except (ray.exceptions.RayActorError, TimeoutError):
-            return [0]
+    async def _look(self) -> tuple[int, int]:
+        """Finished trajectories of the runners, and those that live anew since they were last looked at.
+
+        A runner that is busy or being restarted is left out: a count is not worth waiting for it.
+        """
+        asked = [asyncio.ensure_future(_await(runner.finished.remote())) for runner in self._runners]
+        await asyncio.wait(asked, timeout=ANSWER_S)
+        finished = restarted = 0
+        for number, answer in enumerate(asked):
+            if not answer.done() or answer.exception() is not None:
+                answer.cancel()
+                continue
+            life, count = answer.result()
+            finished += count
+            restarted += self._lives.get(number, life) != life
+            self._lives[number] = life
+        return finished, restarted
+
+    async def _looked(self, say: Callable[[str], None]) -> int:
+        """Finished trajectories of the runners. Raises RolloutError if too many runners were started again."""
+        finished, restarted = await self._look()
+        for _ in range(restarted):
+            if not self._budget.spend():
+                raise RolloutError(
+                    f"runners ended more often than {self._budget}: does this machine lack memory? The logs of Ray say more"
+                )
+            say("a runner ended and was started again; its finished trajectories are kept")
+        return finished
 
 
 def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:

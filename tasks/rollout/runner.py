@@ -5,6 +5,7 @@ infrastructure fault costs an attempt, but never ends the batch, except a fault 
 """
 
 import asyncio
+import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Runner:
         self._lock = asyncio.Lock()
         self._finished = 0
         self._damaged: list[str] = []
+        self._life = uuid.uuid4().hex
 
     async def start(self) -> None:
         """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
@@ -96,9 +98,9 @@ class Runner:
                 live, self._live = self._live, None
                 await live.ends.aclose()
 
-    async def finished(self) -> int:
-        """Number of trajectories finished since the runner was created; a progress display polls it."""
-        return self._finished
+    async def finished(self) -> tuple[str, int]:
+        """Id of this life of the runner, another after each restart, and the number of trajectories finished in it."""
+        return self._life, self._finished
 
     async def damaged(self) -> list[str]:
         """Addresses of damaged chunks, whose trajectories were run again."""
@@ -150,15 +152,26 @@ class Runner:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the runner was stopped while it ran a batch")
-        seeded = batch.engine.seeded_sampling
-        policy = SglangPolicy(session, batch.url, live.tokenizer.stop_ids, batch.sampling, seeded, batch.adapter)
+        engine = batch.engine
+        policy = SglangPolicy(
+            session,
+            batch.url,
+            live.tokenizer.stop_ids,
+            batch.sampling,
+            engine.seeded_sampling,
+            batch.adapter,
+            away_s=engine.start_timeout_s,
+        )
         try:
             async with live.notebooks.new(task.ability) as (kernel, toolbox):
-                return await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
+                trajectory = await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
+        if trajectory.status is Status.TIMEOUT and (policy.interrupted or not await policy.serves()):
+            return await self._episode(task, session, batch)  # its deadline passed while it waited for an engine that was away
+        return trajectory
 
 
 def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:

@@ -85,6 +85,12 @@ class RunConfig(BaseModel):
         description="iterations of the run in total; a higher number continues a finished run",
         json_schema_extra={"decides": False},
     )
+    restarts: int = Field(
+        3,
+        ge=0,
+        description="how often in a row, without an iteration finished between, all services are started again after one failed",
+        json_schema_extra={"decides": False},
+    )
     home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
     policy: PolicySettings
     data: DataSettings = GeneratedData()

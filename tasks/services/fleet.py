@@ -39,5 +39,5 @@ class EngineFleet(Protocol):
         ...
 
     def check_health(self) -> None:
-        """Raises EngineError as soon as an engine has ended, so that nobody waits for it."""
+        """Raises EngineError as soon as an engine has ended for good, so that nobody waits for it."""
         ...

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet
+from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.tracking.delivery import Delivery
 
@@ -23,7 +23,7 @@ TABLES = 4  # so that a round's trajectories are still there when its iteration 
 class Training:
     """Services that only a training run has."""
 
-    learner: LearnerHandle
+    learner: LearnerService
     delivery: Delivery
 
 
@@ -48,7 +48,7 @@ class Services:
         self._tables: dict[tuple[str, str], pa.Table] = {}
 
     @property
-    def learner(self) -> LearnerHandle:
+    def learner(self) -> LearnerService:
         return self._trains().learner
 
     @property

@@ -11,7 +11,6 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
-from nbrl.infra.ray_data import fall_silent
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.learner.driver.handle import LearnerHandle
@@ -22,14 +21,15 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.services.watch import watched
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
-LEARNER_STOP_S = 5.0
 
 
 async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> RunnerPool:
@@ -40,10 +40,17 @@ async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, corpus
     return runners
 
 
-async def _learner(stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path) -> LearnerHandle:
+async def _learner(
+    stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path, progress: Progress
+) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
-    learner = LearnerHandle.start(config.update, str(model), str(scratch / "train"), derive_seed(run.seed, "learner"), grows)
-    stack.callback(learner.stop, LEARNER_STOP_S)
+
+    def start(number: int) -> LearnerHandle:
+        notes = scratch / f"train-{number}"  # Ray Train would continue what it finds there
+        return LearnerHandle.start(config.update, str(model), str(notes), derive_seed(run.seed, "learner"), grows)
+
+    learner = LearnerService(start, progress.say)
+    stack.callback(learner.stop)
     await learner.ready()
     return learner
 
@@ -66,19 +73,23 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         checkpoint = await _checkpoint(storage, newest.checkpoint, scratch) if newest.checkpoint else None
         progress.begin(f"{run.name}: starting")
 
-        async def on_ray() -> tuple[RunnerPool, LearnerHandle]:
+        async def on_ray() -> tuple[RunnerPool, LearnerService]:
             await _shown(progress, "Ray", _ray(stack, config, home))
             runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
-            return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch)))
+            return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
 
         room, version = adapter_room(config.update.lora, initial), str(newest.updates)
         delivery = _delivery(stack, config, run, home, progress)
         engines, (runners, learner) = await both(
-            _shown(progress, "engine", SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room)),
+            _shown(
+                progress,
+                "engine",
+                SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room, progress.say),
+            ),
             on_ray(),
         )
-        stack.callback(fall_silent)
-        yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
+        async with watched(ray_cluster.check, engines.check_health):
+            yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
 
 
 @asynccontextmanager
@@ -96,10 +107,11 @@ async def evaluation_services(
             return await _shown(progress, "runners", _runners(stack, config, model, corpus, storage))
 
         engines, runners = await both(
-            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version)), on_ray()
+            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),
+            on_ray(),
         )
-        stack.callback(fall_silent)
-        yield Services(config, storage, scratch, progress, engines, runners)
+        async with watched(ray_cluster.check, engines.check_health):
+            yield Services(config, storage, scratch, progress, engines, runners)
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:

@@ -4,6 +4,7 @@ import pytest
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policies import sglang
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from tests.agent.chat_server import Hold, Reply, Server, serving
@@ -59,6 +60,34 @@ def test_a_server_that_always_closes_is_a_policy_error() -> None:
         with pytest.raises(PolicyError, match="did not answer a generation"):
             ask(server)
         assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("away", [Reply(close="before"), Reply({"error": "shutting down"}, status=503)], ids=["gone", "503"])
+def test_a_server_that_is_away_is_asked_the_same_until_it_is_back(away: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang, "AWAY_POLL_S", 0.01)
+
+    async def run(server: Server) -> bool:
+        async with engine_session(30) as session:
+            policy = SglangPolicy(session, server.url, [2], Sampling(), True, away_s=30)
+            assert await policy.generate(PROMPT, 48, seed=9) == GENERATION
+            return policy.interrupted
+
+    with serving(away, away, away, Reply({"meta_info": META})) as server:
+        assert asyncio.run(run(server))
+        assert len(server.asked) == 4
+        assert all(body == server.asked[0] for body in server.asked)
+    with serving(Reply({"meta_info": META})) as server:
+        assert not asyncio.run(run(server))
+
+
+def test_whether_a_server_serves_can_be_asked() -> None:
+    async def run(server: Server) -> bool:
+        async with engine_session(30) as session:
+            return await SglangPolicy(session, server.url, [2], Sampling()).serves()
+
+    with serving() as server:
+        assert asyncio.run(run(server))
+    assert not asyncio.run(run(server))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """The real Prefect server."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,32 @@ def test_flows_run_and_results_persist(home: Home, processes: Callable[[str], li
         ]
         assert outputs == ["ran\n42\n", "42\n"]
         assert [path.name for path in (home.prefect / "results").iterdir()] == ["twice-21"]
+    finally:
+        server.stop()
+    assert processes(str(home.root)) == []
+
+
+def test_a_killed_server_is_started_again_on_its_port_while_a_flow_waits(
+    home: Home, processes: Callable[[str], list[int]], tmp_path: Path
+) -> None:
+    wait = f"    print('begun', flush=True)\n    while not os.path.exists('{tmp_path}/go'):\n        time.sleep(0.1)\n"
+    flow = "import os, time\n" + FLOW.replace("    return await", f"{wait}    return await")
+    said: list[str] = []
+    server = prefect_server.ensure(home)
+    try:
+        with server.kept_up(said.append):
+            environment = os.environ | prefect_server.environment(home, server.url)
+            running = subprocess.Popen([sys.executable, "-c", flow], env=environment, stdout=subprocess.PIPE, text=True)
+            assert running.stdout is not None
+            assert running.stdout.readline() == "begun\n"
+            for pid in processes("uvicorn"):
+                if "keeper.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+            (tmp_path / "go").touch()
+            assert until(lambda: bool(said), 120)
+            assert running.communicate()[0].endswith("42\n")
+        assert len(said) == 1
+        assert said[0].startswith("the Prefect server ended; started again in")
     finally:
         server.stop()
     assert processes(str(home.root)) == []

@@ -112,6 +112,31 @@ def test_a_new_one_is_started_after_all_were_killed(users: list[User], home: Hom
     assert not healthy(share.url)
 
 
+def test_a_killed_child_is_started_again_once_for_all_its_users(home: Home, processes: Callable[[str], list[int]]) -> None:
+    first, second = join(home), join(home)
+    port = first.url.rpartition(":")[2]
+    starts: list[int] = []
+
+    def start(pipe: int) -> tuple[Child, str]:
+        starts.append(pipe)
+        line = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", port]
+        child = Child.start(line, env=dict(os.environ), log=home.logs / "log", name="page", pipe=pipe, cwd=home.root)
+        assert until(lambda: healthy(first.url))
+        return child, first.url
+
+    for pid in processes("http.server"):
+        if "keeper.py" not in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+    assert until(lambda: not (first.running or second.running))
+    for share in (first, second):
+        share.renew(start, healthy)
+    assert (len(starts), first.running, second.running, healthy(first.url)) == (1, True, True, True)
+    first.leave()
+    assert healthy(second.url)
+    second.leave()
+    assert not healthy(first.url)
+
+
 def test_failed_start_leaves_nothing(home: Home, processes: Callable[[str], list[int]]) -> None:
     def fail(pipe: int) -> tuple[Child, str]:
         Child.start(["sleep", "1000"], env=os.environ | {"MARK": str(home.root)}, log=home.logs / "log", name="page", pipe=pipe)

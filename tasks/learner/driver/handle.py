@@ -10,7 +10,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
-from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.devices import on_cuda
@@ -26,7 +26,7 @@ Run = Future[BaseException | None]  # resolves to the error that ended the run, 
 class LearnerHandle:
     """One long Ray Train run that carries out orders. Ray must be running.
 
-    When the run ends, every wait on it ends with an UpdateError; a failed handle cannot be used again, start another.
+    When the run ends, every wait on it ends with a LearnerEndedError; a failed handle cannot be used again, start another.
     """
 
     def __init__(self, mailbox: ActorHandle, run: Run) -> None:
@@ -52,7 +52,7 @@ class LearnerHandle:
         await self._unless_ended(self._mailbox.ready.remote())
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        """Carry out an order. Raises UpdateError if it is refused or the learner has ended."""
+        """Carry out an order. Raises UpdateError if it is refused, LearnerEndedError if the learner has ended."""
         answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
         if answer.result is None:
             raise UpdateError(answer.error)
@@ -75,8 +75,8 @@ class LearnerHandle:
                 return reply.result()
             if ended.done():
                 cause = ended.result()
-                raise UpdateError(f"the learner has ended: {_reason(cause)}") from cause
-            raise UpdateError(f"the learner's mailbox is gone: {_reason(reply.exception())}") from reply.exception()
+                raise LearnerEndedError(f"the learner has ended: {_reason(cause)}") from cause
+            raise LearnerEndedError(f"the learner's mailbox is gone: {_reason(reply.exception())}") from reply.exception()
         finally:
             reply.cancel()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.processes import descendants, told
@@ -42,10 +42,10 @@ def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None
             await asyncio.sleep(1)
             os.kill(workers()[0], signal.SIGKILL)
             killed = time.monotonic()
-            with pytest.raises(UpdateError, match="the learner has ended: rank"):
+            with pytest.raises(LearnerEndedError, match="the learner has ended: rank"):
                 await waiting
             assert time.monotonic() - killed < 20
-            with pytest.raises(UpdateError, match="the learner has ended"):
+            with pytest.raises(LearnerEndedError, match="the learner has ended"):
                 await handle.update(first)
         finally:
             handle.stop()

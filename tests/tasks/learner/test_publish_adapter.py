@@ -10,6 +10,7 @@ from nbrl.agent.errors import PolicyError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
+from nbrl.infra.engine.client import ADAPTER
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
@@ -73,9 +74,14 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
             )
         return made.token_ids, made.logprobs, made.weights_version
 
+    servers = [engine]
+
+    async def nothing() -> Path | None:
+        raise AssertionError("the engine serves other weights than before")
+
     async def scenario() -> None:
         async with engine.client() as client:
-            fleet = SglangFleet([engine], [client], policy, adapter_room(config.update.lora, policy))
+            fleet = SglangFleet(servers, [client], policy, adapter_room(config.update.lora, policy))
             await fleet.publish(None, "0")
             first = await client.score(canary)
             for number, result in enumerate(results):
@@ -85,6 +91,11 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
                 ids, logprobs, version = await sampled(client.adapter, 8)
                 assert version == str(number + 1)
                 assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
+            engine.stop()
+            await fleet.serve("2", nothing)  # an engine that is started again has the adapter from its first request on
+            assert (servers[0] is engine, client.adapter, await client.weights_version()) == (False, ADAPTER, "2")
+            assert await client.score(canary) == pytest.approx(results[1].canary_logprobs, abs=1e-3)
+            assert (await sampled(client.adapter, 8))[2] == "2"
             busy = asyncio.create_task(sampled(client.adapter, 400))
             await asyncio.sleep(0.5)
             with pytest.raises(PublishError, match="weights 3 did not reach the engine"):
@@ -99,4 +110,4 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
     try:
         asyncio.run(scenario())
     finally:
-        engine.stop()
+        servers[0].stop()

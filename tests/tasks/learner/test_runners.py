@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from nbrl.agent.errors import AgentError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
@@ -21,41 +24,100 @@ from nbrl.tasks.rollout.runner import Runner, RunnerPlan, failed
 from nbrl.tasks.runs.recipes import load
 
 
-def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type, restarts: int = 0) -> RunnerPool:
+def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> RunnerPool:
     monkeypatch.setattr(pool, "Runner", runner)
-    monkeypatch.setattr(pool, "RESTARTS", restarts)
     config = load("tiny-cpu")
     storage = Storage(StorageSettings(root=str(folder)))
     return RunnerPool(RunnerPlan(config.policy.path, "corpus", storage, config.agent, config.sandbox, config.rollout))
 
 
-def test_a_runner_that_dies_beyond_its_restarts_ends_the_rollout(
+def silent(*heard: object) -> None: ...
+
+
+async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> pa.Table:
+    await runners.start()
+    try:
+        rows = [{"id": "a"}]
+        return await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), silent, silent, say)
+    finally:
+        await runners.stop()
+
+
+class Playing:
+    """A runner that plays `_play` in every life, of which it notes each in `lives` below the plan's storage."""
+
+    def __init__(self, plan: Any) -> None:
+        self._life, self._folder = uuid.uuid4().hex, Path(plan.storage.settings.root, "lives")
+
+    async def start(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / self._life).touch()
+
+    async def stop(self) -> None: ...
+
+    async def finished(self) -> tuple[str, int]:
+        return self._life, 0
+
+    async def damaged(self) -> list[str]:
+        return []
+
+    async def run(self, batch: Any) -> pa.Table:
+        await self.start()
+        return await self._play(len(list(self._folder.iterdir())))
+
+    async def _play(self, life: int) -> pa.Table:
+        raise NotImplementedError
+
+
+def test_a_runner_that_ends_at_once_whenever_it_is_called_ends_the_rollout(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Dying:
-        def __init__(self, plan: Any) -> None: ...
-
-        async def start(self) -> None: ...
-
-        async def stop(self) -> None: ...
-
-        async def finished(self) -> int:
-            return 0
-
-        async def run(self, batch: Any) -> pa.Table:
+    class Dying(Playing):
+        async def _play(self, life: int) -> pa.Table:
             os._exit(1)
 
-    async def work() -> None:
-        runners = make_pool(tmp_path, monkeypatch, Dying)
-        await runners.start()
-        try:
-            rows, silent = [{"id": "a"}], lambda *heard: None
-            await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), silent, silent, silent)
-        finally:
-            await runners.stop()
-
+    monkeypatch.setattr(pool, "RETRIES", 1)
     with pytest.raises(RolloutError, match="the runners failed beyond their retry budget"):
-        asyncio.run(work())
+        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Dying)))
+
+
+def test_a_runner_that_died_twice_ends_its_work_and_one_line_tells_of_each_time(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DyingTwice(Playing):
+        async def _play(self, life: int) -> pa.Table:
+            await asyncio.sleep(1.0)
+            if life < 3:
+                os._exit(1)
+            return pa.table({"life": [life]})
+
+    said: list[str] = []
+    assert asyncio.run(run_one(make_pool(tmp_path, monkeypatch, DyingTwice), said.append))["life"].to_pylist() == [3]
+    assert said == ["a runner ended and was started again; its finished trajectories are kept"] * 2
+
+
+def test_runners_that_end_too_often_end_the_rollout(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(Playing):
+        async def _play(self, life: int) -> pa.Table:
+            await asyncio.sleep(1.0)
+            os._exit(1)
+
+    monkeypatch.setattr(pool, "RESTARTS", 1)
+    with pytest.raises(RolloutError, match="runners ended more often than 1 restarts in 10 minutes"):
+        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Dying)))
+
+
+def test_an_error_of_a_runner_arrives_in_its_own_words(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Playing):
+        async def _play(self, life: int) -> pa.Table:
+            raise StorageError("cannot write s3://b/k: no space is left")
+
+    with pytest.raises(StorageError, match=r"^cannot write s3://b/k: no space is left$"):
+        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Failing)))
+    told = capfd.readouterr()
+    assert "Traceback" not in told.out + told.err
 
 
 def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +138,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
             return failed(task, "").model_copy(update={"status": Status.ANSWERED})
 
     async def work() -> pa.Table:
-        runners = make_pool(tmp_path, monkeypatch, Dying, restarts=1)
+        runners = make_pool(tmp_path, monkeypatch, Dying)
         await runners.start()
         try:
             return await runners.run(rows, [("url", None)], "f", (), Sampling(), EngineSettings(), silent, silent, said.append)
@@ -84,7 +146,6 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
             await runners.stop()
 
     said: list[str] = []
-    silent = lambda *heard: None  # noqa: E731
     rows = [{"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n} for n in range(10)]
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "half.parquet").write_bytes(b"PAR1")
@@ -92,7 +153,8 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     assert dead.exists()
     assert table["status"].to_pylist() == ["answered"] * 10
     assert sorted(played.read_text().split()) == sorted(str(n) for n in range(10))
-    assert said == [f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again"]
+    assert said.pop() == f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again"
+    assert set(said) <= {"a runner ended and was started again; its finished trajectories are kept"}  # if it was seen in time
 
 
 def test_a_runner_that_cannot_start_says_why_in_its_own_words(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.scope import Artifact
@@ -67,9 +66,9 @@ class Client:
         self.version = version
 
 
-def fleet_of(clients: list[Client], room: Any = None, servers: Any = ()) -> SglangFleet:
+def fleet_of(clients: list[Client], room: Any = None) -> SglangFleet:
     given: Any = clients
-    return SglangFleet(list(servers), given, Path("initial"), room)
+    return SglangFleet([], given, Path("initial"), room)
 
 
 def test_only_engines_with_another_version_are_published_to_and_the_checkpoint_is_brought_once() -> None:
@@ -107,17 +106,3 @@ def test_the_proof_is_the_largest_difference_of_all_engines() -> None:
 def test_log_probs_of_another_length_are_no_proof() -> None:
     with pytest.raises(ValueError, match="zip"):
         asyncio.run(fleet_of([Client("3", (-0.5,))]).prove("3", [1, 2, 3], [-0.5, -1.0]))
-
-
-def test_a_dead_engine_is_told_with_its_last_words() -> None:
-    class Server:
-        url = "http://engine"
-
-        def alive(self) -> bool:
-            return False
-
-        def last_words(self) -> str:
-            return "out of memory"
-
-    with pytest.raises(EngineError, match="the engine at http://engine ended: out of memory"):
-        fleet_of([], servers=[Server()]).check_health()

@@ -1,0 +1,58 @@
+"""The processes of one SGLang server, which is useless without any of them but takes seconds to see that one is gone."""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from nbrl.infra.process.child import in_words
+from nbrl.infra.process.keeper import descendants
+
+OURS = b"sglang::"  # how SGLang names them: scheduler, detokenizer
+
+
+class Parts:
+    """The named processes below `root`, taken when the server serves."""
+
+    def __init__(self, root: int) -> None:
+        self._names = {pid: name for pid in descendants(root) if (name := _name(pid))}
+
+    def gone(self) -> int | None:
+        """One that has ended, if any has."""
+        return next((pid for pid in self._names if _state(pid) in ("", "Z", "X")), None)
+
+    def ending(self, pid: int, log: Sequence[str]) -> str:
+        """How one ended: from the process, or from the server's `log` if it has been reaped."""
+        status = _exit_status(pid)
+        for line in log:
+            if found := re.search(rf"pid={pid}\) crashed with exit code (-?\d+)", line):
+                status = int(found[1])
+        return f"its {self._names[pid]} " + ("ended" if status is None else f"ended: {in_words(status)}")
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if command.startswith(OURS):
+            return command.removeprefix(OURS).split(b"\0")[0].decode(errors="replace")
+    return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; none if the process is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return []
+
+
+def _state(pid: int) -> str:
+    return next(iter(_stat(pid)), "")
+
+
+def _exit_status(pid: int) -> int | None:
+    """The status of a process that nobody has reaped yet, negative for a signal."""
+    fields = _stat(pid)
+    if not fields or fields[0] not in "ZX":
+        return None
+    status = int(fields[-1])
+    return -(status & 0x7F) if status & 0x7F else status >> 8

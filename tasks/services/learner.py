@@ -1,0 +1,61 @@
+"""The learner of a run, which is started again when it has ended."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from nbrl.infra.process.budget import Budget
+from nbrl.tasks.errors import LearnerEndedError
+from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+
+RESTARTS, WINDOW_S = 3, 600.0
+STOP_S = 5.0
+
+
+class LearnerService:
+    """Carries out orders. One that a learner did not survive is given to the next: it is a pure function of its files.
+
+    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again.
+    """
+
+    def __init__(self, start: Callable[[int], LearnerHandle], say: Callable[[str], None]) -> None:
+        self._start, self._say = start, say
+        self._started = 0
+        self._handle = self._next()
+        self._budget = Budget(RESTARTS, WINDOW_S)
+
+    async def ready(self) -> None:
+        """Return when every worker of the first learner has loaded the model. Raises LearnerEndedError if one does not."""
+        await self._handle.ready()
+
+    async def update(self, order: UpdateOrder) -> UpdateResult:
+        """Carry out an order. Raises UpdateError if it is refused, and LearnerEndedError if learners end too often."""
+        while True:
+            try:
+                return await self._handle.update(order)
+            except LearnerEndedError as error:
+                await self._replace(error)
+
+    def stop(self) -> None:
+        self._handle.stop(STOP_S)
+
+    async def _replace(self, error: LearnerEndedError) -> None:
+        """Start the next learner, and further ones if it does not get ready."""
+        began, reason = time.monotonic(), error
+        while True:
+            await asyncio.to_thread(self._handle.stop, STOP_S)
+            if not self._budget.spend():
+                raise LearnerEndedError(f"{reason}, and no more than {self._budget} are made") from reason
+            self._handle = self._next()
+            try:
+                await self._handle.ready()
+            except LearnerEndedError as again:
+                reason = again
+                continue
+            self._say(f"{error}; started again in {time.monotonic() - began:.0f} s, its order is carried out again")
+            return
+
+    def _next(self) -> LearnerHandle:
+        self._started += 1
+        return self._start(self._started - 1)

@@ -1,0 +1,173 @@
+"""A real run survives the death of any of its parts, and computes what it would have computed without."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.storage import Storage, StorageSettings
+from tests.flows.golden import FILE, digests, machine
+from tests.flows.test_loop import command
+from tests.processes import descendants, left_over, mark, stat
+
+pytestmark = pytest.mark.e2e
+
+SCHEDULER, DETOKENIZER = "sglang::scheduler", "sglang::detokenizer"
+RANK, RUNNER = "ray::RayTrainWorker", "ray::Runner"
+RAYLET, GCS, PREFECT, ZYGOTE = "raylet/raylet", "gcs_server", "prefect.server.api.server", "zygote"
+
+
+class Running:
+    """`nbrl train`, whose lines on stderr are read as they come."""
+
+    def __init__(self, home: Path, name: str, *overrides: str) -> None:
+        self.home, self.name, self.said = home, name, list[str]()
+        self._process = subprocess.Popen(command(home, name, *overrides), stderr=subprocess.PIPE, text=True, env=mark(name))
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line.rstrip())
+
+    def until(self, pattern: str, times: int = 1) -> str:
+        """Wait for so many lines like this one; the last of them."""
+        while True:
+            alive = self._process.poll() is None
+            if len(found := [line for line in self.said if re.search(pattern, line)]) >= times:
+                return found[-1]
+            assert alive, self.said
+            time.sleep(0.05)
+
+    def busy(self, node: str, iteration: int) -> None:
+        """Wait until an iteration has trajectories of its own on the storage, or its update has begun."""
+        folder = self.home / "storage/runs" / self.name / "iterations" / f"{iteration:06d}"
+        wanted = {"rollout": "round-0/trajectories/*", "update": "advantages.parquet"}[node]
+        while not list(folder.glob(wanted)):
+            assert self._process.poll() is None, self.said
+            time.sleep(0.02)
+
+    def strike(self, word: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the first of its processes that is of this kind."""
+        while not (found := [pid for pid in descendants(self._process.pid) if _is(pid, word)]):
+            assert self._process.poll() is None, self.said
+            time.sleep(0.05)
+        os.kill(found[0], number)
+
+    def ends(self) -> None:
+        """Wait for its end, which must be a success that leaves no process behind."""
+        assert self._process.wait() == 0, self.said
+        self._reading.join(10)
+        assert "Traceback" not in "\n".join(self.said)
+        assert left_over(self.name) == []
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _is(pid: int, word: str) -> bool:
+    """Whether a process is of this kind by its command line, and not the keeper of one."""
+    with contextlib.suppress(OSError):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return word.encode() in line and b"keeper.py" not in line and stat(pid)[0] not in "ZX"
+    return False
+
+
+def same_as_ever(running: Running) -> None:
+    """Bit for bit, where this family of processors has digests on record."""
+    known = json.loads(FILE.read_text())
+    if machine() in known:
+        assert digests(Storage(StorageSettings(root=f"{running.home}/storage")), running.name, 3) == known[machine()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(name: str, *overrides: str) -> Running:
+        started.append(Running(tmp_path, name, *overrides))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.kill()
+
+
+def test_killed_engine_and_killed_learner_are_started_again(run: Callable[..., Running]) -> None:
+    running = run("parts")
+    running.busy("rollout", 0)
+    running.strike(SCHEDULER)
+    line = running.until("engine 0 ended")
+    assert re.fullmatch(
+        r"engine 0 ended \(its scheduler ended: killed by signal 9\); started again in \d+ s, nothing was lost", line
+    )
+    running.busy("update", 1)
+    running.strike(RANK)
+    running.ends()
+    assert running.said.count(line) == 1
+    assert (
+        len([line for line in running.said if "the learner has ended" in line and "its order is carried out again" in line]) == 1
+    )
+    assert len([line for line in running.said if line.startswith("iteration")]) == 3
+    same_as_ever(running)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("word", [RAYLET, GCS])
+def test_a_run_outlives_its_ray_cluster(run: Callable[..., Running], word: str) -> None:
+    running = run("ray")
+    running.busy("rollout", 1)
+    running.strike(word)
+    line = running.until("all services are started again")
+    assert re.match(
+        r"Ray ended \(its (raylet|gcs_server) ended: killed by signal 9; its log is .*; all services are started", line
+    )
+    running.ends()
+    same_as_ever(running)
+
+
+@pytest.mark.long
+def test_a_run_outlives_its_prefect_server(run: Callable[..., Running]) -> None:
+    running = run("prefect")
+    running.busy("rollout", 0)
+    running.strike(PREFECT)
+    running.until("the Prefect server ended; started again in")
+    running.busy("rollout", 2)
+    running.strike(PREFECT)
+    running.ends()
+    same_as_ever(running)
+
+
+@pytest.mark.long
+def test_a_runner_may_die_twice_and_a_zygote_too(run: Callable[..., Running]) -> None:
+    running = run("runner")
+    for iteration in range(2):
+        running.busy("rollout", iteration)
+        running.strike(RUNNER)
+        running.until("a runner ended and was started again", iteration + 1)
+    running.busy("rollout", 2)
+    running.strike(ZYGOTE)
+    running.ends()
+    same_as_ever(running)
+
+
+@pytest.mark.long
+def test_an_engine_that_is_killed_again_between_rollouts_and_one_that_stops(run: Callable[..., Running]) -> None:
+    running = run("engine", "agent.deadline_s=300")
+    running.busy("update", 0)
+    running.strike(DETOKENIZER)
+    running.until("engine 0 ended")
+    running.busy("rollout", 1)
+    running.strike(SCHEDULER, signal.SIGSTOP)
+    running.until("engine 0 did not answer for 60 s; started again")
+    running.ends()

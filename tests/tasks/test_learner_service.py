@@ -1,0 +1,73 @@
+"""A learner that has ended is replaced, and the order that it did not survive is carried out by the next."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nbrl.tasks.errors import LearnerEndedError, UpdateError
+from nbrl.tasks.services.learner import LearnerService
+
+ENDED = LearnerEndedError("the learner has ended: rank 0: killed")
+
+
+class Handle:
+    """A learner without processes: `answer` is the end of every order, `up` that of its start."""
+
+    def __init__(self, answer: Exception | str, up: Exception | None = None) -> None:
+        self.answer, self.up, self.stopped = answer, up, False
+
+    async def ready(self) -> None:
+        if self.up is not None:
+            raise self.up
+
+    async def update(self, order: Any) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer, order
+
+    def stop(self, timeout: float) -> None:
+        self.stopped = True
+
+
+def updated(*handles: Handle) -> tuple[Any, list[str]]:
+    """The result of an order to learners that are started one after the other, and what was said."""
+    said: list[str] = []
+    given: Any = handles
+    order: Any = "order"
+
+    async def work() -> Any:
+        service = LearnerService(lambda number: given[number], said.append)
+        await service.ready()
+        return await service.update(order)
+
+    return asyncio.run(work()), said
+
+
+def test_the_order_goes_to_the_next_learner_and_one_line_tells_of_it() -> None:
+    first = Handle(ENDED)
+    assert updated(first, Handle("done")) == (
+        ("done", "order"),
+        ["the learner has ended: rank 0: killed; started again in 0 s, its order is carried out again"],
+    )
+    assert first.stopped
+
+
+def test_a_refused_order_is_not_repeated() -> None:
+    with pytest.raises(UpdateError, match="not a finished checkpoint"):
+        updated(Handle(UpdateError("not a finished checkpoint")), Handle("done"))
+
+
+def test_a_learner_that_does_not_get_ready_is_replaced_too() -> None:
+    result, said = updated(Handle(ENDED), Handle("", up=ENDED), Handle("done"))
+    assert (result[0], len(said)) == ("done", 1)
+
+
+def test_learners_that_end_too_often_end_the_run() -> None:
+    with pytest.raises(LearnerEndedError, match="rank 0: killed, and no more than 3 restarts in 10 minutes are made"):
+        updated(*(Handle(ENDED) for _ in range(4)))
+
+
+def test_the_first_learner_must_get_ready() -> None:
+    with pytest.raises(LearnerEndedError):
+        updated(Handle("", up=ENDED), Handle("done"))
