@@ -19,7 +19,7 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.tracking.books import Books, flatten
 from nbrl.tasks.tracking.delivery import Delivery
-from tests.flows.crash_tracking import FileTracking
+from tests.durability.crash_tracking import FileTracking
 from tests.flows.test_show import trajectory
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")

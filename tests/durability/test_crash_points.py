@@ -3,49 +3,26 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nbrl.infra import prefect_server
-from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.layout import HF
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run, stored_config
-from tests.flows.crash_lab import DIED, RUN, Lab
-from tests.flows.crash_tracking import FileTracking
+from tests.durability.crash_lab import DIED, RUN, Lab
+from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lab]]:
-    """Two labs, each with a Prefect server of its own."""
-    servers, started = [], []
-    try:
-        for name in ("one", "other"):
-            folder = tmp_path_factory.mktemp(name)
-            home = Home(folder / "prefect-home")
-            servers.append(prefect_server.ensure(home))
-            started.append(Lab(folder, prefect_server.environment(home, servers[-1].url)))
-        yield started
-    finally:
-        for lab in started:
-            lab.stop()
-        for server in servers:
-            server.stop()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    done = labs[0].train(folder / "root", folder / "home")
-    assert done["status"] == 0, done["said"]
-    return {"steps": done["steps"], "state": state(folder)}
+def undisturbed(whole: tuple[Path, int]) -> dict[str, Any]:
+    folder, steps = whole
+    return {"steps": steps, "state": state(folder)}
 
 
 def state(folder: Path) -> dict[str, Any]:

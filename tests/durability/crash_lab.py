@@ -40,7 +40,7 @@ from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
 from nbrl.tasks.tracking.books import Books
-from tests.flows.crash_tracking import FileTracking
+from tests.durability.crash_tracking import FileTracking
 from tests.tasks.nodes.doubles import DoubleFleet
 
 SETTINGS = [
@@ -269,7 +269,7 @@ class Lab:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.flows.crash_lab"],
+            [sys.executable, "-m", "tests.durability.crash_lab"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
