@@ -69,7 +69,7 @@ def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Stora
     runner = PlayingRunner(plan(storage))
     table = asyncio.run(runner.run(batch(32)))
     assert table["id"].to_pylist() == [str(n) for n in range(32)]
-    assert asyncio.run(runner.finished()) == 32
+    assert asyncio.run(runner.finished())[1] == 32
     stored = [row for key in storage.list(LAYOUT.unfinished) for row in storage.read_table(key)["id"].to_pylist()]
     assert sorted(stored, key=int) == table["id"].to_pylist()
 
