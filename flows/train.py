@@ -9,10 +9,12 @@ from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
+from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
@@ -62,13 +64,18 @@ async def train(
                     await asyncio.to_thread(put_aside, storage, writer, iteration, node)
                 await asyncio.to_thread(sweep, storage, writer)
                 restarts = Restarts(config.restarts, progress.say)
-                return await restarts.over(lambda: _train(config, writer, progress, restarts))
+                try:
+                    return await restarts.over(lambda: _train(config, writer, progress, restarts))
+                except TakenOverError:
+                    await asyncio.to_thread(sweep, storage, writer, own=True)
+                    raise
 
 
 async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
     async with training_services(config, writer.run, progress) as services:
         restarts.up()
+        await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
         records, evaluations = list[Record](), dict[int, Artifact]()
         first = await _evaluate(services, writer, records, evaluations)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
@@ -80,6 +87,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                 scores = {updates: result.values["em"] for updates, result in evaluations.items()}
                 await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
         last = await _evaluate(services, writer, records, evaluations)
+        await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
         return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
 
 

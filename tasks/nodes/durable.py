@@ -70,7 +70,7 @@ def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Ar
     """What the node made earlier. If that is lost or damaged, say so, forget it, and let the node run again."""
     key = results.key_of(scope, node, inputs)
     try:
-        return results.find(services.storage, key, services.scratch)
+        return results.find(services.storage, scope, key, services.scratch)
     except (MissingError, DamagedError) as error:
         services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {error}")
         services.storage.delete(key)

@@ -15,6 +15,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import check_folder, part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, StageLayout
+from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 
@@ -51,10 +52,11 @@ def key_of(scope: Scope, node: str, inputs: list[str]) -> str:
     return scope.layout.result(node, hashlib.sha256("\n".join([scope.run_id, *inputs]).encode()).hexdigest())
 
 
-def find(storage: Storage, key: str, scratch: Path) -> Artifact | None:
+def find(storage: Storage, scope: Scope, key: str, scratch: Path) -> Artifact | None:
     """The artifact of a finished node, or None if there is no such result.
 
-    Raises MissingError or DamagedError where the result is, but not what it names.
+    Raises MissingError or DamagedError where the result is, but not what it names, and TakenOverError if it is of a process that
+    took the run over.
     """
     try:
         result = NodeResult.model_validate(storage.read_json(key))
@@ -62,6 +64,8 @@ def find(storage: Storage, key: str, scratch: Path) -> Artifact | None:
         return None
     except ValidationError as error:
         raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
+    if result.epoch > scope.epoch:
+        check_newest(storage, scope.run_layout, scope.epoch)
     verify(storage, result.artifact, scratch)
     return result.artifact
 
@@ -86,7 +90,10 @@ def verify(storage: Storage, artifact: Artifact, scratch: Path) -> None:
 
 
 def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> Artifact:
-    """Create the result of a node; returns the artifact that counts, which is another process's where that was first."""
+    """Create the result of a node; returns the artifact that counts, which is another process's where that was first.
+
+    Raises TakenOverError if that process has taken the run over.
+    """
     key = key_of(scope, node, inputs)
     result = NodeResult(
         node=node,
@@ -99,6 +106,7 @@ def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact:
     )
     if storage.create_json(key, result.model_dump(mode="json")):
         return artifact
+    check_newest(storage, scope.run_layout, scope.epoch)
     return NodeResult.model_validate(storage.read_json(key)).artifact
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -26,12 +27,14 @@ from nbrl.flows import train as train_module
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
+from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, STATE
 from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.rollout import chunks
+from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.recipes import load
@@ -45,13 +48,13 @@ from tests.tasks.nodes.doubles import DoubleFleet
 
 SETTINGS = [
     "iterations=2",
-    "rollout.prompts=2",
-    "rollout.group_size=2",
+    "rollout.prompts=4",
+    "rollout.group_size=3",
     "select.drop_rate=0.0",
     "evaluate.every=1",
-    "evaluate.questions=2",
+    "evaluate.questions=5",
     "data.train=8",
-    "data.held_out=4",
+    "data.held_out=5",
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]
@@ -60,22 +63,26 @@ NOTHING = 10**9
 
 
 class Death:
-    """Counts steps, and ends this process in front of one of them."""
+    """Counts steps, and ends or stops this process in front of one of them."""
 
-    def __init__(self, at: int) -> None:
-        self.at, self.steps = at, 0
+    def __init__(self, at: int, pause_at: int, told: Path) -> None:
+        """`told`: the file into which a process that stops writes its number and what it was about to do."""
+        self.at, self.pause_at, self.told, self.steps = at, pause_at, told, 0
 
-    def step(self) -> None:
+    def step(self, what: str = "") -> None:
         self.steps += 1
         if self.steps == self.at:
             os._exit(DIED)
+        if self.steps == self.pause_at:
+            self.told.write_text(json.dumps({"pid": os.getpid(), "what": what}))
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     def wrap(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
 
         @wraps(original)
         def stepped(*args: Any, **kwargs: Any) -> Any:
-            self.step()
+            self.step(f"{name} {args[1]}")
             return original(*args, **kwargs)
 
         setattr(owner, name, stepped)
@@ -199,8 +206,9 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
     @asynccontextmanager
     async def doubles(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
         storage, newest = Storage(config.storage), newest_policy(Storage(config.storage), run)
-        if newest.checkpoint:
-            check_folder(storage.local_path(newest.checkpoint) or Path())
+        local = storage.local_path(newest.checkpoint) if newest.checkpoint else None
+        if local is not None:
+            check_folder(local)
         scratch = Home(config.home).logs
         fleet = Fleet(str(newest.updates), death)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
@@ -220,14 +228,16 @@ def map_here(tables: Sequence[pa.Table], function: Callable[..., pa.Table], argu
 
 def child(job: Mapping[str, Any]) -> int:
     """Train until the end or death. Returns the number of steps."""
-    death = Death(job["die_at"])
+    death = Death(job["die_at"], job["pause_at"], Path(job["log"]).with_suffix(".paused"))
     for name in ("write", "create", "put", "delete", "delete_keys"):
         death.wrap(LocalBlobs, name)
+        death.wrap(S3Blobs, name)
+    lease.LEASE_S = job["lease_s"]
     reward_node.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
-    work: Awaitable[Any] = train_module.train(config, RUN)
+    work: Awaitable[Any] = train_module.train(config, RUN, take_over=job["take_over"])
     asyncio.run(_ended(work))
     return death.steps
 
@@ -267,7 +277,8 @@ class Lab:
     """The program, and its answers. It ends with the pipe."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self.environment = folder, dict(environment)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.durability.crash_lab"],
             stdin=subprocess.PIPE,
@@ -276,14 +287,38 @@ class Lab:
             env={**os.environ, **environment},
         )
 
-    def train(self, root: Path, home: Path, die_at: int = NOTHING, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    def begin(
+        self,
+        root: Path | str,
+        home: Path,
+        *,
+        die_at: int = NOTHING,
+        pause_at: int = NOTHING,
+        take_over: bool = False,
+        lease_s: float = 60.0,
+        overrides: Sequence[str] = (),
+    ) -> None:
         assert self._process.stdin
-        assert self._process.stdout
-        job = {"root": str(root), "home": str(home), "die_at": die_at, "overrides": list(overrides)}
-        self._process.stdin.write(json.dumps(job | {"log": str(self._folder / "log")}) + "\n")
+        self.paused.unlink(missing_ok=True)
+        job = {"root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "take_over": take_over}
+        job |= {"lease_s": lease_s, "overrides": list(overrides), "log": str(self._folder / "log")}
+        self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
+
+    def end(self) -> dict[str, Any]:
+        """Status, steps and output of what `begin` began."""
+        assert self._process.stdout
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
+
+    def train(self, root: Path | str, home: Path, **how: Any) -> dict[str, Any]:
+        self.begin(root, home, **how)
+        return self.end()
+
+    @property
+    def paused(self) -> Path:
+        """What a process that stopped in front of a step writes: its number, and the step."""
+        return self._folder / "log.paused"
 
     def stop(self) -> None:
         assert self._process.stdin

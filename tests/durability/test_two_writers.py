@@ -1,0 +1,100 @@
+"""Two processes with homes of their own on one run: exactly one goes on, and nothing of the other mixes with its work."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.audit import Audit
+from nbrl.tasks.runs.run import known_run, stored_config
+from tests.clouds import s3_server
+from tests.durability.crash_lab import RUN, Lab
+
+pytestmark = pytest.mark.process
+
+CLOUD = "s3://bucket/x"
+
+
+def stopped(lab: Lab) -> dict[str, Any]:
+    """Wait until the lab's process has stopped itself; its number, and what it was about to do."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if lab.paused.exists():
+            told: dict[str, Any] = json.loads(lab.paused.read_text())
+            if Path(f"/proc/{told['pid']}/stat").read_text().rpartition(") ")[2][0] == "T":
+                return told
+        time.sleep(0.05)
+    raise AssertionError("the process did not stop")
+
+
+def contend(labs: list[Lab], root: Path | str, folder: Path, point: int) -> list[dict[str, Any]]:
+    """Stop one process in front of a step, let another take its run over, and let the first go on. Returns both ends."""
+    labs[0].begin(root, folder / "first", pause_at=point)
+    told = stopped(labs[0])
+    try:
+        refused = labs[1].train(root, folder / "second")
+        assert refused["status"] == 1
+        assert f"run 'r' is being trained by process {told['pid']} on " in refused["said"]
+        second = labs[1].train(root, folder / "second", take_over=True, lease_s=0.5)
+    finally:
+        os.kill(told["pid"], signal.SIGCONT)
+    return [labs[0].end(), second]
+
+
+def contradictions(root: Path | str) -> list[Any]:
+    storage = Storage(StorageSettings(root=str(root)))
+    run = known_run(storage, RUN)
+    return list(Audit(storage, stored_config(storage, run), run, lambda said: None).contradictions())
+
+
+@pytest.mark.parametrize("point", [15, 40, 62, pytest.param(85, marks=pytest.mark.long)])
+def test_the_one_that_took_over_goes_on(labs: list[Lab], tmp_path: Path, point: int) -> None:
+    first, second = contend(labs, tmp_path / "root", tmp_path, point)
+    assert second["status"] == 0, second["said"]
+    assert first["status"] == 1, first["said"]
+    assert "taken over" in first["said"]
+    assert contradictions(tmp_path / "root") == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_one_that_took_over_goes_on_wherever_the_other_was(labs: list[Lab], whole: tuple[Path, int], tmp_path: Path) -> None:
+    for point in range(8, whole[1], 3):
+        folder = tmp_path / str(point)
+        first, second = contend(labs, folder / "root", folder, point)
+        assert (second["status"], first["status"] in (0, 1)) == (0, True), second["said"]
+        assert first["status"] == 1 or point > whole[1] - 12, first["said"]  # what is left there is the end of the run
+        assert contradictions(folder / "root") == [], f"stopped in front of step {point}"
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def cloud_labs(labs: list[Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lab]]:
+    """Labs that reach an S3 server, one that ignores conditional writes."""
+    with s3_server(tmp_path) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        started = [Lab(tmp_path / f"lab-{number}", labs[number].environment | variables) for number in range(2)]
+        try:
+            yield started
+        finally:
+            for lab in started:
+                lab.stop()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_one_that_took_over_goes_on_in_the_cloud(cloud_labs: list[Lab], tmp_path: Path) -> None:
+    for point in (15, 40, 62):
+        root = f"{CLOUD}{point}"
+        first, second = contend(cloud_labs, root, tmp_path / str(point), point)
+        assert second["status"] == 0, second["said"]
+        assert first["status"] == 1, first["said"]
+        assert contradictions(root) == []
