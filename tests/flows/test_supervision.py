@@ -49,12 +49,13 @@ class Running:
             time.sleep(0.05)
 
     def busy(self, node: str, iteration: int) -> None:
-        """Wait until an iteration has trajectories of its own on the storage, or its update has begun."""
+        """Wait until the node before this one has written its table."""
         folder = self.home / "storage/runs" / self.name / "iterations" / f"{iteration:06d}"
-        wanted = {"rollout": "round-0/trajectories/*", "update": "advantages.parquet"}[node]
-        while not list(folder.glob(wanted)):
+        before = {"rollout": "prompts.parquet", "update": "advantages.parquet"}[node]
+        while not list(folder.rglob(before)):
             assert self._process.poll() is None, self.said
             time.sleep(0.02)
+        time.sleep(0.3)  # so that the node itself has begun, most often; the part may die at any time
 
     def strike(self, word: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the first of its processes that is of this kind."""
