@@ -54,6 +54,9 @@ def encode(table: "pa.Table") -> bytes:
     return buffer.getvalue()
 
 
+_OVERWRITING: set[str] = set()  # roots on servers that were found to ignore the condition of a conditional write
+
+
 class Storage:
     """Every method raises StorageError if the storage fails or does not answer."""
 
@@ -87,19 +90,27 @@ class Storage:
         return sha256(data)
 
     def create_bytes(self, key: str, data: bytes) -> bool:
-        """Write `data` unless the object exists; returns whether it was written."""
+        """Write `data` unless the object exists; returns whether it was written.
+
+        Where `creates_once` found that the server ignores the condition, the object is looked for first.
+        """
         key = _checked(key)
+        if self.settings.root in _OVERWRITING and self.exists(key):
+            return False
         with self._named("write", key):
             return self._blobs.create(key, data)
 
     def creates_once(self) -> bool:
-        """Write a probe and take it away again. Returns whether `create_bytes` keeps what is there: not every server does.
+        """Write a probe and take it away again. Returns whether the server keeps what is there: not every one does.
 
         Raises StorageError when nothing can be written.
         """
         probe = f".probe-{uuid.uuid4().hex}"
-        once = self.create_bytes(probe, b"first") and not self.create_bytes(probe, b"second")
+        with self._named("write", probe):
+            once = self._blobs.create(probe, b"first") and not self._blobs.create(probe, b"second")
         self.delete_keys([probe])
+        if not once:
+            _OVERWRITING.add(self.settings.root)
         return once
 
     def exists(self, key: str) -> bool:

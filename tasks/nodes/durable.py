@@ -69,6 +69,8 @@ def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]])
 def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Artifact | None:
     """What the node made earlier. If that is lost or damaged, say so, forget it, and let the node run again."""
     key = results.key_of(scope, node, inputs)
+    if key not in services.reads.keys_of(scope):
+        return None
     try:
         return results.find(services.storage, scope, key, services.scratch)
     except (MissingError, DamagedError) as error:

@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.environments import sources
 from nbrl.tasks.layout import DataLayout, RoundLayout
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
@@ -39,7 +38,7 @@ async def evaluate_into(
     sampled from other weights than `version`.
     """
     settings = services.config.evaluate
-    table = await asyncio.to_thread(sources.read, services.storage, data, data.split("held_out"))
+    table = await asyncio.to_thread(services.reads.questions, data, "held_out")
     rows = asked(table, settings, seed)
     trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version, policy, earlier)
     rewards = await score_trajectories(services, layout, trajectories, table)

@@ -57,7 +57,7 @@ def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
 
 async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple[str, ...]:
     """Folders in which earlier processes left what they finished of the round."""
-    keys = await asyncio.to_thread(services.storage.list, scope.layout.folder)
+    keys = await asyncio.to_thread(services.reads.keys_of, scope)
     return scope.layout.earlier_chunks(round_, scope.weights.digest, keys)
 
 

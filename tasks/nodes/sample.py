@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow as pa
 
-from nbrl.tasks.environments import sources
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -38,8 +37,8 @@ def prompts_at(questions: pa.Table, seed: int, cursor: int, count: int) -> pa.Ta
 @durable
 def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
     """Take the prompts at `cursor` in the run's order of training questions."""
-    layout, count = scope.run_layout.data, services.config.rollout.prompts
-    prompts = prompts_at(sources.read(services.storage, layout, layout.split("train")), scope.seed, cursor, count)
+    count = services.config.rollout.prompts
+    prompts = prompts_at(services.reads.questions(scope.run_layout.data, "train"), scope.seed, cursor, count)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)
     return Artifact(path=path, digest=digest, metrics={"sample/prompts": Metric(count, "sum")})

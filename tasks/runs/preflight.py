@@ -72,7 +72,12 @@ def rehearse(config: RunConfig) -> list[str]:
             unchecked.append("engine.extra_args: the engine's environment did not answer; see what it says when it starts")
         elif refused:
             raise ConfigError(f"engine.extra_args: the engine says {refused!r}; correct it or leave it out")
-    if config.tracking.uri is not None and not config.tracking.uri.startswith(("http://", "https://")):
+    if config.tracking.uri is not None:
+        try:
+            tracking.check_reachable(config.tracking.uri)
+        except InfraError as error:
+            raise ConfigError(str(error)) from error
+    if config.tracking.uri is not None and not config.tracking.uri.startswith(tracking.SERVERS):
         unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
     if config.ray.address is not None:
         contacted = "" if config.ray.address != "auto" else "no cluster was looked for; "

@@ -14,9 +14,8 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.services.reads import Reads
 from nbrl.tasks.tracking.delivery import Delivery
-
-TABLES = 4  # so that a round's trajectories are still there when its iteration ends
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Services:
     ) -> None:
         self.config, self.storage, self.scratch, self.progress = config, storage, scratch, progress
         self.engines, self.runners, self._training = engines, runners, training
-        self._tables: dict[tuple[str, str], pa.Table] = {}
+        self.reads = Reads(storage)
 
     @property
     def learner(self) -> LearnerService:
@@ -61,18 +60,8 @@ class Services:
         return self._training
 
     def read(self, artifact: Artifact) -> pa.Table:
-        """The table of an artifact. Raises DamagedError where it is not what the node wrote.
-
-        The last ones that were read are kept, for several nodes read the same and each table may be far away.
-        """
-        place = artifact.path, artifact.digest
-        table = self._tables.pop(place, None)
-        if table is None:
-            table = self.storage.read_table(*place)
-        self._tables[place] = table
-        for oldest in list(self._tables)[:-TABLES]:
-            self._tables.pop(oldest, None)
-        return table
+        """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
+        return self.reads.table(artifact)
 
     async def serve(self, scope: Scope) -> str:
         """Make every engine serve the weights after `scope.updates` updates, and return their version."""

@@ -32,7 +32,6 @@ def server() -> Iterator[str]:
     [
         ("ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
         ("ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
-        ("tracking.uri=http://127.0.0.1:{port}", "no MLflow server answers at"),
         ("tracking.uri=foo", "is no tracking server or database"),
         ("home=/proc/x", "home: nothing can be written at /proc/x"),
         ("storage.root=/proc/x", "storage.root: nothing can be written at /proc/x"),
@@ -60,6 +59,14 @@ def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkey
 def test_what_answers_is_taken_whatever_the_proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # nobody is there
     preflight(load("tiny-cpu", [f"ray.address={server}", f"tracking.uri=http://{server}"]), "train")
+
+
+@pytest.mark.process
+def test_an_mlflow_that_does_not_answer_is_told_by_a_dry_run_and_stops_no_training() -> None:
+    config = load("tiny-cpu", [f"tracking.uri=http://127.0.0.1:{free_port()}"])
+    preflight(config, "train")
+    with pytest.raises(ConfigError, match="no MLflow server answers at"):
+        rehearse(config)
 
 
 @pytest.mark.process
