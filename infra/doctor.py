@@ -115,12 +115,18 @@ def _storage(settings: StorageSettings) -> str:
         storage.write_bytes(probe, b"probe")
         whole = storage.read_bytes(probe) == b"probe"
         storage.delete_keys([probe])
+        once = storage.creates_once()
     except InfraError as error:
         raise WrongError(
             str(error), "check storage.root, its permissions and, for a cloud, the variables of its credentials"
         ) from error
     if not whole:
         raise WrongError(f"{settings.root} does not give back what was written", "use another storage.root")
+    if not once:
+        return (
+            f"{settings.root} can be written, but its server ignores conditional writes: the epochs of a run alone keep two "
+            "processes apart, so never let two train one run"
+        )
     return f"{settings.root} can be written"
 
 

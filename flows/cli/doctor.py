@@ -19,7 +19,7 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     except ConfigError as error:
         yield "recipe", False, str(error)
     if text := disk(config):
-        yield "disk", True, text
+        yield "checkpoints", True, text
     yield from sandbox_checks(config.sandbox)
     for check in infra_checks(Home(config.home), config.engine, config.storage):
         yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"

@@ -8,7 +8,7 @@ from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import HF, updates_of
-from nbrl.tasks.runs.history import newest_record, read_record
+from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.pins import pin
 from nbrl.tasks.runs.retention import complete
 from nbrl.tasks.runs.run import known_run
@@ -25,9 +25,8 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
         raise ConfigError(f"run {name!r} has checkpoints 1 to {newest.updates}, not {number}")
     if number == newest.updates:
         return newest.checkpoint
-    # Update n was made by iteration n - 1, or by a later one if some were skipped.
-    records = (read_record(storage, run, iteration) for iteration in range(number - 1, newest.iteration))
-    key = next(record.checkpoint for record in records if record is not None and record.updates == number)
+    record = read_record(storage, run, made_in(storage, run, number))
+    key = record.checkpoint if record else ""
     there = complete(storage, run)
     if key not in there:
         left = ", ".join(str(updates_of(folder)) for folder in sorted(there))

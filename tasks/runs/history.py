@@ -71,8 +71,8 @@ def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
         record = Record.model_validate(storage.read_json(key))
     except (DamagedError, ValidationError) as error:
         raise DamagedError(
-            f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or delete it: what the "
-            "iteration made is found again and recorded anew"
+            f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or make it again with "
+            f"`nbrl resume {run.name} --redo {iteration + 1}:record`"
         ) from error
     if record.run_id not in ("", run.run_id):
         raise BrokenInvariantError(
@@ -94,6 +94,14 @@ def finished_iterations(keys: Collection[str], run: RunLayout) -> int:
     while run.iteration(count).record in records:
         count += 1
     return count
+
+
+def made_in(storage: Storage, run: Run, updates: int) -> int:
+    """The iteration that made the update with this number: that number less one, or a later one if some were skipped."""
+    iteration = updates - 1
+    while (record := read_record(storage, run, iteration)) is not None and record.updates < updates:
+        iteration += 1
+    return iteration
 
 
 def newest_policy(storage: Storage, run: Run) -> Weights:

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbrl.infra import ray_cluster
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
+from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.rollout.runner import RunnerPlan
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import newest_policy
+from nbrl.tasks.runs.history import made_in, newest_policy
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
@@ -70,7 +73,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
         initial, newest = fetch(config.policy), newest_policy(storage, run)
-        checkpoint = await _checkpoint(storage, newest.checkpoint, scratch) if newest.checkpoint else None
+        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, newest, scratch) if newest.checkpoint else None
         progress.begin(f"{run.name}: starting")
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
@@ -155,10 +158,16 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
     return scratch
 
 
-async def _checkpoint(storage: Storage, checkpoint: str, scratch: Path) -> Path:
-    """A checkpoint as a local folder. Raises DamagedError if it differs from what was written."""
-    local = storage.local_path(checkpoint)
-    if local is None:
-        return await asyncio.to_thread(storage.download_folder, checkpoint, scratch / checkpoint)
-    await asyncio.to_thread(check_folder, local)
-    return local
+def _checkpoint(storage: Storage, run: Run, policy: Weights, scratch: Path) -> Path:
+    """The checkpoint of a policy as a local folder. Raises DamagedError if it is gone or differs from what was written."""
+    try:
+        local = storage.local_path(policy.checkpoint)
+        if local is None:
+            return storage.download_folder(policy.checkpoint, scratch / policy.checkpoint)
+        if not (local / HF).is_dir():
+            raise MissingError(f"{local} is gone")
+        check_folder(local)
+        return local
+    except (DamagedError, MissingError) as error:
+        iteration = made_in(storage, run, policy.updates) + 1
+        raise DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again") from error

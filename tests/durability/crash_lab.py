@@ -6,6 +6,7 @@ of a checkpoint. The child dies in front of step `die_at`, as by SIGKILL: no `fi
 """
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -39,6 +40,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import newest_policy
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
+from nbrl.tasks.services import restarts
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
@@ -63,11 +65,11 @@ NOTHING = 10**9
 
 
 class Death:
-    """Counts steps, and ends or stops this process in front of one of them."""
+    """Counts steps, and ends or stops this process in front of one of them, or leaves no room on the disk from one of them on."""
 
-    def __init__(self, at: int, pause_at: int, told: Path) -> None:
+    def __init__(self, at: int, pause_at: int, full_at: int, told: Path) -> None:
         """`told`: the file into which a process that stops writes its number and what it was about to do."""
-        self.at, self.pause_at, self.told, self.steps = at, pause_at, told, 0
+        self.at, self.pause_at, self.full_at, self.told, self.steps = at, pause_at, full_at, told, 0
 
     def step(self, what: str = "") -> None:
         self.steps += 1
@@ -83,6 +85,8 @@ class Death:
         @wraps(original)
         def stepped(*args: Any, **kwargs: Any) -> Any:
             self.step(f"{name} {args[1]}")
+            if self.steps >= self.full_at and name in ("write", "create", "put"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return original(*args, **kwargs)
 
         setattr(owner, name, stepped)
@@ -228,11 +232,12 @@ def map_here(tables: Sequence[pa.Table], function: Callable[..., pa.Table], argu
 
 def child(job: Mapping[str, Any]) -> int:
     """Train until the end or death. Returns the number of steps."""
-    death = Death(job["die_at"], job["pause_at"], Path(job["log"]).with_suffix(".paused"))
+    death = Death(job["die_at"], job["pause_at"], job["full_at"], Path(job["log"]).with_suffix(".paused"))
     for name in ("write", "create", "put", "delete", "delete_keys"):
         death.wrap(LocalBlobs, name)
         death.wrap(S3Blobs, name)
     lease.LEASE_S = job["lease_s"]
+    restarts.WAITS_S = (0.0,)
     reward_node.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
@@ -294,14 +299,15 @@ class Lab:
         *,
         die_at: int = NOTHING,
         pause_at: int = NOTHING,
+        full_at: int = NOTHING,
         take_over: bool = False,
         lease_s: float = 60.0,
         overrides: Sequence[str] = (),
     ) -> None:
         assert self._process.stdin
         self.paused.unlink(missing_ok=True)
-        job = {"root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "take_over": take_over}
-        job |= {"lease_s": lease_s, "overrides": list(overrides), "log": str(self._folder / "log")}
+        job = {"root": str(root), "home": str(home), "die_at": die_at, "pause_at": pause_at, "full_at": full_at}
+        job |= {"take_over": take_over, "lease_s": lease_s, "overrides": list(overrides), "log": str(self._folder / "log")}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
 
