@@ -15,7 +15,7 @@ import pytest
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.golden import FILE, digests, machine
-from tests.flows.made import record
+from tests.flows.made import audited, record
 from tests.processes import heed_interrupts, left_over, mark
 
 pytestmark = pytest.mark.e2e
@@ -72,6 +72,10 @@ def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Stora
         assert done.cursor == 8 * (iteration + 1)
         assert storage.exists(f"{done.checkpoint}/hf/model.safetensors")
         assert not [key for key in keys if "/trajectories/" in key]
+
+
+def test_the_run_is_what_its_records_say(home: Path, storage: Storage) -> None:
+    audited(f"{home}/storage", "small", home)
 
 
 def test_engine_and_trainer_agree_on_every_sampled_token(storage: Storage) -> None:

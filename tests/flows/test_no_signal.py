@@ -105,6 +105,7 @@ def test_an_iteration_without_signal_is_skipped_and_the_next_one_learns(tmp_path
         assert record["checkpoint"].startswith(f"runs/mixed/checkpoints/{updates:06d}-" if updates else "")
     there = sorted(path.name.partition("-")[0] for path in (tmp_path / "storage/runs/mixed/checkpoints").iterdir())
     assert there == [f"{number + 1:06d}" for number in range(updates)]
+    made.audited(f"{tmp_path}/storage", "mixed", tmp_path)
     assert len(re.findall("nothing learned: of 1 groups", done.stderr)) == 6 - updates
     assert f"evaluation after {updates:3d} updates" in done.stderr
 

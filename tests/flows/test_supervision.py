@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.infra.tracking_ui import ui
 from tests.flows.golden import FILE, digests, machine
-from tests.flows.test_loop import command
+from tests.flows.made import audited
+from tests.flows.test_loop import NBRL, command
 from tests.processes import descendants, left_over, mark, stat
 
 pytestmark = pytest.mark.e2e
@@ -70,6 +73,7 @@ class Running:
         self._reading.join(10)
         assert "Traceback" not in "\n".join(self.said)
         assert left_over(self.name) == []
+        audited(self.home / "storage", self.name)
 
     def kill(self) -> None:
         self._process.kill()
@@ -172,3 +176,26 @@ def test_an_engine_that_is_killed_again_between_rollouts_and_one_that_stops(run:
     running.strike(SCHEDULER, signal.SIGSTOP)
     running.until("engine 0 did not answer for 60 s; started again")
     running.ends()
+
+
+@pytest.mark.long
+def test_a_run_outlives_its_mlflow_server_and_is_delivered_later(run: Callable[..., Running], tmp_path: Path) -> None:
+    books = Home(tmp_path / "books")
+    page = ui(books)
+    try:
+        running = run("mlflow", f"tracking.uri={page.url}")
+        running.until("iteration   1")
+    finally:
+        page.stop()
+    running.ends()
+    assert len([line for line in running.said if "warning: MLflow at" in line]) == 1
+    assert "iterations of run 'mlflow' are not delivered to MLflow" in running.said[-1]
+    page = ui(books)
+    try:
+        root = f"{tmp_path}/storage"
+        for verb in ("track", "audit"):
+            line = [str(NBRL), verb, "mlflow", "--root", root, "--set", f"tracking.uri={page.url}"]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == 0, done.stderr + done.stdout
+    finally:
+        page.stop()
