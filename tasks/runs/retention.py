@@ -30,8 +30,11 @@ def kept(made: Sequence[int], scores: Mapping[int, float], settings: CheckpointS
 def prune(
     storage: Storage, run: Run, records: Sequence[Record], scores: Mapping[int, float], settings: CheckpointSettings
 ) -> None:
-    """Delete the checkpoints of `records` that need not stay, and the states of those that stay without."""
-    folders = {record.updates: record.checkpoint for record in records if record.checkpoint}
+    """Delete the checkpoints of `records` that need not stay, and the states of those that stay without.
+
+    Those of a release that kept all of them stay.
+    """
+    folders = {record.updates: record.checkpoint for record in records if record.checkpoint and record.epoch}
     there = complete(storage, run)
     made = [number for number, folder in folders.items() if folder in there]
     stay, trainable = kept(made, scores, settings)

@@ -105,6 +105,13 @@ def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_
         checkpoint(storage, "r", 2)
 
 
+def test_checkpoints_of_a_release_that_kept_all_of_them_stay(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 4)
+    earlier = [record.model_copy(update={"epoch": ""}) for record in records[:2]]
+    prune(storage, RUN, [*earlier, *records[2:]], {}, CheckpointSettings(keep_last=1))
+    assert numbers(storage, "hf/") == [1, 2, 4]
+
+
 def test_a_checkpoint_that_somebody_uses_stays_until_they_ended(storage: Storage, tmp_path: Path) -> None:
     _, records = made(storage, tmp_path, 3)
     dead = Pin(updates=2, process=f"{identity().rsplit('/', 2)[0]}/4194305/1", placed=time.time())
