@@ -20,6 +20,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import fastapi  # noqa: F401 (Prefect imports it late; the children share what is imported here)
+import matplotlib.backends.backend_agg
+import matplotlib.figure  # noqa: F401
 import pyarrow as pa
 import pyarrow.parquet as pq
 
