@@ -88,7 +88,8 @@ class LocalBlobs:
 
     def list(self, prefix: str) -> list[str]:
         keys = []
-        for folder, _, names in os.walk(self.path(prefix), onerror=_unless_missing):
+        for folder, below, names in os.walk(self.path(prefix), onerror=_unless_missing):
+            below[:] = [name for name in below if not name.startswith(TEMPORARY)]  # of a deletion that was cut off
             relative = Path(folder).relative_to(self.root)
             keys += [(relative / name).as_posix() for name in names if not name.startswith(TEMPORARY)]
         return sorted(keys)

@@ -233,6 +233,8 @@ def test_local_write_is_all_or_nothing(tmp_path: Path) -> None:
         assert storage.read_bytes("x") in versions
     thread.join()
     (tmp_path / f"{TEMPORARY}killed").write_bytes(b"half")
+    (tmp_path / f"{TEMPORARY}deleted" / "folder").mkdir(parents=True)
+    (tmp_path / f"{TEMPORARY}deleted" / "folder" / "file").write_bytes(b"left of a deletion that was cut off")
     assert storage.list() == ["x"]
 
 
