@@ -149,7 +149,8 @@ def _holder(storage: Storage, layout: RunLayout) -> Lease | None:
 async def _until_free(storage: Storage, layout: RunLayout, held: Lease) -> None:
     """Wait until the holder has seen the newer epoch and ended, or its lease has run out."""
     lease: Lease | None = held
-    while lease is not None and lease.epoch.name == held.epoch.name and held.age < LEASE_S:
+    end = time.monotonic() + LEASE_S - held.age  # on our own clock alone: the holder's may be ahead by hours
+    while lease is not None and lease.epoch.name == held.epoch.name and time.monotonic() < end:
         await asyncio.sleep(POLL_S)
         lease = await asyncio.to_thread(_holder, storage, layout)
 

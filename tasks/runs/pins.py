@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nbrl.infra.errors import MissingError, StorageError
+from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.run import Run
@@ -44,12 +44,15 @@ def pin(storage: Storage, run: Run, updates: int) -> Iterator[None]:
 
 
 def pinned(storage: Storage, run: Run) -> set[int]:
-    """Updates of the checkpoints that somebody uses. Pins of processes that are known to have ended are deleted."""
+    """Updates of the checkpoints that somebody uses. Pins of processes that are known to have ended, and unreadable ones, go."""
     found = set()
     for key in storage.list(run.layout.pins):
         try:
             mark = Pin.model_validate(storage.read_json(key))
         except MissingError:  # taken away meanwhile
+            continue
+        except (DamagedError, ValidationError):  # nobody can tell what it keeps
+            storage.delete(key)
             continue
         if mark.counts:
             found.add(mark.updates)

@@ -51,8 +51,10 @@ def finished(run: Run, config: RunConfig, storage: Storage) -> Summary | None:
         return None
     try:
         summary = Summary.model_validate(storage.read_json(path))
-    except ValidationError as error:
-        raise DamagedError(f"{storage.uri(path)} is no summary of this release; delete it, it is made again") from error
+    except (DamagedError, ValidationError) as error:
+        raise DamagedError(
+            f"{storage.uri(path)} is damaged, or of another release; delete it, and the same command makes it again"
+        ) from error
     if summary.iterations != config.iterations and not (summary.stalled and summary.skipped_in_row >= config.select.patience):
         return None
     return learned(summary)

@@ -144,6 +144,12 @@ def test_a_dead_holder_on_another_machine_is_waited_for_until_its_lease_runs_out
     assert held.age >= 0.3
 
 
+def test_a_dead_holder_whose_clock_was_ahead_is_waited_for_no_longer(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LEASE_S", 0.3)
+    held_by(storage, ELSEWHERE, age=-3600)
+    enter(storage, take_over=True)
+
+
 def test_two_that_start_at_once_do_not_both_go_on(storage: Storage) -> None:
     ends: list[str] = []
 
