@@ -15,7 +15,7 @@ from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.epochs import check_newest
-from nbrl.tasks.runs.history import Record, read_record, skipped_in_row
+from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.redo import put_aside
@@ -62,6 +62,7 @@ async def train(
             async with writing(known, storage, take_over, progress.say) as writer:
                 for iteration, node in redo:
                     await asyncio.to_thread(put_aside, storage, writer, iteration, node)
+                await asyncio.to_thread(check_unbroken, storage, known)
                 await asyncio.to_thread(sweep, storage, writer)
                 restarts = Restarts(config.restarts, progress.say)
                 try:

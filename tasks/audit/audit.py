@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nbrl.infra.errors import StorageError
+from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.audit.chain import check_update
@@ -15,8 +16,9 @@ from nbrl.tasks.audit.tracking import check_tracking
 from nbrl.tasks.environments import sources
 from nbrl.tasks.environments.sources import SPLITS
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
+from nbrl.tasks.layout import StageLayout
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import Record, finished_iterations, read_record
+from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
@@ -52,7 +54,11 @@ class Audit:
             yield from self._named(f"iteration {record.iteration + 1}", self._iteration(record, before))
             before = record
         yield from self._evaluations()
-        yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, self._all_results()))
+        current: list[NodeResult] = []
+        yield from self._named("storage", self._into(current, self._run.layout.iteration(len(self.records))))
+        results = [*self.evaluations, *current]
+        yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, results))
+        yield from self._named("checkpoints", self._newest())
         if tracking is not None:
             yield from self._named("MLflow", check_tracking(tracking, self._run, self.records))
         if replayed is not None:
@@ -77,10 +83,8 @@ class Audit:
         layout = self._run.layout
         keys = self._storage.list(layout.iterations)
         count = finished_iterations(keys, layout)
-        for key in keys:
-            late = int(key.split("/")[3])
-            if late >= count and key == layout.iteration(late).record:
-                yield f"iteration {late + 1} has a record, and iteration {count + 1} has none"
+        for key in records_among(keys, layout)[count:]:
+            yield f"iteration {int(key.split('/')[3]) + 1} has a record, and iteration {count + 1} has none"
         for number in range(count):
             record = read_record(self._storage, self._run, number)
             if record is None or record.iteration != number:
@@ -101,13 +105,22 @@ class Audit:
         for updates in sorted(int(folder.rpartition("/")[2]) for folder in folders):
             where = f"evaluation after {updates} updates"
             self._progress(where)
-            for result in results_of(self._storage, self._run.layout.evaluation(updates)):
+            results: list[NodeResult] = []
+            yield from self._named(where, self._into(results, self._run.layout.evaluation(updates)))
+            for result in results:
                 self.evaluations.append(result)
                 yield from self._named(where, check_evaluation(self._storage, self._config, self._run, result, policies))
 
-    def _all_results(self) -> list[NodeResult]:
-        current = results_of(self._storage, self._run.layout.iteration(len(self.records)))
-        return [*self.evaluations, *current]
+    def _into(self, found: list[NodeResult], stage: StageLayout) -> Iterator[str]:
+        """Add the results of a stage's nodes to `found`."""
+        found += results_of(self._storage, stage)
+        yield from ()
+
+    def _newest(self) -> Iterator[str]:
+        """The newest checkpoint is never deleted, whatever the settings say."""
+        newest = self._policy(self.records[-1] if self.records else None).checkpoint
+        if newest and self.records[-1].epoch and not self._storage.exists(f"{newest}/{MANIFEST}"):
+            yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"
 
     def _replay(self, number: int) -> Iterator[str]:
         if not 1 <= number <= len(self.records):

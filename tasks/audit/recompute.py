@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import BrokenInvariantError
@@ -102,11 +101,3 @@ def _close(one: object, other: object) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
     return one == other
-
-
-def readable(check: Iterator[str]) -> Iterator[str]:
-    """The contradictions of a check; an object that is lost or damaged is one, and ends the check."""
-    try:
-        yield from check
-    except StorageError as error:
-        yield str(error)

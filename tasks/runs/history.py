@@ -1,5 +1,6 @@
 """Records of finished iterations, each written last, so that its presence means that the iteration happened."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -90,10 +91,27 @@ def newest_record(storage: Storage, run: Run) -> Record | None:
 
 def finished_iterations(keys: Collection[str], run: RunLayout) -> int:
     """Number of iterations that have a record among these keys of a run, counted from the first without a gap."""
-    records, count = {key for key in keys if key.endswith("/record.json")}, 0
+    records, count = set(records_among(keys, run)), 0
     while run.iteration(count).record in records:
         count += 1
     return count
+
+
+def records_among(keys: Collection[str], run: RunLayout) -> list[str]:
+    """Those of the keys of a run that are of records, without the ones that were put aside, by iteration."""
+    record = re.compile(rf"{re.escape(run.iterations)}/\d{{6,}}/record\.json")
+    return sorted(filter(record.fullmatch, keys))
+
+
+def check_unbroken(storage: Storage, run: Run) -> None:
+    """Raises DamagedError if a record is lost, for the later ones were made from its weights and not from those made now."""
+    keys, layout = storage.list(run.layout.iterations), run.layout
+    count = finished_iterations(keys, layout)
+    if len(records_among(keys, layout)) > count:
+        raise DamagedError(
+            f"{storage.uri(layout.iteration(count).record)} is gone, though later iterations have records; bring it back from a "
+            f"copy, or make it and all later ones again with `nbrl resume {run.name} --redo {count + 1}:record`"
+        )
 
 
 def made_in(storage: Storage, run: Run, updates: int) -> int:

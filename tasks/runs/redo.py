@@ -1,8 +1,8 @@
-"""Puts finished work aside, so that it is done again. Nothing is deleted but unfinished trajectories."""
+"""Puts finished work aside, so that it is done again: results and records. What they name goes when it was done again."""
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs.history import finished_iterations, read_record
+from nbrl.tasks.runs.history import finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.retention import can_train_on
 
@@ -28,12 +28,13 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str) -> None:
     layout, first = writer.run.layout, number - 1
     keys = storage.list(layout.iterations)
     finished, stage = finished_iterations(keys, layout), layout.iteration(first)
-    if first > finished or not any(key.startswith(f"{stage.folder}/") for key in keys):
+    records = [key for key in records_among(keys, layout) if key >= stage.record]
+    if first > finished or not (records or any(key.startswith(f"{stage.folder}/") for key in keys)):
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
     _check_start(storage, writer, number)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
-    records = [layout.iteration(later).record for later in range(first, finished)]
-    for key in [*results, *records, *filter(storage.exists, [layout.summary])]:
+    # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap.
+    for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
     for later in range(first, finished + 1):

@@ -1,27 +1,19 @@
-"""Deletes what ended processes left in a run: objects that neither a record nor the result of a node names."""
+"""Deletes what ended processes left, and what was done again: what no record, evaluation or work in progress names."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ValidationError
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import StageLayout, updates_of
-from nbrl.tasks.runs.history import finished_iterations, newest_record
+from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.scope import Artifact
 
-
-class _Names(BaseModel):
-    """What a record or the result of a node names; its other fields do not matter here."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    artifact: Artifact | None = None
-    artifacts: list[Artifact] = []
-
-    def named(self) -> set[str]:
-        artifacts = [*self.artifacts, *filter(None, [self.artifact])]
-        return {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
+UPDATE = "/nodes/update-"
 
 
 def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
@@ -31,41 +23,76 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     """
     layout = writer.run.layout
     keys = storage.list(layout.folder)
-    done = {layout.iteration(number).folder for number in range(finished_iterations(keys, layout))}
-    done |= {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
-    for folder in sorted(done):
+    finished = finished_iterations(keys, layout)
+    done = {layout.iteration(number).folder: number for number in range(finished)}
+    evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
+    for folder in sorted({*done, *evaluated}):
         stage = StageLayout(folder, writer.epoch)
         below = [key for key in keys if key.startswith(f"{folder}/")]
         made = {key: epoch for key in below if (epoch := stage.epoch_of(key))}
         if len(set(made.values())) > 1 or any(map(stage.is_unfinished, made)):
+            artifacts = _record(storage, writer, done[folder]).artifacts if folder in done else _made(storage, stage, below)
             chosen = {key for key, epoch in made.items() if epoch == writer.epoch or not own}
-            storage.delete_keys(chosen - _named(storage, below))
-    newest = newest_record(storage, writer.run)
-    checkpoints = [key for key in keys if key.startswith(f"{layout.checkpoints}/") and (not own or writer.epoch in key)]
-    updates = [key for key in keys if "/nodes/update-" in key]
-    _sweep_checkpoints(storage, checkpoints, updates, newest.updates if newest else 0, own)
+            storage.delete_keys(chosen - _named(artifacts))
+    _sweep_checkpoints(storage, writer, keys, finished, own)
 
 
-def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Iterable[Artifact]) -> None:
-    """Delete what a stage made, in whatever epoch, besides the artifacts that its record or result names."""
-    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
-    storage.delete_keys(key for key in storage.list(stage.folder) if stage.epoch_of(key) and key not in named)
+def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Collection[Artifact]) -> None:
+    """Delete what a stage made, in whatever epoch, besides the artifacts that its record or result names.
+
+    Results of nodes that were done again go too, with the checkpoint that such an update made.
+    """
+    keys, named = storage.list(stage.folder), _named(artifacts)
+    storage.delete_keys(key for key in keys if stage.epoch_of(key) and key not in named)
+    results = [key for key in keys if key.startswith(f"{stage.results}/")]
+    aside = [key for key in keys if UPDATE in key and key not in results]
+    if not aside and len(results) == len({artifact.path for artifact in artifacts}):
+        return
+    for key in [*results, *aside]:
+        path = artifact.path if (artifact := _artifact(storage, key)) else ""
+        if path and path not in named and UPDATE in key:
+            storage.delete(path)
+        if path not in named and key in results:
+            storage.delete(key)
 
 
-def _sweep_checkpoints(storage: Storage, keys: Iterable[str], results: Iterable[str], updates: int, own: bool) -> None:
-    """Delete those of the checkpoints with `keys` that no result names: of an update that was done again, or never ended."""
-    folders = sorted({"/".join(key.split("/")[:4]) for key in keys})
+def _sweep_checkpoints(storage: Storage, writer: Writer, keys: Iterable[str], finished: int, own: bool) -> None:
+    """Delete the checkpoints that neither a record nor an update in progress names: of one done again, or that never ended."""
+    layout = writer.run.layout
+    mine = [key for key in keys if key.startswith(f"{layout.checkpoints}/") and (not own or writer.epoch in key)]
+    folders = sorted({"/".join(key.split("/")[:4]) for key in mine})
+    newest = _record(storage, writer, finished - 1).updates if finished else 0
     numbers = [updates_of(folder) for folder in folders]
     pairs = list(zip(folders, numbers, strict=True))
-    doubtful = [folder for folder, number in pairs if own or number > updates or numbers.count(number) > 1]
+    doubtful = [folder for folder, number in pairs if own or number > newest or numbers.count(number) > 1]
     if doubtful:
-        named = _named(storage, results)
+        named = {_record(storage, writer, number).checkpoint for number in range(finished)}
+        later = [key for key in keys if UPDATE in key and int(key.split("/")[3]) >= finished]
+        named |= {artifact.path for key in later if (artifact := _artifact(storage, key))}
         for folder in doubtful:
             if folder not in named:
                 storage.delete(folder)
 
 
-def _named(storage: Storage, keys: Iterable[str]) -> set[str]:
-    """What all records and results among `keys` name."""
-    files = [key for key in keys if key.endswith("/record.json") or (key.endswith(".json") and "/nodes/" in key)]
-    return {name for key in files for name in _Names.model_validate(storage.read_json(key)).named()}
+def _record(storage: Storage, writer: Writer, iteration: int) -> Record:
+    record = read_record(storage, writer.run, iteration)
+    if record is None:
+        raise BrokenInvariantError(f"the record of iteration {iteration + 1} of run {writer.run.name!r} was taken away meanwhile")
+    return record
+
+
+def _made(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> list[Artifact]:
+    """What the results of a stage's nodes name."""
+    return list(filter(None, (_artifact(storage, key) for key in keys if key.startswith(f"{stage.results}/"))))
+
+
+def _artifact(storage: Storage, result: str) -> Artifact | None:
+    """What a node made; None where its result is damaged: such a node is done again."""
+    try:
+        return NodeResult.model_validate(storage.read_json(result)).artifact
+    except (DamagedError, ValidationError):
+        return None
+
+
+def _named(artifacts: Iterable[Artifact]) -> set[str]:
+    return {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import write_manifest
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage, StorageSettings
@@ -15,7 +16,7 @@ from nbrl.tasks.layout import RESULT
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import parse, put_aside
@@ -23,7 +24,7 @@ from nbrl.tasks.runs.results import keep, results_of
 from nbrl.tasks.runs.retention import can_train_on, kept, prune
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
-from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.runs.sweep import sweep, sweep_stage
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
 FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", RESULT)
@@ -181,3 +182,74 @@ def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage,
     prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
     with pytest.raises(ConfigError, match="the checkpoint after 1 updates, which it starts from, was deleted"):
         put_aside(storage, writer, 2, "")
+
+
+def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    delete = Storage.delete
+
+    def killed(self: Storage, key: str) -> None:
+        delete(self, key)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Storage, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        put_aside(storage, writer, 2, "")
+    check_unbroken(storage, RUN)
+    assert [read_record(storage, RUN, number) is not None for number in range(3)] == [True, True, False]
+
+
+def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    storage.delete(RUN.layout.iteration(1).record)
+    with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
+        check_unbroken(storage, RUN)
+    put_aside(storage, writer, 2, "record")
+    check_unbroken(storage, RUN)
+    assert read_record(storage, RUN, 2) is None
+
+
+def test_what_was_done_again_goes_when_its_iteration_is_recorded(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 2)
+    later = Writer(RUN, take(storage, RUN.layout).name)
+    put_aside(storage, later, 2, "update")
+    sweep(storage, later)
+    assert numbers(storage, "hf/") == [1, 2]
+    scope = later.iteration(1, records[0].policy)
+    again = Artifact(path=scope.next_checkpoint, digest="other")
+    storage.write_bytes(f"{again.path}/hf/model.safetensors", b"x")
+    keep(storage, scope, "update", ["b"], again)
+    sweep_stage(storage, scope.layout, [records[1].artifacts[0], again])
+    assert [key for key in storage.list(RUN.layout.checkpoints) if "/000002-" in key] == [f"{again.path}/hf/model.safetensors"]
+    assert storage.list(records[0].checkpoint)
+
+
+def test_an_evaluation_that_was_done_again_replaces_the_one_before(storage: Storage) -> None:
+    writer = Writer(RUN, take(storage, RUN.layout).name)
+    scope = writer.evaluation(Weights(updates=1, digest="w1"))
+    tables = [Artifact(path=f"{scope.layout.round(number).rewards}", digest=f"d{number}") for number in (0, 1)]
+    for number, table in enumerate(tables):
+        storage.write_bytes(table.path, b"x")
+        keep(storage, scope, "evaluate", [f"w{number}"], table)
+    sweep_stage(storage, scope.layout, [tables[1]])
+    assert [result.artifact for result in results_of(storage, scope.layout)] == [tables[1]]
+    assert not storage.exists(tables[0].path)
+
+
+def test_a_damaged_result_of_a_finished_iteration_stops_no_sweep(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    for key in storage.list(RUN.layout.iteration(0).results):
+        storage.write_bytes(key, b"{")
+    lost = f"{RUN.layout.checkpoint(3, writer.epoch)}.partial"
+    storage.write_bytes(f"{lost}/hf/model.safetensors", b"x")
+    sweep(storage, writer)
+    assert storage.list(lost) == []
+    assert all(storage.list(record.checkpoint) for record in records)
+
+
+def test_a_pin_that_cannot_be_read_stops_no_training(storage: Storage) -> None:
+    storage.write_bytes(f"{RUN.layout.pins}/x.json", b"")
+    assert pinned(storage, RUN) == set()
+    assert storage.list(RUN.layout.pins) == []
