@@ -52,7 +52,7 @@ async def evaluate(
         for warning in review(config):
             progress.say(f"nbrl: warning: {warning}")
         sources.write(config.data, storage, layout.data)
-        async with evaluation_services(config, model, VERSION, layout.data.corpus, progress) as services:
+        async with evaluation_services(config, model, VERSION, layout.data, progress) as services:
             progress.begin(f"evaluating {model}")
             work = evaluate_into(services, layout.round, layout.data, config.seed, VERSION)
             result, _ = await timed(progress, "evaluate", work)

@@ -37,6 +37,7 @@ class RunnerPlan:
 
     model_path: str
     corpus_path: str
+    corpus_digest: str
     storage: Storage
     agent: AgentSettings
     sandbox: SandboxSettings
@@ -84,7 +85,8 @@ class Runner:
             if self._live is not None:
                 return
             plan = self._plan
-            passages = (await asyncio.to_thread(plan.storage.read_table, plan.corpus_path))["passage"].to_pylist()
+            corpus = await asyncio.to_thread(plan.storage.read_table, plan.corpus_path, plan.corpus_digest)
+            passages = corpus["passage"].to_pylist()
             tokenizer = ChatTokenizer.load(plan.model_path, plan.agent)
             async with AsyncExitStack() as stack:
                 notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, passages, plan.sandbox))

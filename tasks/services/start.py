@@ -14,7 +14,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout import HF, DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -35,8 +35,9 @@ from nbrl.tasks.tracking.delivery import Delivery
 T = TypeVar("T")
 
 
-async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, corpus: str, storage: Storage) -> RunnerPool:
-    plan = RunnerPlan(str(model), corpus, storage, config.agent, config.sandbox, config.rollout)
+async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage) -> RunnerPool:
+    digests = await asyncio.to_thread(storage.read_json, data.digests)
+    plan = RunnerPlan(str(model), data.corpus, digests[data.corpus], storage, config.agent, config.sandbox, config.rollout)
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
     await runners.start()
@@ -78,7 +79,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data.corpus, storage))
+            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage))
             return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
 
         room, version = adapter_room(config.update.lora, initial), str(newest.updates)
@@ -97,7 +98,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 
 @asynccontextmanager
 async def evaluation_services(
-    config: RunConfig, model: Path, version: str, corpus: str, progress: Progress
+    config: RunConfig, model: Path, version: str, data: DataLayout, progress: Progress
 ) -> AsyncIterator[Services]:
     """Start engine and runners only."""
     home, storage = Home(config.home), Storage(config.storage)
@@ -107,7 +108,7 @@ async def evaluation_services(
 
         async def on_ray() -> RunnerPool:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            return await _shown(progress, "runners", _runners(stack, config, model, corpus, storage))
+            return await _shown(progress, "runners", _runners(stack, config, model, data, storage))
 
         engines, runners = await both(
             _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),

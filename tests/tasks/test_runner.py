@@ -49,7 +49,7 @@ def sampled() -> Node:
 
 def plan(storage: Storage, episodes: int = 8) -> RunnerPlan:
     config = load("tiny-cpu", [f"rollout.episodes_per_runner={episodes}"])
-    return RunnerPlan(config.policy.path, "corpus", storage, config.agent, config.sandbox, config.rollout)
+    return RunnerPlan(config.policy.path, "corpus", "", storage, config.agent, config.sandbox, config.rollout)
 
 
 def rows(count: int) -> list[dict[str, Any]]:
