@@ -9,9 +9,10 @@ storage is rclone's S3 server, and the killed run reaches it through a proxy tha
 requests each.
 
 Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
-`doubled_prompts`: those of the undisturbed run that no record has, and those that have been trained on twice. `bit_exact`: tokens,
-rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `median_seconds_lost`: from the newest
-object on the storage to the kill. `median_start_seconds`: from the start of a process that continues to its first new object.
+`doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
+rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `median_seconds_lost`: from the
+newest object on the storage to the kill. `median_start_seconds`: from the start of a process that continues to its first new
+object.
 """
 
 import argparse
@@ -72,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A process of the command that ended with `status`, or was killed if that is None. `start_s` is until its first new object."""
+    """A process of the command that ended with `status`, or was killed if that is None. `start_s`: until its first new object."""
 
     status: int | None
     said: str

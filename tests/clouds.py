@@ -70,8 +70,8 @@ class Faults:
 class Proxy:
     """Hands requests on to a server and keeps what they asked for as `METHOD path`; while it is `down` it hangs up.
 
-    `fault` says for each request what becomes of it: it is `refused` with status 503; it is `slow`, by `slow_s`; it is carried out,
-    and its answer is `cut` in half, or lost if it has no body; or it is `dropped` before it is carried out.
+    `fault` says for each request what becomes of it: it is `refused` with status 503; it is `slow`, by `slow_s`; it is carried
+    out, and its answer is `cut` in half, or lost if it has no body; or it is `dropped` before it is carried out.
     """
 
     def __init__(self, server: str, fault: Callable[[], Fault] = lambda: "", slow_s: float = 0.1) -> None:
