@@ -11,8 +11,9 @@ requests each.
 Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
 `doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
 rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `median_seconds_lost`: from the
-newest object on the storage to the kill. `median_start_seconds`: from the start of a process that continues to its first new
-object.
+newest object on the storage to the kill. A kill follows an object by design; so `seconds_lost_at_random` is the mean of moments
+at random in the undisturbed run, and `most_seconds_lost` the longest time in it without an object. `median_start_seconds`: from
+the start of a process that continues to its first new object.
 """
 
 import argparse
@@ -30,12 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware import processor
-from benchmarks.watched import Objects, median
+from benchmarks.watched import Objects, lost_at_random, median
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RunLayout
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run
+from nbrl.tasks.runs.scope import Weights
 from tests.clouds import Faults, Proxy, s3_server
 from tests.flows.golden import digests
 from tests.flows.made import record
@@ -142,7 +144,8 @@ class Trained:
         storage = self.place.storage
         records = self._records()
         run = known_run(storage, self.name)
-        evaluations = [evaluation_of(storage, run, each.policy) for each in records]
+        policies = [Weights(digest=run.policy), *(each.policy for each in records)]
+        evaluations = [evaluation_of(storage, run, policy) for policy in policies]
         return {
             "digests": digests(storage, self.name, ITERATIONS),
             "cursors": [each.cursor for each in records],
@@ -242,7 +245,10 @@ def measure(kills: int, root: str, seed: int, folder: Path) -> dict[str, Any]:
                 "bit_exact": run.came_to() == undisturbed.came_to(),
                 "audit_contradictions": len(found),
             }
+        gaps = undisturbed.objects.gaps()
         return result | {
+            "seconds_lost_at_random": lost_at_random(gaps),
+            "most_seconds_lost": round(max(gaps), 2),
             "undisturbed_seconds": round(undisturbed.attempts[0].seconds, 1),
             "killed_seconds": round(sum(each.seconds for each in run.attempts), 1),
             "objects": undisturbed.objects.count,

@@ -4,7 +4,9 @@ import contextlib
 import os
 import re
 import statistics
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from nbrl.tasks.layout import EPOCH, UNFINISHED
@@ -18,6 +20,7 @@ class Objects:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._seen, self._places = set[str](), set[str]()
+        self._times: list[float] = []  # at which something new was seen
 
     @property
     def count(self) -> int:
@@ -29,7 +32,12 @@ class Objects:
         new = {key for key, _ in self._files()} - self._seen
         self._seen |= new
         self._places |= {_place(key) for key in new}
+        self._times += [time.monotonic()] * bool(new)
         return bool(new)
+
+    def gaps(self) -> list[float]:
+        """Seconds between an object and the next one."""
+        return [after - before for before, after in pairwise(self._times)]
 
     def newest(self) -> float:
         """When the newest object was written, in seconds since 1970."""
@@ -57,6 +65,11 @@ def _place(key: str) -> str:
     place = EPOCH.sub("epoch", key)
     before, chunks, _ = place.partition(f"/{UNFINISHED}/")
     return before + chunks
+
+
+def lost_at_random(gaps: Sequence[float]) -> float:
+    """Mean seconds since the last object at a moment at random."""
+    return round(sum(gap**2 for gap in gaps) / 2 / sum(gaps), 2)
 
 
 def median(values: Sequence[float]) -> float | None:
