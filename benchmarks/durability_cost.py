@@ -165,6 +165,7 @@ async def nothing(*arguments: object, **named: object) -> None:
 def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) -> None:
     """The iteration as it is stored at present; `ready` hears when it begins."""
     storage = Storage(StorageSettings(root=root))
+    storage.creates_once()  # as a run asks first; a server that does not costs more
     run = known_run(storage, RUN)
     config = resumed_config(storage, RUN, [f"home={folder}/home"])
     before = read_record(storage, run, 0)
