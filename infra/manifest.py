@@ -21,17 +21,19 @@ def file_sha256(path: Path) -> str:
 def write_manifest(folder: Path) -> None:
     """Write the manifest of all files in `folder`, and flush everything to disk."""
     names = _files(folder)
-    with ThreadPoolExecutor(PARALLEL) as pool:
+    with ThreadPoolExecutor(PARALLEL) as pool:  # disks flush several files in little more time than one
         digests = list(pool.map(lambda name: file_sha256(folder / name), names))
-    (folder / MANIFEST).write_text(json.dumps(dict(zip(names, digests, strict=True)), indent=1))
-    for name in (*names, MANIFEST):
-        descriptor = os.open(folder / name, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        flush_folder(place)
+        (folder / MANIFEST).write_text(json.dumps(dict(zip(names, digests, strict=True)), indent=1))
+        list(pool.map(_flush, (folder / name for name in (*names, MANIFEST))))
+        list(pool.map(flush_folder, (folder, *(path for path in folder.rglob("*") if path.is_dir()))))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_manifest(data: bytes, where: str) -> dict[str, str]:

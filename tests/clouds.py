@@ -1,7 +1,8 @@
-"""Clouds on this machine: servers that speak their protocols, and a proxy that counts what is asked of them."""
+"""Clouds on this machine: servers that speak their protocols, and a proxy that counts what is asked of them and does it badly."""
 
 import http.client
 import os
+import random
 import sys
 import threading
 import time
@@ -9,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 
 from nbrl.infra.process.child import Child, free_port, port_in_use
 
 START_S = 60.0
+Fault = Literal["", "refused", "slow", "cut", "dropped"]
+FAULTS: tuple[Fault, ...] = ("refused", "slow", "cut", "dropped")
 
 
 @contextmanager
@@ -47,10 +51,30 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
-class Proxy:
-    """Hands requests on to a server and keeps what they asked for as `METHOD path`; while it is `down` it hangs up."""
+class Faults:
+    """A fault for each request by chance: of each kind `share` of all, in an order that the seed decides."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, share: float, seed: int) -> None:
+        self._share, self._random, self._lock = share, random.Random(seed), threading.Lock()
+        self.counts: dict[Fault, int] = dict.fromkeys(FAULTS, 0)
+
+    def next(self) -> Fault:
+        with self._lock:
+            kind = int(self._random.random() / self._share)
+            if kind >= len(FAULTS):
+                return ""
+            self.counts[FAULTS[kind]] += 1
+            return FAULTS[kind]
+
+
+class Proxy:
+    """Hands requests on to a server and keeps what they asked for as `METHOD path`; while it is `down` it hangs up.
+
+    `fault` says for each request what becomes of it: it is `refused` with status 503; it is `slow`, by `slow_s`; it is carried
+    out, and its answer is `cut` in half, or lost if it has no body; or it is `dropped` before it is carried out.
+    """
+
+    def __init__(self, server: str, fault: Callable[[], Fault] = lambda: "", slow_s: float = 0.1) -> None:
         self.asked: list[str] = []
         self.down = False
         proxy, target = self, server.removeprefix("http://")
@@ -65,10 +89,26 @@ class Proxy:
                     return
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 proxy.asked.append(f"{self.command} {self.path}")
+                trouble = fault()
+                if trouble == "refused":
+                    self.send_response_only(503)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                if trouble == "dropped":
+                    self.close_connection = True
+                    return
+                if trouble == "slow":
+                    time.sleep(slow_s)
                 connection = http.client.HTTPConnection(target, timeout=60)
                 connection.request(self.command, self.path, body, dict(self.headers))
                 answer = connection.getresponse()
                 data = answer.read()
+                if trouble == "cut":
+                    self.close_connection = True
+                    if not data:
+                        connection.close()
+                        return
                 self.send_response_only(answer.status)
                 for name, value in answer.getheaders():
                     if name.lower() not in ("transfer-encoding", "connection") and (
@@ -78,7 +118,8 @@ class Proxy:
                 if self.command != "HEAD":
                     self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data if self.command != "HEAD" else b"")
+                sent = data[: len(data) // 2] if trouble == "cut" else data
+                self.wfile.write(sent if self.command != "HEAD" else b"")
                 connection.close()
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

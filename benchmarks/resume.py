@@ -1,0 +1,273 @@
+"""Kills a training run again and again, continues it from its storage alone, and compares it with a run that nothing disturbed.
+
+Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0]
+
+Both runs are real: Prefect, Ray, sandboxed kernels, SGLang, the learner, MLflow, with a small `tiny-cpu`. The k-th SIGKILL to the
+process of the command comes once the run has k / (kills + 1) of what the undisturbed run wrote, and something that was not there
+when this process began, plus up to 0.3 s. Then `nbrl resume` continues, every second time with a new home. With `--root s3` the
+storage is rclone's S3 server, and the killed run reaches it through a proxy that refuses, slows down, cuts and drops 1 % of all
+requests each.
+
+Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
+`doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
+rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `median_seconds_lost`: from the
+newest object on the storage to the kill. A kill follows an object by design; so `seconds_lost_at_random` is the mean of moments
+at random in the undisturbed run, and `most_seconds_lost` the longest time in it without an object. `median_start_seconds`: from
+the start of a process that continues to its first new object.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hardware import processor
+from benchmarks.watched import Objects, lost_at_random, median
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.results import evaluation_of
+from nbrl.tasks.runs.run import known_run
+from nbrl.tasks.runs.scope import Weights
+from tests.clouds import Faults, Proxy, s3_server
+from tests.flows.golden import digests
+from tests.flows.made import record
+from tests.processes import left_over, mark
+
+NBRL = str(Path(sys.executable).with_name("nbrl"))
+ITERATIONS = 3
+SETTINGS = [
+    f"iterations={ITERATIONS}",
+    "rollout.prompts=8",
+    "rollout.group_size=4",
+    "evaluate.questions=12",
+    "evaluate.every=1",
+    "select.drop_rate=0.0",
+    "data.train=64",
+    "data.held_out=12",
+]
+JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
+SHARE = 0.01  # of requests that meet each kind of fault
+
+
+@dataclass(frozen=True)
+class Place:
+    """A storage root, the folder of this machine in which its objects are files, and the variables with which it is reached."""
+
+    root: str
+    files: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> Storage:
+        """The same objects without a server between."""
+        return Storage(StorageSettings(root=str(self.files)))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A process of the command that ended with `status`, or was killed if that is None. `start_s`: until its first new object."""
+
+    status: int | None
+    said: str
+    seconds: float
+    start_s: float | None
+    lost_s: float = 0.0
+    left: tuple[str, ...] = ()
+
+
+class Trained:
+    """A run of this name on a storage, trained by one process after the other."""
+
+    def __init__(self, name: str, place: Place, folder: Path) -> None:
+        self.name, self.place, self._folder = name, place, folder
+        self.objects = Objects(place.files / RunLayout(name).folder)
+        self.homes = 0
+        self.attempts: list[Attempt] = []
+
+    @property
+    def home(self) -> Path:
+        return self._folder / f"{self.name}-home-{self.homes}"
+
+    def command(self) -> list[str]:
+        """The command that begins the run, or continues it from its storage."""
+        home = f"home={self.home}"
+        if (self.objects.folder / "run.json").exists():
+            return [NBRL, "resume", self.name, "--root", self.place.root, "--set", home]
+        settings = [*SETTINGS, home, f"storage.root={self.place.root}"]
+        return [NBRL, "train", "tiny-cpu", "--run", self.name, *(part for each in settings for part in ("--set", each))]
+
+    def attempt(self, threshold: int | None = None, delay: float = 0.0) -> Attempt:
+        """Train until the end or, with a threshold, until the run has so many objects, one of them new."""
+        label = f"{self.name}-{len(self.attempts)}"
+        log = self._folder / f"{label}.log"
+        begun, start, lost = time.monotonic(), None, None
+        with log.open("wb") as output:
+            environment = mark(label) | self.place.variables
+            process = subprocess.Popen(self.command(), stdout=subprocess.DEVNULL, stderr=output, env=environment)
+        try:
+            while process.poll() is None:
+                if self.objects.grown() and start is None:
+                    start = time.monotonic() - begun
+                if threshold is not None and start is not None and self.objects.count >= threshold:
+                    time.sleep(delay)
+                    newest = self.objects.newest()
+                    process.kill()
+                    lost = time.time() - newest
+                    break
+                time.sleep(POLL_S)
+        finally:
+            process.kill()
+        status = process.wait()
+        gone = time.monotonic() + GONE_S
+        while (left := left_over(label)) and time.monotonic() < gone:
+            time.sleep(0.1)
+        killed = lost is not None and status < 0
+        seconds = time.monotonic() - begun
+        said = log.read_text(errors="replace")[-3000:]
+        done = Attempt(None if killed else status, said, seconds, start, lost or 0.0, tuple(left))
+        self.attempts.append(done)
+        self.objects.grown()
+        return done
+
+    def came_to(self) -> dict[str, Any]:
+        """All that must be the same bit for bit."""
+        storage = self.place.storage
+        records = self._records()
+        run = known_run(storage, self.name)
+        policies = [Weights(digest=run.policy), *(each.policy for each in records)]
+        evaluations = [evaluation_of(storage, run, policy) for policy in policies]
+        return {
+            "digests": digests(storage, self.name, ITERATIONS),
+            "cursors": [each.cursor for each in records],
+            "weights": [each.weights for each in records],
+            "selections": [storage.read_table(r.selection.path).to_pylist() for each in records for r in each.rounds],
+            "rewards": [storage.read_table(r.rewards.path).to_pylist() for each in records for r in each.rounds],
+            "evaluations": [each.artifact.values if each else None for each in evaluations],
+        }
+
+    def asked(self) -> list[str]:
+        """The groups of all prompts that records have, in order; one is repeated for every trajectory that is there twice."""
+        storage, groups = self.place.storage, list[str]()
+        for each in self._records():
+            for round_ in each.rounds:
+                groups += storage.read_table(round_.prompts.path)["group"].to_pylist()
+                ids = storage.read_table(round_.trajectories.path)["id"].to_pylist()
+                groups += [name.rpartition("-")[0] for name in set(ids) for _ in range(ids.count(name) - 1)]
+        return groups
+
+    def contradictions(self) -> list[dict[str, str]]:
+        """What `nbrl audit` finds."""
+        line = [NBRL, "audit", self.name, "--root", self.place.root, "--json", "--set", f"home={self.home}"]
+        environment = os.environ | self.place.variables
+        done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+        if not done.stdout.strip():
+            return [{"where": "audit", "what": done.stderr[-2000:]}]
+        found: list[dict[str, str]] = json.loads(done.stdout.splitlines()[-1])["contradictions"]
+        return found
+
+    def _records(self) -> list[Record]:
+        return [record(self.place.storage, self.name, number) for number in range(ITERATIONS)]
+
+
+def killed_again_and_again(run: Trained, objects: int, kills: int, seed: int) -> None:
+    """Train a run that is killed at so many moments, evenly spaced over `objects`, until it ends."""
+    draw = random.Random(seed)
+    for number in range(1, kills + 1):
+        done = run.attempt(objects * number // (kills + 1), draw.uniform(0.0, JITTER_S))
+        tell(run, done)
+        if done.status is not None:
+            return
+        run.homes += number % 2
+    tell(run, run.attempt())
+
+
+def tell(run: Trained, done: Attempt) -> None:
+    end = "killed" if done.status is None else f"ended with {done.status}"
+    start = "no new object" if done.start_s is None else f"first new object after {done.start_s:.1f} s"
+    what = f"{run.name} {len(run.attempts)}: {end} after {done.seconds:.1f} s; {start}; {run.objects.count} objects"
+    print(what, f"{done.lost_s:.1f} s lost" if done.status is None else "", file=sys.stderr, flush=True)
+    if done.status not in (None, 0):
+        print(done.said, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def places(root: str, folder: Path, seed: int) -> Iterator[tuple[Place, Place, Faults]]:
+    """Where the undisturbed run is stored, where the killed one is, and what is counted of the faults between."""
+    faults = Faults(SHARE, seed)
+    if root == "folder":
+        place = Place(str(folder / "storage"), folder / "storage")
+        yield place, place, faults
+        return
+    (folder / "s3").mkdir()
+    with s3_server(folder / "s3") as variables, Proxy(variables["AWS_ENDPOINT_URL"], faults.next) as proxy:
+        address, files = "s3://bucket/root", folder / "s3/bucket/root"
+        yield Place(address, files, variables), Place(address, files, variables | {"AWS_ENDPOINT_URL": proxy.url}), faults
+
+
+def measure(kills: int, root: str, seed: int, folder: Path) -> dict[str, Any]:
+    """The benchmark, with everything that it makes below `folder`."""
+    with places(root, folder, seed) as (good, bad, faults):
+        undisturbed, run = Trained("undisturbed", good, folder), Trained("killed", bad, folder)
+        tell(undisturbed, undisturbed.attempt())
+        if undisturbed.attempts[0].status != 0:
+            raise SystemExit(f"the run that nothing disturbed failed: {undisturbed.attempts[0].said}")
+        killed_again_and_again(run, undisturbed.objects.count, kills, seed)
+        deaths = [each for each in run.attempts if each.status is None]
+        after = run.attempts[1:]
+        result = {
+            "crash_points": len(deaths),
+            "survived": sum(each.status == 0 or (each.status is None and each.start_s is not None) for each in after),
+            "lost_prompts": -1,
+            "doubled_prompts": -1,
+            "bit_exact": False,
+            "median_seconds_lost": median([each.lost_s for each in deaths]),
+            "median_start_seconds": median([each.start_s for each in after if each.start_s is not None]),
+            "processes_left": sum(len(each.left) for each in run.attempts),
+        }
+        if run.attempts[-1].status == 0:
+            asked, wanted = run.asked(), undisturbed.asked()
+            found = run.contradictions()
+            for each in found:
+                print(f"audit: {each}", file=sys.stderr, flush=True)
+            result |= {
+                "lost_prompts": len(set(wanted) - set(asked)),
+                "doubled_prompts": len(asked) - len(set(asked)),
+                "bit_exact": run.came_to() == undisturbed.came_to(),
+                "audit_contradictions": len(found),
+            }
+        gaps = undisturbed.objects.gaps()
+        return result | {
+            "seconds_lost_at_random": lost_at_random(gaps),
+            "most_seconds_lost": round(max(gaps), 2),
+            "undisturbed_seconds": round(undisturbed.attempts[0].seconds, 1),
+            "killed_seconds": round(sum(each.seconds for each in run.attempts), 1),
+            "objects": undisturbed.objects.count,
+            "faults": dict(faults.counts),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--root", choices=("folder", "s3"), default="folder")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nbrl-resume-", ignore_cleanup_errors=True) as folder:
+        result = measure(given.kills, given.root, given.seed, Path(folder))
+    storage = "folder" if given.root == "folder" else "rclone's S3 server on this machine, behind the proxy"
+    load = round(os.getloadavg()[2], 1)
+    print(json.dumps(result | {"storage": storage, "seed": given.seed, "load": load, "hardware": processor()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""A real run that is killed again and again, and goes on from its storage, ends as one that nothing disturbed."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.resume import measure
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(7200)]
+
+
+@pytest.mark.parametrize(("root", "kills"), [("folder", 4), ("s3", 3)])
+def test_kills_change_nothing(tmp_path: Path, root: str, kills: int) -> None:
+    found = measure(kills, root, 1, tmp_path)
+    assert found["survived"] == found["crash_points"] == kills
+    assert found["bit_exact"]
+    assert found["lost_prompts"] == found["doubled_prompts"] == 0
+    assert found["audit_contradictions"] == found["processes_left"] == 0
