@@ -19,6 +19,7 @@ from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.redo import put_aside
+from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, find_run, new_name, opened
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -59,7 +60,8 @@ async def train(
             if not redo and (summary := finished(known, config, storage)):
                 await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
-            async with writing(known, storage, take_over, progress.say) as writer:
+            settings = config.model_dump(mode="json")
+            async with writing(known, storage, take_over, progress.say, settings) as writer:
                 for iteration, node in redo:
                     await asyncio.to_thread(put_aside, storage, writer, iteration, node)
                 await asyncio.to_thread(check_unbroken, storage, known)
@@ -78,6 +80,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         restarts.up()
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
         records, evaluations = list[Record](), dict[int, Artifact]()
+        scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
         first = await _evaluate(services, writer, records, evaluations)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
             records.append(await _iterate(services, writer, records))
@@ -85,7 +88,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
             if config.evaluate.every and len(records) % config.evaluate.every == 0:
                 await _evaluate(services, writer, records, evaluations)
             if records[-1].epoch == writer.epoch:  # not one that was found
-                scores = {updates: result.values["em"] for updates, result in evaluations.items()}
+                scores |= {updates: result.values["em"] for updates, result in evaluations.items()}
                 await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
         last = await _evaluate(services, writer, records, evaluations)
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)

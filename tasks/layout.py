@@ -243,6 +243,11 @@ def updates_of(checkpoint: str) -> int:
     return int(checkpoint.rpartition("/")[2].partition("-")[0])
 
 
+def has_manifest(checkpoint: str) -> bool:
+    """Whether the checkpoint in this folder was written with a manifest; releases before epochs wrote none to local folders."""
+    return "-" in checkpoint.rpartition("/")[2]
+
+
 def place_of(trajectories: str) -> str:
     """`iter 3` or `eval 3`, to which a table of trajectories belongs; empty for an evaluation outside any run."""
     between = trajectories.split("/")[2:-1]

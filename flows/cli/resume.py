@@ -26,7 +26,7 @@ def resume(
     ] = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Continue a run with the settings it began with, from its storage alone: on this machine or on another.
+    """Continue a run with the settings of its last start, from its storage alone: on this machine or on another.
 
     `--set` may change what decides no result, such as iterations, home or policy.path.
     """

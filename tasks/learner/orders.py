@@ -15,6 +15,7 @@ class UpdateOrder(BaseModel):
     `estimator`: if given, that table has the column reward instead of advantage, and the learner applies this estimator; a
     trajectory in which nothing was sampled may have one row with only its name, and then counts in its group.
     `seed` decides how trajectories are shuffled into minibatches.
+    `initial`: the digest of the initial model, which is where the chain of checkpoints begins.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `canary_token_ids`: the sequence on which the new weights are proved; None uses the path of the first sampled action.
     """
@@ -26,6 +27,7 @@ class UpdateOrder(BaseModel):
     trajectories: str
     advantages: str
     estimator: AdvantageSettings | None = None
+    initial: str = ""
     checkpoint_in: str | None = None
     checkpoint_out: str
     canary_token_ids: list[int] | None = Field(None, min_length=2)

@@ -64,6 +64,7 @@ def make_order(
         trajectories=str(folder / "trajectories.parquet"),
         advantages=str(folder / "advantages.parquet"),
         estimator=config.advantage if config.learner_estimates else None,
+        initial="" if before else scope.weights.digest,
         checkpoint_in=str(before) if before else None,
         checkpoint_out=out,
     )

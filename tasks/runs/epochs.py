@@ -8,9 +8,11 @@ import socket
 import time
 import uuid
 from importlib.metadata import version
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
@@ -18,7 +20,7 @@ from nbrl.tasks.layout import RunLayout
 
 
 class Epoch(BaseModel):
-    """Who took an epoch and when (`started` in seconds since 1970)."""
+    """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,10 +29,11 @@ class Epoch(BaseModel):
     process: str
     started: float
     version: str
+    settings: dict[str, Any] | None = None
 
 
-def take(storage: Storage, run: RunLayout) -> Epoch:
-    """Take the next epoch of a run."""
+def take(storage: Storage, run: RunLayout, settings: dict[str, Any] | None = None) -> Epoch:
+    """Take the next epoch of a run, for a start with these settings."""
     earlier = newest(storage, run)
     number = int(earlier[1:].partition("-")[0]) + 1 if earlier else 1
     epoch = Epoch(
@@ -39,6 +42,7 @@ def take(storage: Storage, run: RunLayout) -> Epoch:
         process=identity(),
         started=time.time(),
         version=version("nbrl"),
+        settings=settings,
     )
     storage.create_json(run.epoch(epoch.name), epoch.model_dump())
     return epoch
@@ -48,6 +52,16 @@ def newest(storage: Storage, run: RunLayout) -> str:
     """Name of the newest epoch of a run; empty if it has none."""
     keys = storage.list(run.epochs)
     return keys[-1].rpartition("/")[2].removesuffix(".json") if keys else ""
+
+
+def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
+    """The settings of the newest start; None if nobody can tell them."""
+    if not (name := newest(storage, run)):
+        return None
+    try:
+        return Epoch.model_validate(storage.read_json(run.epoch(name))).settings
+    except (MissingError, DamagedError, ValidationError):
+        return None
 
 
 def check_newest(storage: Storage, run: RunLayout, epoch: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -66,8 +67,10 @@ class Writer:
 
 
 @asynccontextmanager
-async def writing(run: Run, storage: Storage, take_over: bool, say: Callable[[str], None]) -> AsyncIterator[Writer]:
-    """Take an epoch of the run and keep its lease.
+async def writing(
+    run: Run, storage: Storage, take_over: bool, say: Callable[[str], None], settings: dict[str, Any] | None = None
+) -> AsyncIterator[Writer]:
+    """Take an epoch of the run, for a start with these settings, and keep its lease.
 
     Raises InfraError if another process holds the lease; with `take_over` that one is stopped. The body is cancelled, and
     TakenOverError raised, once another process takes the run over.
@@ -76,7 +79,7 @@ async def writing(run: Run, storage: Storage, take_over: bool, say: Callable[[st
     held = await asyncio.to_thread(_holder, storage, layout)
     if held is not None and not take_over:
         raise InfraError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
-    epoch = await asyncio.to_thread(take, storage, layout)
+    epoch = await asyncio.to_thread(take, storage, layout, settings)
     if held is not None:
         say(f"nbrl: process {_pid(held)} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
         await _until_free(storage, layout, held)

@@ -6,6 +6,7 @@ Prefect displays it.
 
 import hashlib
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -119,6 +120,17 @@ def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
         except ValidationError as error:
             raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
     return found
+
+
+def scores_of(storage: Storage, run: Run) -> dict[int, float]:
+    """Held-out exact match of all evaluations of the run, by updates."""
+    folders = {key.split("/")[3] for key in storage.list(run.layout.evaluations) if "/nodes/" in key}
+    scores: dict[int, float] = {}
+    for updates in map(int, folders):
+        with suppress(DamagedError):  # it is found, and evaluated again, where it is needed
+            for result in results_of(storage, run.layout.evaluation(updates)):
+                scores[updates] = result.artifact.values["em"]
+    return scores
 
 
 def evaluation_of(storage: Storage, run: Run, policy: Weights) -> NodeResult | None:

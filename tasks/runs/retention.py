@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from nbrl.infra.errors import MissingError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
@@ -69,8 +69,11 @@ def _delete(storage: Storage, checkpoint: str) -> None:
 
 
 def _drop_state(storage: Storage, checkpoint: str) -> None:
-    """The manifest goes first: a checkpoint is always what its manifest says."""
-    names = _names(storage, checkpoint)
+    """The manifest goes first: a checkpoint is always what its manifest says. One that has lost it stays as it is."""
+    try:
+        names = _names(storage, checkpoint)
+    except (MissingError, DamagedError):
+        return
     states = [name for name in names if name.startswith(STATES)]
     if not states:
         return

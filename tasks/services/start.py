@@ -11,10 +11,10 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.home import Home
-from nbrl.infra.manifest import check_folder
+from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.layout import HF, DataLayout
+from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -167,6 +167,8 @@ def _checkpoint(storage: Storage, run: Run, policy: Weights, scratch: Path) -> P
             return storage.download_folder(policy.checkpoint, scratch / policy.checkpoint)
         if not (local / HF).is_dir():
             raise MissingError(f"{local} is gone")
+        if has_manifest(policy.checkpoint) and not (local / MANIFEST).is_file():
+            raise MissingError(f"{local} has lost its {MANIFEST}")
         check_folder(local)
         return local
     except (DamagedError, MissingError) as error:

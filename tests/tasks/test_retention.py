@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
-from nbrl.infra.manifest import write_manifest
+from nbrl.infra.manifest import MANIFEST, write_manifest
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RESULT
+from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
@@ -20,11 +21,12 @@ from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.pins import Pin, pin, pinned
 from nbrl.tasks.runs.redo import parse, put_aside
-from nbrl.tasks.runs.results import keep, results_of
+from nbrl.tasks.runs.results import keep, results_of, scores_of
 from nbrl.tasks.runs.retention import can_train_on, kept, prune
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.services.start import _checkpoint
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
 FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", RESULT)
@@ -111,6 +113,22 @@ def test_checkpoints_of_a_release_that_kept_all_of_them_stay(storage: Storage, t
     earlier = [record.model_copy(update={"epoch": ""}) for record in records[:2]]
     prune(storage, RUN, [*earlier, *records[2:]], {}, CheckpointSettings(keep_last=1))
     assert numbers(storage, "hf/") == [1, 2, 4]
+
+
+def test_a_checkpoint_that_lost_its_manifest_stops_no_run_and_is_not_continued_from(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 2)
+    for record in records:
+        storage.delete(f"{record.checkpoint}/{MANIFEST}")
+    prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=1))
+    with pytest.raises(DamagedError, match=r"has lost its manifest\.json; `nbrl resume r --redo 2:update` makes the checkpoint"):
+        _checkpoint(storage, RUN, records[1].policy, tmp_path)
+
+
+def test_scores_are_those_of_all_evaluations_whoever_made_them(storage: Storage) -> None:
+    for updates in (0, 3):
+        scope = Writer(RUN, "e0001-abcdef").evaluation(Weights(updates=updates, digest=f"w{updates}"))
+        keep(storage, scope, "evaluate", ["w"], Artifact(path="", digest="", metrics=of({"em": updates / 4}, "last")))
+    assert scores_of(storage, RUN) == {0: 0.0, 3: 0.75}
 
 
 def test_a_checkpoint_that_somebody_uses_stays_until_they_ended(storage: Storage, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def order_digest(order: UpdateOrder) -> str:
     As it names the checkpoint that the order starts from, the digests of a run's checkpoints are a chain from the initial model.
     """
     estimator = order.estimator.model_dump_json() if order.estimator else ""
-    start = identity(order.checkpoint_in) if order.checkpoint_in else ""
+    start = identity(order.checkpoint_in) if order.checkpoint_in else order.initial
     tables = [_content_digest(table) for table in (order.trajectories, order.advantages)]
     decisive = [order.iteration, order.seed, estimator, start, *tables, order.canary_token_ids]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()

@@ -22,7 +22,7 @@ from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.record import overhead, record
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.epochs import Epoch
+from nbrl.tasks.runs.epochs import Epoch, take
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.results import inputs_of, key_of
@@ -142,6 +142,8 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
     config = resumed_config(storage, "a", ["iterations=77"])
     assert (config.iterations, config.update, config.storage.root) == (77, began.update, storage.settings.root)
     assert open_run(config, "a", storage)[0] == run
+    take(storage, run.layout, config.model_dump(mode="json"))
+    assert resumed_config(storage, "a", []).iterations == 77  # as it was started last
     with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; `nbrl train RECIPE --run b` makes one"):
         resumed_config(storage, "b", [])
 
