@@ -52,9 +52,11 @@ class Delivery:
         self._wake.set()
         self._thread.join(END_S)
         if self._thread.is_alive() or self._behind:
+            count = self._books.behind()
+            what = f"{count} iterations of run {self._run!r} are" if count else f"the summary of run {self._run!r} is"
             self._say(
-                f"nbrl: {self._books.behind()} iterations of run {self._run!r} are not delivered to MLflow at "
-                f"{self._tracking.uri}; nothing is lost: `nbrl track {self._run}` delivers them"
+                f"nbrl: {what} not delivered to MLflow at {self._tracking.uri}; nothing is lost: `nbrl track {self._run}` "
+                "delivers what is missing"
             )
 
     def _work(self) -> None:

@@ -175,4 +175,4 @@ def test_what_could_not_be_delivered_is_counted_at_the_end(storage: Storage, tmp
     delivery.start()
     delivery.finish("FAILED")
     assert "2 iterations of run 'r' are not delivered to MLflow" in said[-1]
-    assert "`nbrl track r` delivers them" in said[-1]
+    assert "`nbrl track r` delivers what is missing" in said[-1]
