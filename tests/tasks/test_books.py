@@ -14,7 +14,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import keep
+from nbrl.tasks.runs.results import evaluation_of, keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.tracking.books import Books, flatten
@@ -59,6 +59,8 @@ def iteration(storage: Storage, number: int, epoch: str = "e0001-abcdef") -> Non
 
 
 def evaluated(storage: Storage, policy: Weights) -> None:
+    if evaluation_of(storage, RUN, policy) is not None:
+        return
     scope = Scope(run="r", run_id="x", seed=0, epoch="e0001-abcdef", iteration=0, weights=policy, stage="evaluation")
     keep(storage, scope, "evaluate", [policy.digest], Artifact(path="", digest="", metrics=of({"em": 0.5}, "last")))
 
