@@ -181,6 +181,7 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     runners: Any = Runners(storage, made)
     training = Training(learner, delivery)
     services = Services(config, storage, scratch, DoubleProgress(), DoubleFleet("1"), runners, training)
+    services.reads.questions(run.layout.data, "train")  # the first iteration has read them
     writer = Writer(run, newest(storage, run.layout))
     ready()
     with WATCH.watching():

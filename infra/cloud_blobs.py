@@ -118,7 +118,10 @@ class CloudBlobs(ABC):
         return sorted(name[cut:] for name in found)
 
     def delete(self, prefix: str) -> None:
-        self.delete_keys([*self.list(prefix), prefix])
+        if below := self.list(prefix):
+            self.delete_keys(below)
+        elif self.exists(prefix):  # some servers refuse to delete a key that is a folder of theirs, as a cut upload leaves one
+            self.delete_keys([prefix])
 
     def delete_keys(self, keys: Sequence[str]) -> None:
         names = [self._name(key) for key in keys]

@@ -83,11 +83,21 @@ class Proxy:
             protocol_version = "HTTP/1.1"
 
             def handle_one_request(self) -> None:
+                try:
+                    self._hand_on()
+                except ConnectionError:  # of a client that was killed, or of the server
+                    self.close_connection = True
+
+            def _hand_on(self) -> None:
                 self.raw_requestline = self.rfile.readline(65537)
                 if proxy.down or not self.raw_requestline or not self.parse_request():
                     self.close_connection = True
                     return
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                length = int(self.headers.get("Content-Length", 0))
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    self.close_connection = True
+                    return
                 proxy.asked.append(f"{self.command} {self.path}")
                 trouble = fault()
                 if trouble == "refused":

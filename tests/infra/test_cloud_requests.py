@@ -70,6 +70,20 @@ def test_a_long_list_is_read_to_its_end(tmp_path: Path) -> None:
         assert storage.list("") == []
 
 
+def test_a_folder_of_the_server_that_a_cut_upload_left_is_no_obstacle(tmp_path: Path) -> None:
+    with s3_server(tmp_path) as variables:
+        os.environ.update(variables)
+        storage = Storage(StorageSettings(root="s3://bucket"))
+        storage.write_bytes("a/1", b".")
+        (tmp_path / "bucket/a/left").mkdir()
+        storage.delete("a")
+        storage.delete("a")
+        assert storage.list("a") == []
+        storage.write_bytes("a/1", b"again")
+        storage.delete("a/1")
+        assert not storage.exists("a/1")
+
+
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "delete 1001 keys"])
 def test_an_outage_is_a_pause(proxy: Proxy, settings: StorageSettings, name: str) -> None:
     storage = Storage(settings)
