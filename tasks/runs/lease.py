@@ -123,9 +123,10 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
     finally:
         renewal.cancel()
         await asyncio.gather(renewal, return_exceptions=True)
-        with contextlib.suppress(StorageError, TakenOverError):
-            check_newest(storage, layout, epoch.name)
-            beat(ended=True)
+        with contextlib.suppress(StorageError):
+            held = _holder(storage, layout)
+            if held is not None and held.epoch.name == epoch.name:  # not that of who took over, and waits for this
+                beat(ended=True)
 
 
 def check_free(storage: Storage, layout: RunLayout) -> None:
