@@ -131,9 +131,9 @@ def test_other_weights_after_a_start_are_an_error() -> None:
         fleet.check_health()
 
 
-def scheduler() -> int:
-    """The process of the fleet's only engine that computes."""
-    (found,) = [pid for pid in descendants(os.getpid()) if told(pid).startswith(b"sglang::scheduler")]
+def scheduler(others: set[int]) -> int:
+    """The process of the fleet's only engine that computes; `others` ran before the fleet did."""
+    (found,) = [pid for pid in descendants(os.getpid(), others) if told(pid).startswith(b"sglang::scheduler")]
     return found
 
 
@@ -144,6 +144,7 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sglang_fleet, "SILENT_S", 3.0)
     monkeypatch.setattr(sglang_fleet, "PROBE_LIMIT_S", 2.0)
     said: list[str] = []
+    others = set(descendants(os.getpid()))
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
@@ -157,7 +158,7 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
             before = await asked()
             waiting = asked()
             await asyncio.sleep(0.3)
-            os.kill(scheduler(), number)
+            os.kill(scheduler(others), number)
             after = await waiting
             assert (after.token_ids, after.weights_version) == (before.token_ids, "7")
             assert policy.interrupted
