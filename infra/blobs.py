@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
@@ -103,6 +104,14 @@ class LocalBlobs:
             shutil.rmtree(grave.parent)
         else:
             path.unlink(missing_ok=True)
+
+    def delete_unfinished(self, prefix: str, older_than_s: float) -> None:
+        """Delete temporary files and folders that killed processes left below `prefix`, by the time of their last change."""
+        latest = time.time() - older_than_s
+        for path in [*self.path(prefix).rglob(f"{TEMPORARY}*")]:
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_mtime < latest:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def delete_keys(self, keys: Sequence[str]) -> None:
         for key in keys:

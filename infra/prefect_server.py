@@ -84,8 +84,6 @@ def environment(home: Home, url: str) -> dict[str, str]:
     return {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_API_URL": f"{url}/api",
-        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
-        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_LOGGING_LEVEL": "CRITICAL",  # what fails is told once, by the command; its state keeps the reason
         "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a short flow ends before all its events are sent
         "PREFECT_LOGGING_TO_API_ENABLED": "false",

@@ -30,6 +30,7 @@ from nbrl.infra.sealed_json import seal, unseal
 if TYPE_CHECKING:
     import pyarrow as pa
 
+UNFINISHED_S = 3600.0  # what nobody has written to for so long is no write in progress
 PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
@@ -136,6 +137,13 @@ class Storage:
         if keys := [_checked(key) for key in keys]:
             with self._named("delete", keys[0]):
                 self._blobs.delete_keys(keys)
+
+    def delete_unfinished(self, prefix: str) -> None:
+        """Delete what killed processes left half-written below a folder, an hour after the last change; a cloud keeps none."""
+        prefix = _checked(prefix)
+        if isinstance(self._blobs, LocalBlobs):
+            with self._named("clear", prefix):
+                self._blobs.delete_unfinished(prefix, UNFINISHED_S)
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:

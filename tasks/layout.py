@@ -121,6 +121,11 @@ class StageLayout:
     def record(self) -> str:
         return f"{self.folder}/record.json"
 
+    @property
+    def record_copy(self) -> str:
+        """A second copy of the record, written after it, from which a damaged one is brought back."""
+        return f"{self.folder}/record-copy.json"
+
 
 @dataclass(frozen=True)
 class RunLayout:

@@ -48,6 +48,8 @@ class Audit:
         """
         yield from self._named("data", self._data())
         yield from self._named("records", self._read())
+        if replayed is not None and not 1 <= replayed <= len(self.records):
+            raise ConfigError(f"run {self._run.name!r} has finished iterations 1 to {len(self.records)}, not {replayed}")
         before: Record | None = None
         for record in self.records:
             self._progress(f"iteration {record.iteration + 1} of {len(self.records)}")
@@ -123,8 +125,6 @@ class Audit:
             yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"
 
     def _replay(self, number: int) -> Iterator[str]:
-        if not 1 <= number <= len(self.records):
-            raise ConfigError(f"run {self._run.name!r} has finished iterations 1 to {len(self.records)}, not {number}")
         self._progress(f"the update of iteration {number} is done again")
         before = self.records[number - 2] if number > 1 else None
         yield from replay(self._storage, self._config, self._run, self.records[number - 1], self._policy(before))

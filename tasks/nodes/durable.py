@@ -74,7 +74,8 @@ def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Ar
     try:
         return results.find(services.storage, scope, key, services.scratch)
     except (MissingError, DamagedError) as error:
-        services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {error}")
+        what = str(error).partition(";")[0]  # without the advice, which this makes needless
+        services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {what}")
         services.storage.delete(key)
         return None
 

@@ -69,9 +69,11 @@ async def record(
 
 def _commit(storage: Storage, scope: Scope, done: Record) -> None:
     check_newest(storage, scope.run_layout, scope.epoch)
-    if not storage.create_json(scope.layout.record, done.model_dump(mode="json")):
+    fields = done.model_dump(mode="json")
+    if not storage.create_json(scope.layout.record, fields):
         raise InfraError(
             f"iteration {scope.iteration + 1} of run {scope.run!r} was recorded by another process; the same command continues "
             "from there"
         )
+    storage.write_json(scope.layout.record_copy, fields)
     sweep_stage(storage, scope.layout, done.artifacts)

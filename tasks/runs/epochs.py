@@ -54,6 +54,17 @@ def newest(storage: Storage, run: RunLayout) -> str:
     return keys[-1].rpartition("/")[2].removesuffix(".json") if keys else ""
 
 
+def others_began(storage: Storage, run: RunLayout) -> bool:
+    """Whether a process other than this one may have taken an epoch of the run."""
+    for key in storage.list(run.epochs):
+        try:
+            if Epoch.model_validate(storage.read_json(key)).process != identity():
+                return True
+        except (MissingError, DamagedError, ValidationError):
+            return True
+    return False
+
+
 def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
     """The settings of the newest start; None if nobody can tell them."""
     if not (name := newest(storage, run)):

@@ -19,7 +19,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import RunLayout
 from nbrl.tasks.runs.epochs import Epoch, check_newest, take
-from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.run import Run, removed_meanwhile
 from nbrl.tasks.runs.scope import Scope, Weights
 
 BEAT_S = 10.0
@@ -72,14 +72,17 @@ async def writing(
 ) -> AsyncIterator[Writer]:
     """Take an epoch of the run, for a start with these settings, and keep its lease.
 
-    Raises InfraError if another process holds the lease; with `take_over` that one is stopped. The body is cancelled, and
-    TakenOverError raised, once another process takes the run over.
+    Raises InfraError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
+    removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over.
     """
     layout = run.layout
     held = await asyncio.to_thread(_holder, storage, layout)
     if held is not None and not take_over:
         raise InfraError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
     epoch = await asyncio.to_thread(take, storage, layout, settings)
+    if not await asyncio.to_thread(storage.exists, layout.identity):
+        await asyncio.to_thread(storage.delete, layout.epoch(epoch.name))
+        raise removed_meanwhile(run.name)
     if held is not None:
         say(f"nbrl: process {_pid(held)} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
         await _until_free(storage, layout, held)

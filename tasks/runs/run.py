@@ -18,6 +18,7 @@ from nbrl.tasks.layout import RUNS, RunLayout, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
+from nbrl.tasks.runs.epochs import others_began
 
 SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -78,10 +79,23 @@ def known_run(storage: Storage, name: str) -> Run:
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
-    """Delete a run that ended before it did anything, so that its name is free again."""
-    others = storage.list(run.layout.epochs)[1:]
-    if not others and not storage.list(run.layout.iterations) and not storage.list(run.layout.evaluations):
-        storage.delete(run.layout.folder)
+    """Delete a run that ended before it did anything, so that its name is free again.
+
+    A process that continues a run takes its epoch first and looks for the identity then. This one deletes the identity first and
+    looks for such epochs then, so that at least one of the two sees the other.
+    """
+    layout = run.layout
+    if others_began(storage, layout) or storage.list(layout.iterations) or storage.list(layout.evaluations):
+        return
+    storage.delete(layout.identity)
+    if others_began(storage, layout):
+        storage.create_json(layout.identity, run.model_dump(mode="json"))
+        return
+    storage.delete(layout.folder)
+
+
+def removed_meanwhile(name: str) -> InfraError:
+    return InfraError(f"run {name!r} was removed by another process while it was opened; try again")
 
 
 @contextmanager
@@ -122,7 +136,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
     if not created:
         earlier = earlier or find_run(storage, name)
         if earlier is None:
-            raise InfraError(f"run {name!r} was removed by another process while it was opened; try again")
+            raise removed_meanwhile(name)
         _check_same(storage, earlier, run, config)
         run = earlier
     with _dropped_if_empty(run, storage, created):

@@ -35,6 +35,7 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
             chosen = {key for key, epoch in made.items() if epoch == writer.epoch or not own}
             storage.delete_keys(chosen - _named(artifacts))
     _sweep_checkpoints(storage, writer, keys, finished, own)
+    storage.delete_unfinished(layout.folder)
 
 
 def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Collection[Artifact]) -> None:

@@ -10,12 +10,13 @@ from ray.exceptions import RayError
 from nbrl.agent.errors import PolicyError
 from nbrl.infra.errors import DamagedError, InfraError, MissingError
 from nbrl.sandbox.errors import SandboxError
-from nbrl.tasks.errors import BrokenInvariantError, ConfigError, RolloutError, TakenOverError, UpdateError
+from nbrl.tasks.errors import BrokenInvariantError, ConfigError, LearnerEndedError, RolloutError, TakenOverError
 
 T = TypeVar("T")
 WAITS_S = (5.0, 20.0, 60.0)  # before the first, the second and each further restart in a row
-# What new processes can cure. httpx's errors are those of Prefect's client.
-INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, UpdateError, RayError, httpx.TransportError)
+# What new processes can cure. A refused order (UpdateError) is not: another learner refuses it too. httpx's errors are those of
+# Prefect's client.
+INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, LearnerEndedError, RayError, httpx.TransportError)
 FINAL = (DamagedError, MissingError, ConfigError, BrokenInvariantError, TakenOverError)
 
 

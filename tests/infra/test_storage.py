@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -236,6 +237,20 @@ def test_local_write_is_all_or_nothing(tmp_path: Path) -> None:
     (tmp_path / f"{TEMPORARY}deleted" / "folder").mkdir(parents=True)
     (tmp_path / f"{TEMPORARY}deleted" / "folder" / "file").write_bytes(b"left of a deletion that was cut off")
     assert storage.list() == ["x"]
+
+
+def test_what_killed_processes_left_half_written_goes_after_an_hour(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_bytes("runs/r/x", b"whole")
+    for name in ("file", "recent", "folder/file"):
+        (tmp_path / f"runs/r/{TEMPORARY}{name}").parent.mkdir(exist_ok=True)
+        (tmp_path / f"runs/r/{TEMPORARY}{name}").write_bytes(b"half")
+    for name in ("file", "folder"):
+        os.utime(tmp_path / f"runs/r/{TEMPORARY}{name}", (0, time.time() - 3700))
+    os.utime(tmp_path / "runs/r/x", (0, 0))
+    storage.delete_unfinished("runs/r")
+    assert sorted(path.name for path in (tmp_path / "runs/r").iterdir()) == [f"{TEMPORARY}recent", "x"]
+    storage.delete_unfinished("runs/none")
 
 
 def test_local_path(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import TakenOverError
-from nbrl.tasks.runs import lease
+from nbrl.tasks.runs import epochs, lease
 from nbrl.tasks.runs.epochs import check_newest, newest, take
 from nbrl.tasks.runs.lease import Lease, check_free, writing
-from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.run import Run, drop_if_empty, find_run
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
 ELSEWHERE = "another-machine/boot/pid:[1]/77/123"
@@ -24,7 +24,9 @@ ELSEWHERE = "another-machine/boot/pid:[1]/77/123"
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    return Storage(StorageSettings(root=str(tmp_path)))
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_json(RUN.layout.identity, RUN.model_dump(mode="json"))
+    return storage
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,31 @@ def test_epochs_are_numbered_and_the_newest_alone_may_write(storage: Storage) ->
 def test_a_run_that_was_deleted_is_written_no_more(storage: Storage) -> None:
     with pytest.raises(TakenOverError, match="was deleted while this process trained it"):
         check_newest(storage, RUN.layout, "e0001-abcdef")
+
+
+def test_a_run_that_was_removed_while_it_was_opened_is_not_begun(storage: Storage) -> None:
+    storage.delete(RUN.layout.identity)
+    with pytest.raises(InfraError, match="run 'r' was removed by another process while it was opened; try again"):
+        enter(storage)
+    assert storage.list(RUN.layout.folder) == []
+
+
+def test_an_empty_run_is_not_dropped_under_a_process_that_begins_it(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    delete = Storage.delete
+
+    def meanwhile(self: Storage, key: str) -> None:
+        monkeypatch.setattr(Storage, "delete", delete)
+        begun.append(held_by(self, ELSEWHERE).epoch.name)
+        monkeypatch.setattr(epochs, "identity", lambda: "this one")
+        delete(self, key)
+
+    begun: list[str] = []
+    monkeypatch.setattr(Storage, "delete", meanwhile)
+    drop_if_empty(RUN, storage)
+    assert find_run(storage, "r") == RUN
+    drop_if_empty(RUN, storage)
+    assert find_run(storage, "r") == RUN
+    assert newest(storage, RUN.layout) == begun[0]
 
 
 def test_a_run_that_another_machine_trains_is_refused_with_its_name(storage: Storage) -> None:

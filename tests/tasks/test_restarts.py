@@ -7,7 +7,14 @@ import httpx
 import pytest
 
 from nbrl.infra.errors import DamagedError, EngineError, StorageError
-from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, RolloutError, UpdateError
+from nbrl.tasks.errors import (
+    BrokenInvariantError,
+    ConfigError,
+    LearnerEndedError,
+    NothingLearnedError,
+    RolloutError,
+    UpdateError,
+)
 from nbrl.tasks.services import restarts
 from nbrl.tasks.services.restarts import Restarts
 
@@ -48,7 +55,7 @@ def run(most: int, *attempts: Exception | str, up: bool = True, reached: int = 0
     [
         EngineError("engine 0 ended (killed by signal 9)"),
         StorageError("no answer"),
-        UpdateError("the learner has ended"),
+        LearnerEndedError("the learner has ended"),
         RolloutError("every trajectory failed"),
         httpx.ConnectError("refused"),
     ],
@@ -68,6 +75,7 @@ def test_infrastructure_is_started_again_and_one_line_tells_of_it(error: Excepti
         ConfigError("no such recipe"),
         BrokenInvariantError("other weights"),
         NothingLearnedError("nothing"),
+        UpdateError("a trajectory has more tokens than update.max_tokens"),
         DamagedError("damaged"),
         ValueError("a bug"),
     ],

@@ -24,7 +24,9 @@ from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import Epoch, take
 from nbrl.tasks.runs.history import read_record
+from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.results import inputs_of, key_of
 from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import Run, drop_if_empty, find_run, open_run, opened
@@ -274,6 +276,18 @@ def test_a_damaged_record_is_one_sentence_that_says_how_to_go_on(tmp_path: Path,
     storage.write_bytes(SCOPE.layout.record, data)
     with pytest.raises(DamagedError, match=r"record\.json is damaged: .* with `nbrl resume r --redo 5:record`"):
         read_record(storage, RUN, 4)
+
+
+@pytest.mark.parametrize("data", [None, b"", b'{"iteration": 5, "sha256": "0"}'])
+def test_a_damaged_or_lost_record_is_brought_back_from_its_copy(tmp_path: Path, tables: list[str], data: bytes | None) -> None:
+    made = services(tmp_path)
+    done = closed(made)
+    storage, record_key = made.storage, SCOPE.layout.record
+    storage.delete(record_key) if data is None else storage.write_bytes(record_key, data)
+    before = storage.list(RUN.layout.folder)
+    put_aside(storage, Writer(RUN, SCOPE.epoch), 5, "record")
+    assert read_record(storage, RUN, 4) == done
+    assert set(storage.list(RUN.layout.folder)) == {*before, record_key}
 
 
 def test_an_iteration_that_another_process_recorded_stops_this_one(tmp_path: Path, tables: list[str]) -> None:
