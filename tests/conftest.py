@@ -76,6 +76,23 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"it started a process and has no marker of a tier ({', '.join(TIERS)}): {_started[0]}", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Iterator[Any]:
+    """A failure may show half a character of hostile text, which xdist cannot carry: it would end the whole session."""
+    return _carried((yield))
+
+
+def _carried(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_carried(key): _carried(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_carried(each) for each in value]
+    return value
+
+
 @pytest.fixture(scope="session")
 def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """A server of the shipped policy, whose weights stay. Ours never load a tokenizer; this one does, for its chat API."""
