@@ -29,7 +29,7 @@ if os.fork() == 0:
 time.sleep(0.5)
 print("done")
 """
-    victim.run(code, timeout=20.0)
+    victim.run(code, timeout=100.0)
     assert 2 < len(arena.victims_processes()) <= arena.settings.max_processes + 4
 
 
@@ -101,7 +101,7 @@ for _ in range(6):
 time.sleep(1)
 """
     each = arena.settings.memory_mb * MIB
-    victim.run(code.format(each=each), timeout=20.0)
+    victim.run(code.format(each=each), timeout=100.0)
     if "cgroups" not in victim.kernel._process.lacking:
         assert sum(map(_shared_memory, arena.victims_processes())) < 2 * each
     victim.close()

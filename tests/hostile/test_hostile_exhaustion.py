@@ -50,7 +50,7 @@ for _ in range(40):
             time.sleep(100)
 time.sleep(0.5)
 """
-    victim.run(code, timeout=20.0)
+    victim.run(code, timeout=100.0)
     for descriptor in os.openpty():
         os.close(descriptor)
     if arena.provisioner == "zygote":
