@@ -76,8 +76,9 @@ class Audit:
 
     def _data(self) -> Iterator[str]:
         layout = self._run.layout.data
-        for key in (layout.corpus, *(layout.split(split) for split in SPLITS)):
-            sources.read(self._storage, layout, key)
+        sources.read_corpus(self._storage, layout)
+        for split in SPLITS:
+            sources.read(self._storage, layout, split)
         yield from ()
 
     def _read(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ def check_evaluation(
     artifact = result.artifact
     (sampled,) = artifact.parts
     trajectories = storage.read_table(sampled, artifact.parts[sampled])
-    questions = sources.read(storage, run.layout.data, run.layout.data.split("held_out"))
+    questions = sources.read(storage, run.layout.data, "held_out")
     rows = asked(questions, config.evaluate, run.seed)
     if Counter(trajectories["id"].to_pylist()) != Counter(row["id"] for row in rows):
         yield "its trajectories are not those of the held-out questions, each once"

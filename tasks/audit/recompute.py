@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
+from nbrl.tasks.environments.questions import with_rule
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
@@ -40,11 +41,11 @@ class Recompute:
         if record.cursor != cursor + count * len(record.rounds):
             yield f"the record's next prompt is {record.cursor}, but {len(record.rounds)} rounds from {cursor} were sampled"
         tables = [self._read_all(round_) for round_ in record.rounds]
-        questions = sources.read(self._storage, self._run.layout.data, self._run.layout.data.split("train"))
+        questions = sources.read(self._storage, self._run.layout.data, "train")
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            if not same(prompts, prompts_at(questions, self._run.seed, cursor + number * count, count)):
+            if not same(with_rule(prompts), prompts_at(questions, self._run.seed, cursor + number * count, count)):
                 yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
             yield from (where + words for words in self._sampled(prompts, trajectories))
             if not same(rewards, score_table(with_answers(trajectories, prompts), self._config.reward)):

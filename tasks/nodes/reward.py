@@ -1,12 +1,12 @@
 """reward: scores every trajectory of a round, as a Ray Data map."""
 
 import asyncio
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.ray_data import map_tables
+from nbrl.tasks.environments.questions import with_rule
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
@@ -20,11 +20,12 @@ FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"
 
 
 def with_answers(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
-    """Trajectories with their question's references in the column `answers`."""
-    groups = prompts["group" if "group" in prompts.column_names else "id"]
-    references: dict[str, Any] = dict(zip(groups.to_pylist(), prompts["answers"].to_pylist(), strict=True))
-    answers = [references[group] for group in trajectories["group"].to_pylist()]
-    return trajectories.select(COLUMNS).append_column("answers", pa.array(answers, pa.list_(pa.string())))
+    """Trajectories with their question's references in the column `answers`, and the rule that compares them in `rule`."""
+    prompts, groups = with_rule(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
+    answers, rules = [dict(zip(groups, prompts[name].to_pylist(), strict=True)) for name in ("answers", "rule")]
+    asked = trajectories["group"].to_pylist()
+    table = trajectories.select(COLUMNS).append_column("answers", pa.array([answers[g] for g in asked], pa.list_(pa.string())))
+    return table.append_column("rule", pa.array([rules[group] for group in asked], pa.string()))
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nbrl.tasks.reward.qa import overlap
+from nbrl.tasks.reward.rules.qa import overlap
 from nbrl.tasks.reward.settings import QaWeights
 
 EMPTY_GOLD = 0.5

@@ -6,9 +6,9 @@ from typing import Any
 from unicodedata import category
 
 from nbrl.agent.context.notepad import ANSWER_CHARS
-from nbrl.tasks.environments.sources import FileData, questions
+from nbrl.tasks.environments.sources import SPLITS, FileData
 from nbrl.tasks.reward import l0
-from nbrl.tasks.reward.qa import normalise
+from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
 
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
@@ -23,7 +23,7 @@ def review(config: RunConfig) -> list[str]:
     """Warnings, one sentence each, with a count and examples."""
     if not isinstance(config.data, FileData):
         return []
-    train, held_out = questions(config.data.train).to_pylist(), questions(config.data.held_out).to_pylist()
+    train, held_out = [config.data.questions(split).to_pylist() for split in SPLITS]
     return [*_shared(train, held_out), *_answers("data.train", train, config), *_answers("data.held_out", held_out, config)]
 
 

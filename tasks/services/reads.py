@@ -34,7 +34,7 @@ class Reads:
         """The questions of a split. Raises DamagedError where they are not what was written."""
         key = layout.split(split)
         if key not in self._questions:
-            self._questions[key] = sources.read(self._storage, layout, key)
+            self._questions[key] = sources.read(self._storage, layout, split)
         return self._questions[key]
 
     def keys_of(self, scope: Scope) -> frozenset[str]:

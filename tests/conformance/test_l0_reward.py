@@ -6,7 +6,7 @@ import pytest
 
 from nbrl.agent.grammar import Grammar, Malformed
 from nbrl.tasks.reward import l0
-from nbrl.tasks.reward.qa import qa_reward
+from nbrl.tasks.reward.rules.qa import exact_match, f1
 from nbrl.tasks.reward.score import score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
 
@@ -30,8 +30,8 @@ def step(text: str = VALID, kinds: list[str] | None = None) -> dict[str, Any]:
 
 
 def scored(answer: str | None, gold: str, steps: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    row = {"id": "t", "group": "g", "ability": "qa", "status": "answered", "answer": answer, "answers": [gold], "steps": steps}
-    return score(row, RewardSettings.model_validate(fields))
+    row = {"id": "t", "group": "g", "ability": "qa", "status": "answered", "answer": answer, "answers": [gold], "rule": "qa"}
+    return score({**row, "steps": steps}, RewardSettings.model_validate(fields))
 
 
 def facet(name: str, steps: list[dict[str, Any]], compat: str = "l0") -> list[float]:
@@ -140,7 +140,7 @@ def test_a_silent_cell_earns_nothing_in_l0_and_execution_by_default() -> None:
 @pytest.mark.parametrize(("answer", "gold"), [("北京", "上海"), ("?!", "..."), ("Ω", "π")])
 def test_answers_that_normalise_to_nothing_match_in_l0_and_not_by_default(answer: str, gold: str) -> None:
     assert l0.qa_reward(answer, [gold], QaWeights()) == pytest.approx(1.0)
-    assert qa_reward(answer, [gold], QaWeights()) == pytest.approx(0.1)
+    assert QaWeights().reward(exact_match(answer, [gold]), f1(answer, [gold])) == pytest.approx(0.1)
     assert scored(answer, gold, [step()], compat="l0")["em"] == 0.0  # what is reported is what is true
 
 

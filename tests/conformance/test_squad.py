@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.reward.qa import exact_match, f1, normalise
+from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
 
 
 @pytest.mark.parametrize(

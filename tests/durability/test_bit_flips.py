@@ -13,6 +13,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import sources
+from nbrl.tasks.environments.sources import SPLITS
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.results import NodeResult, results_of
@@ -46,9 +47,10 @@ class Stored:
         tables = dict(zip(("prompts", "trajectories", "rewards", "selection"), self.record.rounds[0], strict=True))
         tables["advantages"] = next(each for each in self.record.artifacts if each.path.endswith("/advantages.parquet"))
         kinds: dict[str, tuple[str, Read]] = {name: (each.path, self._table(each)) for name, each in tables.items()}
-        for key in (layout.data.split("train"), layout.data.split("held_out"), layout.data.corpus):
-            kinds[key.rpartition("/")[2]] = key, self._data(key)
-        kinds["digests"] = layout.data.digests, self._data(layout.data.corpus)
+        for split in SPLITS:
+            kinds[split] = layout.data.split(split), self._questions(split)
+        kinds["corpus"] = layout.data.corpus, lambda: sources.read_corpus(storage, layout.data).to_pylist()
+        kinds["digests"] = layout.data.digests, kinds["corpus"][1]
         kinds["run"] = layout.identity, lambda: known_run(storage, RUN)
         kinds["record"] = layout.iteration(0).record, lambda: read_record(storage, self.run, 0)
         kinds["summary"] = layout.summary, lambda: finished(self.run, self.config, storage)
@@ -64,8 +66,8 @@ class Stored:
     def _table(self, artifact: Artifact) -> Read:
         return lambda: self.storage.read_table(artifact.path, artifact.digest).to_pylist()
 
-    def _data(self, key: str) -> Read:
-        return lambda: sources.read(self.storage, self.run.layout.data, key).to_pylist()
+    def _questions(self, split: str) -> Read:
+        return lambda: sources.read(self.storage, self.run.layout.data, split).to_pylist()
 
     def _checkpoint(self, name: str) -> object:
         folder = self.folder / self.checkpoint

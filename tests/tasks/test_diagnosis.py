@@ -27,7 +27,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
         for n, group in enumerate(groups)
     ]
     table = pa.Table.from_pylist(rows, schema=TRAJECTORIES)
-    prompts = pa.table({"id": ["q1", "q2"], "group": ["q1", "q2"], "answers": [["#### 42"], ["7"]]})
+    prompts = pa.table({"id": ["q1", "q2"], "group": ["q1", "q2"], "answers": [["#### 42"], ["7"]], "rule": ["qa", "qa"]})
     rewards = [
         {"trajectory": row["id"], "group": row["group"], "ability": "qa", "status": status, "step_rewards": []} | means
         for row in rows

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.tasks.reward.length import length_of
-from nbrl.tasks.reward.qa import exact_match, f1, normalise
+from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
 from nbrl.tasks.reward.score import execution_of, format_of, score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
 
@@ -22,8 +22,17 @@ def step(
     }
 
 
-def row(answer: str | None, answers: list[str], steps: list[dict]) -> dict:
-    return {"id": "t", "group": "g", "ability": "qa", "status": "answered", "answer": answer, "answers": answers, "steps": steps}
+def row(answer: str | None, answers: list[str], steps: list[dict], rule: str = "qa") -> dict:
+    return {
+        "id": "t",
+        "group": "g",
+        "ability": "qa",
+        "status": "answered",
+        "answer": answer,
+        "answers": answers,
+        "rule": rule,
+        "steps": steps,
+    }
 
 
 def test_normalisation_lowers_strips_punctuation_and_articles() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from nbrl.tasks.environments.world.names import Split, all_names
+from nbrl.tasks.reward.rules.rule import Rule
 
 Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad"]
 ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")
@@ -23,7 +24,7 @@ OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
 
 
 class Question(BaseModel):
-    """One prompt of a data set and its accepted answers."""
+    """One prompt of a data set, its accepted answers and the rule that compares with them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,6 +33,7 @@ class Question(BaseModel):
     answers: list[str]
     ability: str
     source: str
+    rule: Rule
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,14 @@ class _Author:
                 return self._keep_and_add(index)
 
     def _question(self, index: int, ability: Ability, text: str, answer: str) -> Question:
-        return Question(id=f"{self._source}-{index:06d}", question=text, answers=[answer], ability=ability, source=self._source)
+        return Question(
+            id=f"{self._source}-{index:06d}",
+            question=text,
+            answers=[answer],
+            ability=ability,
+            source=self._source,
+            rule="number" if ability in ("arithmetic", "notepad") else "qa",
+        )
 
     def _other(self, options: Sequence[str], but: str) -> str:
         return self._rng.choice([option for option in options if option != but])

@@ -12,7 +12,7 @@ def test_a_summary_is_scored_and_trained_like_any_action_and_shared_history_is_f
     trajectory = play(Asked(cells, ["first", "second", ""]), settings(trim="soft", max_steps=9))
     summaries = [index for index, step in enumerate(trajectory.steps) if step.kind == "summary"]
     assert len(summaries) >= 2
-    row = trajectory.model_dump() | {"answers": ["Keldra"]}
+    row = trajectory.model_dump() | {"answers": ["Keldra"], "rule": "qa"}
     rewards = score(row, RewardSettings())["step_rewards"]
     assert len(rewards) == len(trajectory.steps) == len(trajectory.sampled())
     advantages = dict(enumerate(rewards))

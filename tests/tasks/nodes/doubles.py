@@ -155,6 +155,7 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "group": names,
             "question": [f"What is {name}?" for name in names],
             "answers": [["42"]] * count,
+            "rule": ["qa"] * count,
             "ability": ["qa"] * count,
             "source": ["test"] * count,
         }

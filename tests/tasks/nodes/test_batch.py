@@ -117,5 +117,6 @@ def test_a_group_is_scored_against_its_own_questions_references_whatever_its_epo
     trajectories = pa.table(
         {name: ["x", "y"] for name in ("id", "ability", "status", "answer", "steps")} | {"group": ["q.1", "q"]}
     )
-    prompts = pa.table({"id": ["q", "q"], "group": ["q", "q.1"], "answers": [["first"], ["second"]]})
-    assert with_answers(trajectories, prompts)["answers"].to_pylist() == [["second"], ["first"]]
+    prompts = pa.table({"id": ["q", "q"], "group": ["q", "q.1"], "answers": [["first"], ["second"]], "rule": ["qa", "number"]})
+    joined = with_answers(trajectories, prompts)
+    assert (joined["answers"].to_pylist(), joined["rule"].to_pylist()) == ([["second"], ["first"]], ["number", "qa"])

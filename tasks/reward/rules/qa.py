@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
-from nbrl.tasks.reward.settings import QaWeights
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
@@ -50,12 +48,3 @@ def overlap(answer: Sequence[str], reference: Sequence[str]) -> float:
         return float(answer == reference)
     common = sum((Counter(answer) & Counter(reference)).values())
     return 2 * common / (len(answer) + len(reference))
-
-
-def qa_reward(answer: str | None, references: Sequence[str], weights: QaWeights) -> float:
-    """The weighted sum of F1, exact match and having answered; no answer scores 0."""
-    if answer is None:
-        return weights.scaled(0.0)
-    return weights.scaled(
-        weights.f1 * f1(answer, references) + weights.exact * exact_match(answer, references) + weights.answered
-    )

@@ -1,0 +1,113 @@
+"""How answers are compared with references, by the rule of the question."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbrl.tasks.reward.rules import choice, number
+from nbrl.tasks.reward.rules.rule import Judged, judged, readable
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("6.0", "6"),
+        ("1,000", "1000"),
+        ("1 000", "1000"),
+        ("-4", "−4"),
+        ("+4", "4"),
+        ("1/2", "0.5"),
+        (".5", "0.50"),
+        ("1e3", "1000"),
+        ("$42", "42"),
+        ("-$42", "-42"),
+        ("$-42", "-42"),
+        ("42 dollars", "42"),
+        ("42.", "42"),
+        ("**42**", "42"),
+        ("3.9", "3.9 m"),
+        ("3.9 m", "3.9 m."),
+        ("50 %", "50%"),
+        ("４２", "42"),
+    ],
+)
+def test_numbers_of_one_value_are_equal(answer: str, reference: str) -> None:
+    assert number.equal(answer, [reference]) == number.equal(reference, [answer]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("-4", "4"),
+        ("3.5", "3 5"),
+        ("3.5", "35"),
+        ("1/2", "1-2"),
+        ("2+3", "5"),
+        ("4 or 5", "4"),
+        ("4, 5", "4"),
+        ("50%", "50"),
+        ("50%", "0.5"),
+        ("3 km", "3 m"),
+        ("1/0", "1"),
+        ("--4", "-4"),
+        ("-$-4", "4"),
+        ("1,00", "100"),
+        ("four", "4"),
+        ("", "0"),
+        ("4 because that is what remains of it", "4"),
+        ("1e999", "1"),
+        ("nan", "nan"),
+        ("x = 4", "4"),
+    ],
+)
+def test_other_numbers_and_what_is_no_number_are_not_equal(answer: str, reference: str) -> None:
+    assert number.equal(answer, [reference]) == 0.0
+
+
+@given(value=st.fractions())
+def test_a_fraction_equals_itself_and_not_its_opposite(value: Fraction) -> None:
+    text = f"{value.numerator}/{value.denominator}"
+    if len(text) <= number.DIGITS:
+        assert number.quantity(text) == (value, "")
+        assert number.equal(text, [f"{-value.numerator}/{value.denominator}"]) == float(value == 0)
+
+
+@given(text=st.text())
+def test_any_text_is_a_number_with_a_unit_or_none(text: str) -> None:
+    found = number.quantity(text)
+    assert found is None or isinstance(found.value, Fraction)
+    assert number.equal(text, [text]) == float(found is not None)
+
+
+LONG = 1_000_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["9" * LONG, "9e" + "9" * LONG, "1/" * LONG, "1," * LONG, "1 " * LONG, " " * LONG + "xy"])
+def test_a_text_of_any_length_is_read_in_the_end(text: str) -> None:
+    assert number.quantity(text) is None
+    assert choice.option(text) is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["B", "b", "(B)", "[b]", "B.", "B)", "B: Paris", "B) the second", "Option B", "Answer: B", "**B**"]
+)
+def test_an_option_is_its_letter(answer: str) -> None:
+    assert choice.equal(answer, ["A", "B"]) == 1.0
+    assert choice.equal(answer, ["C"]) == 0.0
+
+
+@pytest.mark.parametrize("answer", ["A dog", "Paris", "", "AB", "A or B", "1", "I think B"])
+def test_what_names_no_single_option_is_wrong(answer: str) -> None:
+    assert choice.equal(answer, ["A", "B", "I", "P"]) == 0.0
+
+
+def test_the_rule_of_the_question_decides_and_no_answer_is_wrong() -> None:
+    assert judged("qa", "-4", ["4"]) == Judged(1.0, 1.0)  # a sign is punctuation in SQuAD's rule
+    assert judged("number", "-4", ["4"]) == Judged(0.0, 0.0)
+    assert judged("qa", "the red barn", ["red house"]) == Judged(0.0, 0.5)
+    assert judged("choice", "(a)", ["A"]) == Judged(1.0, 1.0)
+    assert [judged(rule, None, ["4"]) for rule in ("qa", "number", "choice")] == [Judged(0.0, 0.0)] * 3
+    assert [readable(rule, "four") for rule in ("qa", "number", "choice")] == [True, False, False]
