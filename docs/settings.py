@@ -31,7 +31,7 @@ WARMSTART = """
 
 These are the keys of `nbrl warmstart FOLDER --set key=value`.
 """
-NAMES = {str: "string", int: "integer", float: "number", bool: "true/false", Path: "path"}
+NAMES = {str: "string", int: "integer", float: "number", bool: "true/false", Path: "path", Any: "value"}
 LONG = 60  # a default of more characters is printed below its table
 
 

@@ -18,6 +18,10 @@ class RolloutError(RunError):
     """The infrastructure of the rollouts failed beyond the retry budget."""
 
 
+class RewardError(RunError):
+    """Answers cannot be judged; the message says why."""
+
+
 class NothingLearnedError(RunError):
     """The run made no update, because no iteration had a group with signal."""
 

@@ -53,7 +53,12 @@ with_torch() {
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
 say "making .venv (main)"
-synced .venv . --all-extras --no-install-package torch
+extras=(--all-extras)
+if ! command -v "${CC:-cc}" >/dev/null; then
+  say "there is no C compiler, so the extra gym (reasoning-gym) is left out"
+  extras+=(--no-extra gym)
+fi
+synced .venv . "${extras[@]}" --no-install-package torch
 with_torch .venv
 say "making .venv-engine (SGLang)"
 if [ -n "$gpu" ]; then

@@ -10,7 +10,7 @@ from nbrl.tasks.audit.recompute import same
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes.evaluate import asked
-from nbrl.tasks.nodes.reward import with_answers
+from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.config import RunConfig
@@ -40,5 +40,5 @@ def check_evaluation(
     except BrokenInvariantError as error:
         yield str(error)
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
-    if not same(rewards, score_table(with_answers(trajectories, questions), config.reward)):
+    if not same(rewards, score_table(with_references(trajectories, questions), config.reward)):
         yield "the rewards are not what its trajectories earn"

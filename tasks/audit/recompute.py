@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.questions import with_rule
+from nbrl.tasks.environments.questions import with_rules
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
-from nbrl.tasks.nodes.reward import with_answers
+from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, task_rows
 from nbrl.tasks.nodes.sample import prompts_at
 from nbrl.tasks.nodes.select import selected
@@ -45,10 +45,10 @@ class Recompute:
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            if not same(with_rule(prompts), prompts_at(questions, self._run.seed, cursor + number * count, count)):
+            if not same(with_rules(prompts), prompts_at(questions, self._run.seed, cursor + number * count, count)):
                 yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
             yield from (where + words for words in self._sampled(prompts, trajectories))
-            if not same(rewards, score_table(with_answers(trajectories, prompts), self._config.reward)):
+            if not same(rewards, score_table(with_references(trajectories, prompts), self._config.reward)):
                 yield f"{where}the rewards are not what the trajectories earn"
             expected = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
             if not same(selection, expected):

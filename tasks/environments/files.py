@@ -36,11 +36,12 @@ def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Tab
         "ability": lambda: pa.array(["qa"] * rows, pa.string()),
         "source": lambda: pa.array([_name(path)] * rows, pa.string()),
         "rule": lambda: pa.array([rule] * rows, pa.string()),
+        "reference": lambda: pa.array([""] * rows, pa.string()),
     }
     found = {}
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
-        if field.name == "rule" or (field.name in OPTIONAL and theirs not in table.column_names):
+        if field.name in ("rule", "reference") or (field.name in OPTIONAL and theirs not in table.column_names):
             found[field.name] = made[field.name]()
         else:
             found[field.name] = _column(path, table, theirs, field)

@@ -1,6 +1,7 @@
 """Questions and the corpus of a run: generated, or read from files, and written below the run when it begins."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,14 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.files import read_passages, read_questions
-from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, with_rule
+from nbrl.tasks.environments.gym import GymData, check_tasks, gym_questions
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, with_rules
 from nbrl.tasks.environments.world.world import World
-from nbrl.tasks.errors import did_you_mean
+from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.reward.rules.rule import Rule
 
 SPLITS = ("train", "held_out")
-MAPPED = tuple(name for name in SCHEMA.names if name != "rule")
+MAPPED = ("id", "question", "answers", "ability", "source")
 
 
 class GeneratedData(BaseModel):
@@ -42,7 +44,7 @@ class FileData(BaseModel):
     columns: dict[str, str] = Field(
         default_factory=dict, description="id, question, answers, ability or source: the name of that column in your files"
     )
-    rule: Rule = Field("qa", description="how an answer is compared: as words, as a number, or as the letter of an option")
+    rule: Rule = Field("qa", description="how an answer is compared: as words, a number, the letter of an option, or mathematics")
 
     @field_validator("columns")
     @classmethod
@@ -57,20 +59,26 @@ class FileData(BaseModel):
         return read_questions(self.train if split == "train" else self.held_out, self.columns, self.rule)
 
 
-DataSettings = Annotated[GeneratedData | FileData, Field(discriminator="kind")]
+Data = GeneratedData | FileData | GymData
+DataSettings = Annotated[Data, Field(discriminator="kind")]
 
 
-def check(settings: GeneratedData | FileData) -> int:
-    """Number of training questions. Raises ConfigError when a file is missing or not what it must be."""
+def check(settings: Data) -> int:
+    """Number of training questions. Raises ConfigError when a file or a task is missing, or is not what it must be."""
     if isinstance(settings, GeneratedData):
         return settings.train
+    if isinstance(settings, GymData):
+        check_tasks(settings)
+        return settings.train
+    if settings.rule == "math" and find_spec("math_verify") is None:
+        raise ConfigError("data.rule math needs the package math-verify: pip install 'nbrl[math]'")
     if settings.corpus is not None:
         read_passages(settings.corpus)
     train, _ = [settings.questions(split) for split in SPLITS]
     return len(train)
 
 
-def write(settings: GeneratedData | FileData, storage: Storage, layout: DataLayout) -> None:
+def write(settings: Data, storage: Storage, layout: DataLayout) -> None:
     """Write train, held_out and corpus, then their digests, unless they are there."""
     if storage.exists(layout.digests):
         return
@@ -90,11 +98,13 @@ def read_corpus(storage: Storage, layout: DataLayout) -> pa.Table:
 def read(storage: Storage, layout: DataLayout, split: str) -> pa.Table:
     """The questions that `write` wrote. Raises DamagedError if they are not what was written."""
     key = layout.split(split)
-    return with_rule(storage.read_table(key, storage.read_json(layout.digests)[key]))
+    return with_rules(storage.read_table(key, storage.read_json(layout.digests)[key]))
 
 
-def _tables(settings: GeneratedData | FileData) -> list[pa.Table]:
+def _tables(settings: Data) -> list[pa.Table]:
     """Corpus, train and held_out."""
+    if isinstance(settings, GymData):
+        return [CORPUS_SCHEMA.empty_table(), *gym_questions(settings)]
     if isinstance(settings, FileData):
         corpus = read_passages(settings.corpus) if settings.corpus else CORPUS_SCHEMA.empty_table()
         return [corpus, *(settings.questions(split) for split in SPLITS)]

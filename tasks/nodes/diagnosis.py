@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.nodes.reward import FACETS, with_answers
+from nbrl.tasks.nodes.reward import FACETS, with_references
 from nbrl.tasks.runs.history import Record, Round
 from nbrl.tasks.selection.judge import dropped, no_signal
 
@@ -77,7 +77,7 @@ def _cause(means: dict[str, float], failed: float, groups: Counter[str], traject
 def _with_references(storage: Storage, round_: Round) -> pa.Table:
     """Trajectories with their references, questions and failures."""
     table, prompts = [storage.read_table(artifact.path, artifact.digest) for artifact in (round_.trajectories, round_.prompts)]
-    joined = with_answers(table, prompts)
+    joined = with_references(table, prompts)
     taken = pc.list_value_length(joined["steps"])
     joined = joined.drop_columns(["steps"]).append_column("taken", taken)
     return joined.append_column("question", table["question"]).append_column("failure", table["failure"])

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.ray_data import map_tables
-from nbrl.tasks.environments.questions import with_rule
+from nbrl.tasks.environments.questions import with_rules
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
@@ -19,13 +19,15 @@ COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
 FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
 
-def with_answers(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
-    """Trajectories with their question's references in the column `answers`, and the rule that compares them in `rule`."""
-    prompts, groups = with_rule(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
-    answers, rules = [dict(zip(groups, prompts[name].to_pylist(), strict=True)) for name in ("answers", "rule")]
-    asked = trajectories["group"].to_pylist()
-    table = trajectories.select(COLUMNS).append_column("answers", pa.array([answers[g] for g in asked], pa.list_(pa.string())))
-    return table.append_column("rule", pa.array([rules[group] for group in asked], pa.string()))
+def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
+    """Trajectories with what their answers are compared with: their question's `answers`, `rule` and `reference`."""
+    prompts, groups = with_rules(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
+    places = {group: place for place, group in enumerate(groups)}
+    asked = prompts.select(["answers", "rule", "reference"]).take([places[group] for group in trajectories["group"].to_pylist()])
+    table = trajectories.select(COLUMNS)
+    for name in asked.column_names:
+        table = table.append_column(name, asked[name])
+    return table
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
@@ -41,7 +43,7 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     """Score the trajectories of a round against the prompts that they answer. Shared by training and evaluation."""
 
     def score() -> Artifact:
-        rows = with_answers(services.read(trajectories), prompts)
+        rows = with_references(services.read(trajectories), prompts)
         blocks = [rows.slice(first, BLOCK_ROWS) for first in range(0, len(rows), BLOCK_ROWS)]
         rewards = map_tables(blocks, score_table, (services.config.reward,))
         digest = services.storage.write_table(layout.rewards, rewards)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.length import length_of
-from nbrl.tasks.reward.rules.rule import QA, judged
+from nbrl.tasks.reward.rules.rule import QA, Judged, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
 
 SCHEMA = pa.schema(
@@ -54,22 +54,25 @@ def thought_length(step: Mapping[str, Any], target: int | None) -> float:
 
 
 def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
-    """Compute the rewards of one trajectory: a row of SCHEMA from its steps, its answer, and the references in `answers` with
-    the `rule` that compares them.
+    """Compute the rewards of one trajectory: a row of SCHEMA from its steps, its answer and its references."""
+    return _score(row, judge([row])[0], settings)
+
+
+def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> dict[str, Any]:
+    """The rewards of one trajectory whose answer was judged.
 
     A summary runs no cell: it earns nothing for execution and does not reduce what the cells can earn. With `compat` l0 the
     answer and the cells are rewarded by L0's rules; em, f1 and answered do not change.
     """
     as_l0 = settings.compat == "l0"
     steps = row["steps"]
-    answer = row["answer"] if row["answer"] and row["answer"].strip() else None
-    em, partial = judged(row["rule"], answer, row["answers"])
+    answer = given(row["answer"])
     if as_l0 and row["rule"] == QA:
         qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
     elif answer is None:
         qa = settings.qa_weights.scaled(0.0)
     else:
-        qa = settings.qa_weights.reward(em, partial)
+        qa = settings.qa_weights.reward(*judged)
     formats = [format_of(step) for step in steps]
     executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
     lengths = [thought_length(step, settings.length_target) for step in steps]
@@ -89,8 +92,8 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
         "step_rewards": rewards,
         "total": sum(rewards),
         "qa": qa,
-        "em": em,
-        "f1": partial,
+        "em": judged.exact,
+        "f1": judged.partial,
         "answered": float(answer is not None),
         "format": sum(formats) / count,
         "execution": sum(executions) / cells,
@@ -99,5 +102,7 @@ def score(row: Mapping[str, Any], settings: RewardSettings) -> dict[str, Any]:
 
 
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
-    """The function that Ray Data maps: from rows with joined `answers` and `rule` to rows of SCHEMA."""
-    return pa.Table.from_pylist([score(row, settings) for row in table.to_pylist()], schema=SCHEMA)
+    """The function that Ray Data maps: from rows with their references (`with_references`) to rows of SCHEMA."""
+    rows = table.to_pylist()
+    scored = [_score(row, judged, settings) for row, judged in zip(rows, judge(rows), strict=True)]
+    return pa.Table.from_pylist(scored, schema=SCHEMA)

@@ -10,6 +10,7 @@ from nbrl.agent.tools.library import own_tool
 from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import sources
+from nbrl.tasks.environments.gym import GymData
 from nbrl.tasks.environments.sources import FileData
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
@@ -80,7 +81,8 @@ def _check_tokens(config: RunConfig, vocabulary: int) -> None:
 
 def _check_tools(config: RunConfig) -> None:
     tools = config.rollout.tools
-    if tools.needs_corpus() and isinstance(config.data, FileData) and config.data.corpus is None:
+    without = isinstance(config.data, GymData) or (isinstance(config.data, FileData) and config.data.corpus is None)
+    if tools.needs_corpus() and without:
         raise ConfigError("rollout.tools names search but there is no corpus: set data.corpus, or rollout.tools.search.engine")
     for name, place in tools.own.items():
         try:

@@ -126,7 +126,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     [
         ("base=qwen3-0.6b", "a base stands in a recipe's file"),
         ("data={seed: 3}", "kind is missing"),
-        ("data.kind=fils", "kind must be one of 'generated', 'files'"),
+        ("data.kind=fils", "kind must be one of 'generated', 'files', 'reasoning_gym'"),
         ("update=3", "this is a section of settings, not a value"),
         ("update.critic=true", "this is a section of settings, not a value"),
     ],

@@ -1,13 +1,14 @@
 """How answers are compared with references, by the rule of the question."""
 
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.tasks.reward.rules import choice, number
-from nbrl.tasks.reward.rules.rule import Judged, judged, readable
+from nbrl.tasks.reward.rules.rule import Judged, Rule, judge, readable
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,15 @@ def test_what_names_no_single_option_is_wrong(answer: str) -> None:
     assert choice.equal(answer, ["A", "B", "I", "P"]) == 0.0
 
 
+def judged(rule: str, answer: str | None, *answers: str) -> Judged:
+    (found,) = judge([{"answer": answer, "answers": answers, "rule": rule, "reference": ""}])
+    return found
+
+
 def test_the_rule_of_the_question_decides_and_no_answer_is_wrong() -> None:
-    assert judged("qa", "-4", ["4"]) == Judged(1.0, 1.0)  # a sign is punctuation in SQuAD's rule
-    assert judged("number", "-4", ["4"]) == Judged(0.0, 0.0)
-    assert judged("qa", "the red barn", ["red house"]) == Judged(0.0, 0.5)
-    assert judged("choice", "(a)", ["A"]) == Judged(1.0, 1.0)
-    assert [judged(rule, None, ["4"]) for rule in ("qa", "number", "choice")] == [Judged(0.0, 0.0)] * 3
-    assert [readable(rule, "four") for rule in ("qa", "number", "choice")] == [True, False, False]
+    assert judged("qa", "-4", "4") == Judged(1.0, 1.0)  # a sign is punctuation in SQuAD's rule
+    assert judged("number", "-4", "4") == Judged(0.0, 0.0)
+    assert judged("qa", "the red barn", "red house") == Judged(0.0, 0.5)
+    assert judged("choice", "(a)", "A") == Judged(1.0, 1.0)
+    assert {judged(rule, answer, "4") for rule in get_args(Rule) for answer in (None, " ")} == {Judged(0.0, 0.0)}
+    assert [readable(rule, "four") for rule in get_args(Rule)] == [True, False, False, True]

@@ -156,6 +156,7 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "question": [f"What is {name}?" for name in names],
             "answers": [["42"]] * count,
             "rule": ["qa"] * count,
+            "reference": [""] * count,
             "ability": ["qa"] * count,
             "source": ["test"] * count,
         }

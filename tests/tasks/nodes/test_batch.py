@@ -11,7 +11,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.advantage import advantage, advantage_table
-from nbrl.tasks.nodes.reward import with_answers
+from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.reward.score import SCHEMA
 from nbrl.tasks.runs.scope import Artifact
@@ -118,5 +118,10 @@ def test_a_group_is_scored_against_its_own_questions_references_whatever_its_epo
         {name: ["x", "y"] for name in ("id", "ability", "status", "answer", "steps")} | {"group": ["q.1", "q"]}
     )
     prompts = pa.table({"id": ["q", "q"], "group": ["q", "q.1"], "answers": [["first"], ["second"]], "rule": ["qa", "number"]})
-    joined = with_answers(trajectories, prompts)
-    assert (joined["answers"].to_pylist(), joined["rule"].to_pylist()) == ([["second"], ["first"]], ["number", "qa"])
+    prompts = prompts.append_column("reference", pa.array(["", "{}"]))
+    joined = with_references(trajectories, prompts)
+    assert [joined[name].to_pylist() for name in ("answers", "rule", "reference")] == [
+        [["second"], ["first"]],
+        ["number", "qa"],
+        ["{}", ""],
+    ]

@@ -1,0 +1,188 @@
+"""Tasks of reasoning-gym: questions of two splits, and answers that their own scorers judge without harm."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbrl.tasks.environments import questions
+from nbrl.tasks.environments.gym import REFUSED, GymData, check_tasks, gym_questions
+from nbrl.tasks.errors import ConfigError, RewardError
+from nbrl.tasks.reward.rules import confined, scorer
+from nbrl.tasks.reward.rules.rule import GYM, RIGHT, Judged, judge
+
+EXECUTING = ("countdown", "spiral_matrix", "polynomial_multiplication", "string_insertion")
+
+
+def data(*tasks: str, **fields: Any) -> GymData:
+    return GymData.model_validate({"kind": "reasoning_gym", "tasks": tasks, "train": 6, "held_out": 4} | fields)
+
+
+def rows(settings: GymData, split: int = 0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = gym_questions(settings)[split].to_pylist()
+    return found
+
+
+def answered(row: dict[str, Any], answer: str | None) -> dict[str, Any]:
+    return {**row, "answer": answer}
+
+
+def test_questions_are_those_of_the_seed_the_tasks_in_turns_and_no_two_are_alike() -> None:
+    settings = data("gcd", "chain_sum", train=40, held_out=20)
+    train, held_out = gym_questions(settings)
+    assert gym_questions(settings) == [train, held_out]
+    assert gym_questions(settings.model_copy(update={"seed": 1}))[0] != train
+    assert train["ability"].to_pylist() == ["gcd", "chain_sum"] * 20
+    asked = [*train["question"].to_pylist(), *held_out["question"].to_pylist()]
+    assert len(set(asked)) == 60
+    for table in (train, held_out):
+        questions.check(table, "reasoning-gym")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tasks": ["gdc"]}, "reasoning-gym has no task 'gdc'; did you mean 'gcd'"),
+        ({"settings": {"lcm": {}}}, "data.settings has lcm, which is none of data.tasks"),
+        ({"settings": {"gcd": {"min_value": 9, "max_value": 1}}}, "data.settings.gcd: reasoning-gym refuses it: AssertionError"),
+        ({"settings": {"gcd": {"size_of": 1}}}, "data.settings.gcd: reasoning-gym refuses it: TypeError"),
+        *(({"tasks": [name]}, f"data.tasks: {name} cannot be trained on: {why}") for name, why in REFUSED.items()),
+    ],
+)
+def test_tasks_that_cannot_be_had_are_refused_with_the_reason(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_tasks(data("gcd").model_copy(update=fields))
+
+
+def test_a_task_with_too_few_different_questions_says_so() -> None:
+    few = {"min_numbers": 2, "max_numbers": 2, "min_value": 1, "max_value": 2}
+    with pytest.raises(ConfigError, match="task gcd has too few different questions"):
+        gym_questions(data("gcd", settings={"gcd": few}, train=50))
+
+
+@pytest.mark.sandbox
+def test_answers_are_judged_by_the_tasks_own_scorers() -> None:
+    asked = rows(data("gcd", *EXECUTING, train=10))
+    right, wrong = [answered(row, row["answers"][0]) for row in asked], [answered(row, "zzz") for row in asked]
+    silent = [answered(row, None) for row in asked]
+    found = judge([*right, *wrong, *silent])
+    assert found[:10] == [Judged(1.0, 1.0)] * 10
+    assert all(judged.exact == 0 and judged.partial < 0.1 for judged in found[10:20])
+    assert found[20:] == [Judged(0.0, 0.0)] * 10
+
+
+@pytest.mark.sandbox
+def test_an_answer_that_is_a_program_is_wrong_and_does_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    payloads = [
+        f"__import__('os').remove('{mark}')",
+        f"open('{mark}', 'w').write('x')",
+        "9**9**9**9",
+        "[0 for _ in ().__class__.__base__.__subclasses__()]",
+        "(lambda: 1)()",
+        "exit()",
+        "\ud800",
+        "x" * 1_000_000,
+    ]
+    asked = rows(data(*EXECUTING, train=len(EXECUTING)))
+    found = judge(
+        [answered(row, payload) for row in asked for payload in payloads] + [answered(asked[0], asked[0]["answers"][0])]
+    )
+    assert all(judged.exact == 0 for judged in found[:-1])
+    assert found[-1] == Judged(1.0, 1.0)  # what came before took nothing from it
+    assert mark.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(1)",
+        "print (1)",
+        "(print)(1)",
+        "[f][0](1)",
+        "x.y",
+        "x. y",
+        "x .y",
+        "__a",
+        "ｅval(1)",
+        "f\\\n(1)",
+        "'a'(1)",
+        "2(3)",
+        "sin.f",
+    ],
+)
+def test_what_could_call_anything_is_not_harmless(text: str) -> None:
+    assert not scorer.harmless(text)
+
+
+@pytest.mark.parametrize("text", ["1 + (2*3)", "x**2 + 3*x", "sin(x) + log (2)", "[[1, 0], [0, 1]]", "1.5", "(1, 2)", "Q _\n_ Q"])
+def test_answers_as_the_tasks_want_them_are_harmless(text: str) -> None:
+    assert scorer.harmless(text)
+
+
+MATHS = [
+    ("1/2", r"\frac{1}{2}", 1.0),
+    (r"$\frac{2}{4}$", "0.5", 1.0),
+    (r"\sqrt{8}", r"2\sqrt{2}", 1.0),
+    ("(1,2)", "(1, 2)", 1.0),
+    ("x^2+2x+1", "(x+1)^2", 1.0),
+    ("1,000", "1000", 1.0),
+    ("so it is 4", "4", 1.0),
+    ("-4", "4", 0.0),
+    (r"\sqrt{8}", "8", 0.0),
+    ("9**9**9**9", "4", 0.0),
+    ("10^{10^{10^{10}}}", "4", 0.0),
+    ("zzz", "4", 0.0),
+]
+
+
+@pytest.mark.sandbox
+def test_mathematics_is_compared_by_value() -> None:
+    asked = [{"answer": answer, "answers": ["no", wanted], "rule": "math", "reference": ""} for answer, wanted, _ in MATHS]
+    assert [judged.exact for judged in judge(asked)] == [score for *_, score in MATHS]
+
+
+FRAGILE = """
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    if "deadly" in line:
+        sys.exit(1)
+    print(1.0, flush=True)
+"""
+
+
+@pytest.mark.sandbox
+def test_an_answer_that_ends_the_program_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "fragile.py"
+    program.write_text(FRAGILE)
+    monkeypatch.setattr(confined, "PROGRAM", program)
+    asked = [{"answer": answer} for answer in ("a", "deadly", "b", "deadly")]
+    assert confined.compare(GYM, asked) == [1.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.sandbox
+def test_a_program_that_does_not_start_is_an_error_and_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "broken.py"
+    program.write_text("raise ImportError('no such package')")
+    monkeypatch.setattr(confined, "PROGRAM", program)
+    with pytest.raises(RewardError, match="rule 'math' does not start: ImportError: no such package"):
+        confined.compare("math", [{"answer": "1"}])
+
+
+@pytest.mark.sandbox
+@pytest.mark.long
+def test_every_task_that_is_not_refused_pays_its_own_answers_and_no_nonsense() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from reasoning_gym.factory import DATASETS
+
+    names = [name for name in sorted(DATASETS) if name not in REFUSED]
+    asked = rows(data(*names, train=2 * len(names), held_out=1))
+    right = [answered(row, row["answers"][0]) for row in asked if row["answers"] and row["answers"][0]]
+    unpaid = {row["ability"] for row, judged in zip(right, judge(right), strict=True) if judged.partial < RIGHT}
+    assert unpaid == set()
+    nonsense = [answered(row, "zzz") for row in asked]
+    paid = {row["ability"] for row, judged in zip(nonsense, judge(nonsense), strict=True) if judged.partial >= 0.1}
+    assert paid == set()
