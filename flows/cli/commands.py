@@ -8,6 +8,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.agent import agent
 from nbrl.flows.cli.audit import audit, track
+from nbrl.flows.cli.data import data
 from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
@@ -53,6 +54,7 @@ app.command()(resume)
 app.command()(audit)
 app.command()(track)
 app.command()(evaluate)
+app.add_typer(data, name="data")
 app.command()(export)
 app.command()(show)
 

@@ -15,6 +15,12 @@ def recipes(typed: str) -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem.startswith(typed))
 
 
+def data_sets(typed: str) -> list[str]:
+    from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(typed)]
+
+
 def runs(context: typer.Context, typed: str) -> list[str]:
     """Runs of a local storage root; those of S3 are not listed."""
     return _folders(context, RunLayout("*").identity, typed)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.csv
@@ -15,17 +16,17 @@ from nbrl.tasks.reward.rules.rule import Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
-OPTIONAL = ("id", "ability", "source")
+OPTIONAL = ("id", "ability", "source", "rule")
 
 
 def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Table:
     """The questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
-    A file without ids gets some from its name and its rows, one without abilities the ability `qa`. Raises ConfigError when the
-    file is missing or not what it must be.
+    A file without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
+    Raises ConfigError when the file is missing or not what it must be.
     """
     path = path.absolute()
-    table = _read(path)
+    table = read_table(path)
     for ours, theirs in columns.items():
         if theirs not in table.column_names:
             hint = did_you_mean(theirs, table.column_names)
@@ -41,11 +42,14 @@ def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Tab
     found = {}
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
-        if field.name in ("rule", "reference") or (field.name in OPTIONAL and theirs not in table.column_names):
+        if field.name == "reference" or (field.name in OPTIONAL and theirs not in table.column_names):
             found[field.name] = made[field.name]()
         else:
             found[field.name] = _column(path, table, theirs, field)
     questions = pa.table(found, schema=SCHEMA)
+    for name in questions["rule"].unique().to_pylist():
+        if name not in get_args(Rule):
+            raise ConfigError(f"data file {path} has the rule {name!r}; {did_you_mean(name, get_args(Rule))}")
     check(questions, f"data file {path}")
     return questions
 
@@ -54,7 +58,7 @@ def read_passages(path: Path) -> pa.Table:
     """The passages of a file, in its column `passage`. Raises ConfigError."""
     path = path.absolute()
     (field,) = CORPUS_SCHEMA
-    return pa.table({field.name: _column(path, _read(path), field.name, field)}, schema=CORPUS_SCHEMA)
+    return pa.table({field.name: _column(path, read_table(path), field.name, field)}, schema=CORPUS_SCHEMA)
 
 
 def _name(path: Path) -> str:
@@ -62,8 +66,8 @@ def _name(path: Path) -> str:
     return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in path.stem)[:80] or "file"
 
 
-def _read(path: Path) -> pa.Table:
-    """A file as a table with at least one row."""
+def read_table(path: Path) -> pa.Table:
+    """A file as a table with at least one row. Raises ConfigError."""
     if not path.is_file():
         raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to files of your own")
     try:

@@ -44,7 +44,10 @@ class FileData(BaseModel):
     columns: dict[str, str] = Field(
         default_factory=dict, description="id, question, answers, ability or source: the name of that column in your files"
     )
-    rule: Rule = Field("qa", description="how an answer is compared: as words, a number, the letter of an option, or mathematics")
+    rule: Rule = Field(
+        "qa",
+        description="how answers are compared, where files have no column rule: as words, numbers, options or mathematics",
+    )
 
     @field_validator("columns")
     @classmethod
@@ -70,11 +73,12 @@ def check(settings: Data) -> int:
     if isinstance(settings, GymData):
         check_tasks(settings)
         return settings.train
-    if settings.rule == "math" and find_spec("math_verify") is None:
-        raise ConfigError("data.rule math needs the package math-verify: pip install 'nbrl[math]'")
     if settings.corpus is not None:
         read_passages(settings.corpus)
-    train, _ = [settings.questions(split) for split in SPLITS]
+    train, held_out = [settings.questions(split) for split in SPLITS]
+    rules = {*train["rule"].to_pylist(), *held_out["rule"].to_pylist()}
+    if "math" in rules and find_spec("math_verify") is None:
+        raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
     return len(train)
 
 

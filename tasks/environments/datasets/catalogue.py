@@ -1,0 +1,41 @@
+"""The published data sets that `nbrl data` knows, by name."""
+
+from nbrl.tasks.environments.datasets import maths, multi_hop, open_domain
+from nbrl.tasks.environments.datasets.published import Published
+
+CATALOGUE = {
+    "nq-open": Published(
+        "google-research-datasets/nq_open", "nq_open", ("train", "validation"), "qa", "CC BY-SA 3.0", open_domain.nq_open
+    ),
+    "trivia-qa": Published(
+        "mandarjoshi/trivia_qa", "rc.nocontext", ("train", "validation"), "qa", "Apache-2.0", open_domain.trivia_qa
+    ),
+    "pop-qa": Published("akariasai/PopQA", "default", ("test",), "qa", "MIT", open_domain.pop_qa),
+    "simple-qa": Published("basicv8vc/SimpleQA", "default", ("test",), "qa", "MIT", open_domain.simple_qa),
+    "bamboogle": Published("chiayewken/bamboogle", "default", ("test",), "qa", "MIT", open_domain.bamboogle),
+    "hotpot-qa": Published(
+        "hotpotqa/hotpot_qa",
+        "distractor",
+        ("train", "validation"),
+        "qa",
+        "CC BY-SA 4.0",
+        multi_hop.hotpot_qa,
+        multi_hop.titled_sentences,
+    ),
+    "2wiki": Published(
+        "framolfese/2WikiMultihopQA",
+        "default",
+        ("train", "validation"),
+        "qa",
+        "Apache-2.0",
+        multi_hop.two_wiki,
+        multi_hop.titled_sentences,
+    ),
+    "musique": Published(
+        "dgslibisey/MuSiQue", "default", ("train", "validation"), "qa", "CC BY 4.0", multi_hop.musique, multi_hop.paragraphs
+    ),
+    "gsm8k": Published("openai/gsm8k", "main", ("train", "test"), "number", "MIT", maths.gsm8k),
+    "math": Published("qwedsacf/competition_math", "default", ("train",), "math", "MIT", maths.competition),
+    "math-500": Published("HuggingFaceH4/MATH-500", "default", ("test",), "math", "MIT", maths.math_500),
+    "aime-2024": Published("Maxwell-Jia/AIME_2024", "default", ("train",), "number", "MIT", maths.aime),
+}

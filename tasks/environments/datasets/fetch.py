@@ -1,0 +1,104 @@
+"""Brings a split of a published data set, from the hub or from a file of its schema, and makes questions and passages of it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
+from nbrl.tasks.environments.datasets.published import Asked, Published
+from nbrl.tasks.environments.files import read_table
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, SCHEMA, check
+from nbrl.tasks.errors import ConfigError, did_you_mean
+
+CONVERTED = "refs/convert/parquet"  # where the hub keeps every data set as Parquet, by configuration and split
+
+
+class Fetched(NamedTuple):
+    """Questions with the columns of SCHEMA, passages without doubles, and how many rows have no answer to compare."""
+
+    questions: pa.Table
+    passages: pa.Table
+    left_out: int
+
+
+def published(name: str) -> Published:
+    """A data set by its name. Raises ConfigError."""
+    if name not in CATALOGUE:
+        raise ConfigError(f"there is no data set {name!r}; {did_you_mean(name, CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def from_hub(name: str, split: str) -> Iterator[pa.Table]:
+    """The split's tables as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    data = published(name)
+    if split not in data.splits:
+        raise ConfigError(f"the data set {name} has no split {split!r} with answers; it has {', '.join(data.splits)}")
+    try:
+        files = HfApi().list_repo_files(data.repository, repo_type="dataset", revision=CONVERTED)
+        parts = [
+            each for each in sorted(files) if re.match(rf"{re.escape(data.configuration)}/(partial-)?{split}/.*\.parquet", each)
+        ]
+        paths = [hf_hub_download(data.repository, part, repo_type="dataset", revision=CONVERTED) for part in parts]
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"the hub does not give {data.repository}: {reason}; bring its {split} split as a file and name it by --file"
+        ) from error
+    if not paths:
+        raise ConfigError(f"the hub has no Parquet files of {data.repository}, {data.configuration}, {split}; use --file")
+    for path in paths:
+        yield pq.read_table(path)
+
+
+def from_file(path: Path) -> Iterator[pa.Table]:
+    """The table in a file that has the data set's own columns. Raises ConfigError."""
+    yield read_table(path)
+
+
+def convert(name: str, split: str, tables: Iterator[pa.Table], limit: int | None = None) -> Fetched:
+    """Questions and passages of the first `limit` rows that have an answer. Raises ConfigError for rows of another schema."""
+    data = published(name)
+    rows: list[dict[str, object]] = []
+    passages: dict[str, None] = {}
+    left_out = 0
+    for table in tables:
+        for row in table.to_pylist():
+            if len(rows) == limit:
+                break
+            try:
+                asked = data.ask(row)
+                found = data.passages(row) if asked else []
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                raise ConfigError(
+                    f"row {len(rows) + left_out} of {name} is not of its schema ({type(error).__name__}: {error}); its "
+                    f"columns are {', '.join(table.column_names)}"
+                ) from error
+            if asked is None or not any(answer.strip() for answer in asked.answers):
+                left_out += 1
+                continue
+            rows.append(_row(name, split, data, asked, len(rows)))
+            passages |= dict.fromkeys(found)
+    questions = pa.Table.from_pylist(rows, schema=SCHEMA)
+    check(questions, f"the data set {name}")
+    return Fetched(questions, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA), left_out)
+
+
+def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> dict[str, object]:
+    own = asked.id if ID.fullmatch(asked.id) else f"{name}-{split}-{number:06d}"
+    question, answers = asked.question.strip(), [answer for answer in asked.answers if answer.strip()]
+    return {
+        "id": own,
+        "question": question,
+        "answers": answers,
+        "ability": asked.ability,
+        "source": f"{data.repository} {split}",
+        "rule": data.rule,
+        "reference": "",
+    }
