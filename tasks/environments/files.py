@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.csv
@@ -26,7 +26,7 @@ def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Tab
     Raises ConfigError when the file is missing or not what it must be.
     """
     path = path.absolute()
-    table = read_table(path)
+    table = _read(path)
     for ours, theirs in columns.items():
         if theirs not in table.column_names:
             hint = did_you_mean(theirs, table.column_names)
@@ -58,7 +58,7 @@ def read_passages(path: Path) -> pa.Table:
     """The passages of a file, in its column `passage`. Raises ConfigError."""
     path = path.absolute()
     (field,) = CORPUS_SCHEMA
-    return pa.table({field.name: _column(path, read_table(path), field.name, field)}, schema=CORPUS_SCHEMA)
+    return pa.table({field.name: _column(path, _read(path), field.name, field)}, schema=CORPUS_SCHEMA)
 
 
 def _name(path: Path) -> str:
@@ -66,8 +66,21 @@ def _name(path: Path) -> str:
     return "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in path.stem)[:80] or "file"
 
 
-def read_table(path: Path) -> pa.Table:
-    """A file as a table with at least one row. Raises ConfigError."""
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """A file's rows, with values of any shape where it is a JSON list. Raises ConfigError."""
+    if path.suffix.lower() != ".json":
+        return _read(path).to_pylist()
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"data file {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"data file {path} is no list of objects with named values")
+    return rows
+
+
+def _read(path: Path) -> pa.Table:
+    """A file as a table with at least one row."""
     if not path.is_file():
         raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to files of your own")
     try:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -98,7 +97,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def made(name: str, *rows: dict[str, Any], limit: int | None = None) -> Fetched:
-    return convert(name, CATALOGUE[name].splits[0], iter([pa.Table.from_pylist(list(rows))]), limit)
+    return convert(name, CATALOGUE[name].splits[0], rows, limit)
 
 
 def test_every_data_set_has_a_sample() -> None:
@@ -126,6 +125,11 @@ def test_data_sets_of_several_hops_bring_their_passages_each_once() -> None:
     for name in ("hotpot-qa", "2wiki"):
         row = SAMPLES[name][0]
         assert made(name, row, row | {"id": "another"}).passages["passage"].to_pylist() == PASSAGES
+    pairs = {"_id": "x", "context": [["Arthur's Magazine", ["It began in 1844."]]]}
+    original = {key: value for key, value in SAMPLES["2wiki"][0].items() if key != "id"} | pairs
+    fetched = made("2wiki", original)
+    assert fetched.questions["id"].to_pylist() == ["x"]
+    assert fetched.passages["passage"].to_pylist() == ["Arthur's Magazine: It began in 1844."]
     assert made("musique", SAMPLES["musique"][0]).passages["passage"].to_pylist() == [
         "Green: Green is by Steve Hillage.",
         "Miquette Giraudy: She plays.",
@@ -161,9 +165,11 @@ def test_the_last_box_holds_the_answer(solution: str, answer: str) -> None:
     assert boxed(solution) == answer
 
 
-def test_a_fetched_file_is_read_as_questions_of_its_rule(tmp_path: Path) -> None:
-    source = tmp_path / "train.jsonl"
-    source.write_text(json.dumps(SAMPLES["gsm8k"][0]) + "\n")
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_a_fetched_file_is_read_as_questions_of_its_rule(tmp_path: Path, suffix: str) -> None:
+    source = tmp_path / f"train{suffix}"
+    row = json.dumps(SAMPLES["gsm8k"][0])
+    source.write_text(f"[{row}]" if suffix == ".json" else f"{row}\n")
     arguments = ["data", "fetch", "gsm8k", "--file", str(source), "--folder", str(tmp_path / "made")]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

@@ -1,7 +1,7 @@
 """Brings a split of a published data set, from the hub or from a file of its schema, and makes questions and passages of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
-from nbrl.tasks.environments.datasets.published import Asked, Published
-from nbrl.tasks.environments.files import read_table
+from nbrl.tasks.environments.datasets.published import Asked, Published, Row
+from nbrl.tasks.environments.files import read_rows
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, SCHEMA, check
 from nbrl.tasks.errors import ConfigError, did_you_mean
 
@@ -32,8 +32,8 @@ def published(name: str) -> Published:
     return CATALOGUE[name]
 
 
-def from_hub(name: str, split: str) -> Iterator[pa.Table]:
-    """The split's tables as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
+def from_hub(name: str, split: str) -> Iterator[Row]:
+    """The split's rows as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -54,37 +54,36 @@ def from_hub(name: str, split: str) -> Iterator[pa.Table]:
     if not paths:
         raise ConfigError(f"the hub has no Parquet files of {data.repository}, {data.configuration}, {split}; use --file")
     for path in paths:
-        yield pq.read_table(path)
+        yield from pq.read_table(path).to_pylist()
 
 
-def from_file(path: Path) -> Iterator[pa.Table]:
-    """The table in a file that has the data set's own columns. Raises ConfigError."""
-    yield read_table(path)
+def from_file(path: Path) -> Iterator[Row]:
+    """The rows of a file that has the data set's own columns. Raises ConfigError."""
+    yield from read_rows(path)
 
 
-def convert(name: str, split: str, tables: Iterator[pa.Table], limit: int | None = None) -> Fetched:
+def convert(name: str, split: str, source: Iterable[Row], limit: int | None = None) -> Fetched:
     """Questions and passages of the first `limit` rows that have an answer. Raises ConfigError for rows of another schema."""
     data = published(name)
     rows: list[dict[str, object]] = []
     passages: dict[str, None] = {}
     left_out = 0
-    for table in tables:
-        for row in table.to_pylist():
-            if len(rows) == limit:
-                break
-            try:
-                asked = data.ask(row)
-                found = data.passages(row) if asked else []
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise ConfigError(
-                    f"row {len(rows) + left_out} of {name} is not of its schema ({type(error).__name__}: {error}); its "
-                    f"columns are {', '.join(table.column_names)}"
-                ) from error
-            if asked is None or not any(answer.strip() for answer in asked.answers):
-                left_out += 1
-                continue
-            rows.append(_row(name, split, data, asked, len(rows)))
-            passages |= dict.fromkeys(found)
+    for row in source:
+        if len(rows) == limit:
+            break
+        try:
+            asked = data.ask(row)
+            found = data.passages(row) if asked else []
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ConfigError(
+                f"row {len(rows) + left_out} of {name} is not of its schema ({type(error).__name__}: {error}); its columns are "
+                f"{', '.join(row)}"
+            ) from error
+        if asked is None or not any(answer.strip() for answer in asked.answers):
+            left_out += 1
+            continue
+        rows.append(_row(name, split, data, asked, len(rows)))
+        passages |= dict.fromkeys(found)
     questions = pa.Table.from_pylist(rows, schema=SCHEMA)
     check(questions, f"the data set {name}")
     return Fetched(questions, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA), left_out)

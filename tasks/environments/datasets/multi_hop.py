@@ -4,13 +4,13 @@ from nbrl.tasks.environments.datasets.published import Asked, Row
 
 
 def hotpot_qa(row: Row) -> Asked:
-    """HotpotQA (arXiv 1809.09600), of bridges and comparisons."""
-    return Asked(row["id"], row["question"], [row["answer"]], row["type"])
+    """HotpotQA (arXiv 1809.09600), of bridges and comparisons. Its own files name the id `_id`."""
+    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
 def two_wiki(row: Row) -> Asked:
-    """2WikiMultihopQA (arXiv 2011.01060)."""
-    return Asked(row["id"], row["question"], [row["answer"]], row["type"])
+    """2WikiMultihopQA (arXiv 2011.01060). Its own files name the id `_id`."""
+    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
 
 
 def musique(row: Row) -> Asked | None:
@@ -22,9 +22,9 @@ def musique(row: Row) -> Asked | None:
 
 
 def titled_sentences(row: Row) -> list[str]:
-    """Passages of HotpotQA and 2WikiMultihopQA: a list of titles, and for each a list of sentences."""
+    """Passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or in their own files pairs of both."""
     context = row["context"]
-    titled = zip(context["title"], context["sentences"], strict=True)
+    titled = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
     return [f"{title}: {' '.join(sentence.strip() for sentence in sentences)}" for title, sentences in titled]
 
 
