@@ -16,7 +16,7 @@ from nbrl.tasks.reward.rules.rule import Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
-OPTIONAL = ("id", "ability", "source", "rule")
+OPTIONAL = ("id", "ability", "source", "rule", "reference")
 
 
 def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Table:
@@ -42,7 +42,7 @@ def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Tab
     found = {}
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
-        if field.name == "reference" or (field.name in OPTIONAL and theirs not in table.column_names):
+        if field.name in OPTIONAL and theirs not in table.column_names:
             found[field.name] = made[field.name]()
         else:
             found[field.name] = _column(path, table, theirs, field)

@@ -18,7 +18,7 @@ from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.reward.rules.rule import Rule
 
 SPLITS = ("train", "held_out")
-MAPPED = ("id", "question", "answers", "ability", "source")
+MAPPED = tuple(SCHEMA.names)
 
 
 class GeneratedData(BaseModel):

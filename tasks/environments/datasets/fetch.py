@@ -99,5 +99,5 @@ def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> d
         "ability": asked.ability,
         "source": f"{data.repository} {split}",
         "rule": data.rule,
-        "reference": "",
+        "reference": asked.reference,
     }

@@ -8,6 +8,10 @@ once the packages are imported, with little memory and at most SECONDS seconds; 
 imports nothing of this package.
 """
 
+import ast
+import builtins
+import contextlib
+import ctypes
 import inspect
 import json
 import math
@@ -18,6 +22,7 @@ import select
 import signal
 import struct
 import sys
+import time
 import unicodedata
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +30,9 @@ from typing import Any
 
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads count as processes
 MEMORY = 2 << 30
+LONGEST = 10_000_000  # characters of a literal
+PR_SET_DUMPABLE = 4
+FEW = 4  # processes of a sandbox in which nothing else runs
 NUMBER = struct.Struct("d")
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")  # of a language; commands of LaTeX begin with a backslash
@@ -72,15 +80,102 @@ def maths(comparison: dict[str, Any]) -> float:
     return float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))
 
 
-RULES: dict[str, Callable[[dict[str, Any]], float]] = {"reasoning_gym": reasoning_gym, "math": maths}
+def code(comparison: dict[str, Any]) -> float:
+    """The share of the tests that the functions of the answer pass.
+
+    The answer runs in a process of its own, which the tests ask for the results of calls. Arguments and results pass as literals,
+    so that nothing of the answer's making runs where the tests compare.
+    """
+    reference = json.loads(comparison["reference"])
+    asking, answering = Wire.pair()
+    if fork() == 0:
+        asking.close()
+        os.closerange(3, answering.lowest)
+        os.closerange(answering.highest + 1, 1024)
+        serve(answering, reference["setup"], comparison["answer"])
+        os._exit(0)
+    answering.close()
+    names = asking.read()
+    passed = 0
+    for test in reference["tests"]:
+        namespace: dict[str, Any] = {}
+        exec(reference["setup"], namespace)
+        namespace |= {name: remote(asking, name) for name in names}
+        try:
+            exec(test, namespace)
+        except Exception:
+            continue
+        passed += 1
+    return passed / len(reference["tests"])
+
+
+class Wire:
+    """Literals of Python over two pipes, one a line."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self.lowest, self.highest = min(reading, writing), max(reading, writing)
+        self._reading, self._writing = os.fdopen(reading, "r"), os.fdopen(writing, "w")
+
+    @classmethod
+    def pair(cls) -> "tuple[Wire, Wire]":
+        first, second = os.pipe(), os.pipe()
+        return cls(first[0], second[1]), cls(second[0], first[1])
+
+    def read(self) -> Any:
+        """Raises ValueError or SyntaxError for what is no literal, and EOFError at the end."""
+        if not (line := self._reading.readline(LONGEST)):
+            raise EOFError
+        return ast.literal_eval(line)
+
+    def write(self, value: object) -> None:
+        text = repr(value)
+        if ast.literal_eval(text) != value or len(text) >= LONGEST:
+            raise ValueError("it is no literal")
+        self._writing.write(f"{text}\n")
+        self._writing.flush()
+
+    def close(self) -> None:
+        self._reading.close()
+        self._writing.close()
+
+
+def remote(wire: Wire, name: str) -> Callable[..., Any]:
+    """A function whose calls are made at the other end."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        wire.write((name, args, kwargs))
+        worked, value = wire.read()
+        if not worked:
+            raise vars(builtins).get(value, RuntimeError)(f"{name} raised it")
+        return value
+
+    return call
+
+
+def serve(wire: Wire, setup: str, answer: str) -> None:
+    """Run the answer, tell the names of its functions, and make the calls that come."""
+    namespace: dict[str, Any] = {}
+    exec(setup, namespace)
+    exec(answer, namespace)
+    wire.write([name for name, value in namespace.items() if callable(value) and not name.startswith("_")])
+    while True:
+        name, args, kwargs = wire.read()
+        try:
+            wire.write((True, namespace[name](*args, **kwargs)))
+        except Exception as error:
+            wire.write((False, type(error).__name__))
+
+
+RULES: dict[str, Callable[[dict[str, Any]], float]] = {"reasoning_gym": reasoning_gym, "math": maths, "code": code}
 
 
 def prepare(rule: str) -> None:
     """Import what every comparison needs, once."""
-    if rule == "math":
-        import math_verify  # noqa: F401
-    else:
-        import reasoning_gym.factory  # noqa: F401
+    match rule:
+        case "math":
+            import math_verify  # noqa: F401
+        case "reasoning_gym":
+            import reasoning_gym.factory  # noqa: F401
 
 
 def compare(rule: str, line: bytes, seconds: float) -> float:
@@ -89,7 +184,7 @@ def compare(rule: str, line: bytes, seconds: float) -> float:
         reference = json.loads(json.loads(line)["reference"])
         task(reference["task"], json.dumps(reference["settings"]))  # before the fork, so that it is made once
     reading, writing = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
             os.close(reading)
@@ -101,10 +196,22 @@ def compare(rule: str, line: bytes, seconds: float) -> float:
     answered, _, _ = select.select([reading], [], [], seconds)
     data = os.read(reading, NUMBER.size) if answered else b""
     os.close(reading)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)  # whatever the answer started: this namespace has nothing else
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
     result = NUMBER.unpack(data)[0] if len(data) == NUMBER.size else 0.0
     return min(1.0, max(0.0, result)) if math.isfinite(result) else 0.0
+
+
+def fork() -> int:
+    """As os.fork, once the processes of the comparison before have been reaped: there is room for few."""
+    while True:
+        try:
+            return os.fork()
+        except BlockingIOError:
+            time.sleep(0.01)
 
 
 def confine(seconds: float) -> None:
@@ -118,6 +225,10 @@ def confine(seconds: float) -> None:
 
 
 def main(rule: str, seconds: float) -> None:
+    if len([name for name in os.listdir("/proc") if name.isdecimal()]) > FEW:
+        sys.exit("it runs in a sandbox alone, where it may end every other process")
+    # No child can then reach into the memory and the files of this process, or of the one that makes its comparison.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     prepare(rule)
     print("ready", flush=True)
     for line in sys.stdin.buffer:
