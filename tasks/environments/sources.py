@@ -42,7 +42,8 @@ class FileData(BaseModel):
     held_out: Path = Field(description="questions to evaluate on")
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
-        default_factory=dict, description="id, question, answers, ability or source: the name of that column in your files"
+        default_factory=dict,
+        description="name of a column of ours (id, question, answers, ability, source, rule, reference): its name in your files",
     )
     rule: Rule = Field(
         "qa",

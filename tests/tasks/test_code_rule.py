@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbrl.tasks.environments.datasets.programs import with_tests
+from nbrl.tasks.reward.rules.code import with_tests
 from nbrl.tasks.reward.rules.rule import Judged, judge
 
 pytestmark = pytest.mark.sandbox

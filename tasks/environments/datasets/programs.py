@@ -1,9 +1,7 @@
 """Data sets of programs to write, with tests that decide."""
 
-import json
-from collections.abc import Sequence
-
 from nbrl.tasks.environments.datasets.published import Asked, Row
+from nbrl.tasks.reward.rules.code import with_tests
 
 
 def human_eval(row: Row) -> Asked:
@@ -23,8 +21,3 @@ def mbpp(row: Row) -> Asked:
     return Asked(
         f"mbpp-{row['task_id']}", question, [row["code"]], "program", with_tests(row["test_list"], row["test_setup_code"])
     )
-
-
-def with_tests(tests: Sequence[str], setup: str = "") -> str:
-    """The reference of the rule `code`: tests that raise unless they pass, and what is run before the answer and the tests."""
-    return json.dumps({"setup": setup, "tests": list(tests)})

@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 from nbrl.tasks.reward.rules import choice, confined, number, qa
 
 Rule = Literal["qa", "number", "choice", "math", "code"]
-QA, GYM = "qa", "reasoning_gym"
-CONFINED = ("math", "code", GYM)
+QA, CODE, GYM = "qa", "code", "reasoning_gym"
+CONFINED = ("math", CODE, GYM)
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
 Compare = Callable[[str, Sequence[str]], float]
 # Whether the answer is right, and how much of it is.
