@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from prefect import flow
 
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
+from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.nodes.evaluate import evaluate
@@ -18,7 +20,7 @@ from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
-from nbrl.tasks.runs.redo import put_aside
+from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, find_run, new_name, opened
@@ -61,17 +63,30 @@ async def train(
                 await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
             settings = config.model_dump(mode="json")
-            async with writing(known, storage, take_over, progress.say, settings) as writer:
-                for iteration, node in redo:
-                    await asyncio.to_thread(put_aside, storage, writer, iteration, node)
-                await asyncio.to_thread(check_unbroken, storage, known)
-                await asyncio.to_thread(sweep, storage, writer)
-                restarts = Restarts(config.restarts, progress.say)
-                try:
-                    return await restarts.over(lambda: _train(config, writer, progress, restarts))
-                except TakenOverError:
-                    await asyncio.to_thread(sweep, storage, writer, own=True)
-                    raise
+            writers: list[Writer] = []
+            try:
+                async with writing(known, storage, take_over, progress.say, settings) as writer:
+                    writers.append(writer)
+                    return await _as_writer(config, writer, progress, redo)
+            except TakenOverError:
+                for writer in writers:
+                    with suppress(StorageError):  # what stays is swept at the next start
+                        await asyncio.to_thread(sweep, storage, writer, own=True)
+                raise
+
+
+async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo: Sequence[tuple[int, str]]) -> Summary:
+    """Put aside what is done again, clear away what earlier processes left, and train, with new services after faults."""
+    storage = Storage(config.storage)
+    for iteration, node in redo:
+        await asyncio.to_thread(put_aside, storage, writer, iteration, node, progress.say)
+    await asyncio.to_thread(check_unbroken, storage, writer.run)
+    await asyncio.to_thread(sweep, storage, writer)
+    restarts = Restarts(config.restarts, progress.say)
+    summary = await restarts.over(lambda: _train(config, writer, progress, restarts))
+    if restarts.made:  # an attempt that failed may have left what the next one did not come to
+        await asyncio.to_thread(sweep, storage, writer)
+    return summary
 
 
 async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
@@ -88,10 +103,12 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
             if config.evaluate.every and len(records) % config.evaluate.every == 0:
                 await _evaluate(services, writer, records, evaluations)
             if records[-1].epoch == writer.epoch:  # not one that was found
+                await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
                 scores |= {updates: result.values["em"] for updates, result in evaluations.items()}
                 await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
         last = await _evaluate(services, writer, records, evaluations)
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
+        await asyncio.to_thread(drop_obsolete_evaluations, services.storage, writer, records)
         return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
 
 

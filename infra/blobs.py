@@ -100,22 +100,30 @@ class LocalBlobs:
         if path.is_dir():
             # Renamed first: a reader sees all of a folder or nothing of it.
             grave = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent)) / path.name
-            path.rename(grave)
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                path.rename(grave)
+            flush_folder(path.parent)
             shutil.rmtree(grave.parent)
-        else:
+        elif path.exists():
             path.unlink(missing_ok=True)
+            flush_folder(path.parent)
 
     def delete_unfinished(self, prefix: str, older_than_s: float) -> None:
         """Delete temporary files and folders that killed processes left below `prefix`, by the time of their last change."""
         latest = time.time() - older_than_s
-        for path in [*self.path(prefix).rglob(f"{TEMPORARY}*")]:
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_mtime < latest:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for folder, below, names in os.walk(self.path(prefix)):
+            for name in [name for name in (*below, *names) if name.startswith(TEMPORARY)]:
+                path = Path(folder, name)
+                with contextlib.suppress(OSError):  # another process may delete it too; it is none of anybody's work
+                    if path.lstat().st_mtime < latest:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def delete_keys(self, keys: Sequence[str]) -> None:
         for key in keys:
             self.path(key).unlink(missing_ok=True)
+        for folder in {self.path(key).parent for key in keys}:
+            with contextlib.suppress(FileNotFoundError):
+                flush_folder(folder)
 
     def uri(self, key: str) -> str:
         return str(self.path(key))

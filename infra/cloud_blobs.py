@@ -3,6 +3,7 @@
 A write is atomic: an object appears when its one request, or the last one of an upload in parts, has succeeded.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -75,11 +76,12 @@ class CloudBlobs(ABC):
         return self._path(key).partition("/")[2]
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        end, wait = time.monotonic() + self._patience_s, FIRST_WAIT_S
+        end, wait = math.inf, FIRST_WAIT_S
         while True:
             try:
                 return request()
             except Exception as error:
+                end = min(end, time.monotonic() + self._patience_s)  # from the first failure: a large upload takes long by itself
                 if not self._passes(error) or time.monotonic() + wait > end:
                     raise
             time.sleep(wait)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 from nbrl.infra.blobs import flush_folder
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, MissingError
 
 MANIFEST = "manifest.json"
 PARALLEL = 8
@@ -75,6 +75,13 @@ def check_folder(folder: Path, below: str = "") -> None:
             if digest != manifest[name]:
                 state = "is damaged" if digest else "is gone"
                 raise DamagedError(f"{folder / name} {state}: it is not what was written there; bring {folder} back from a copy")
+
+
+def check_whole(folder: Path) -> None:
+    """As `check_folder`, for a folder that was written with a manifest. Raises MissingError if it, or its manifest, is gone."""
+    if not (folder / MANIFEST).is_file():
+        raise MissingError(f"{folder} has lost its {MANIFEST}" if folder.is_dir() else f"{folder} is gone")
+    check_folder(folder)
 
 
 def _digest_of(path: Path) -> str:

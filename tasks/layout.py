@@ -58,7 +58,7 @@ class RoundLayout:
 
     def chunks(self, policy: str) -> str:
         """Folder of those that the policy with this digest sampled; the initial one has none."""
-        return f"{self.unfinished}/{policy[:16] or 'initial'}"
+        return f"{self.unfinished}/{policy_folder(policy)}"
 
     @property
     def rewards(self) -> str:
@@ -86,7 +86,7 @@ class StageLayout:
 
     def is_unfinished(self, key: str) -> bool:
         """Whether the key is one of unfinished work of this stage, of any epoch."""
-        return key.startswith(f"{self.folder}/") and f"/{UNFINISHED}/" in key
+        return key.startswith(f"{self.folder}/") and is_chunk(key)
 
     def earlier_chunks(self, number: int, policy: str, keys: Iterable[str]) -> tuple[str, ...]:
         """Folders, of those with `keys`, in which other epochs left chunks of a round that this policy sampled."""
@@ -172,6 +172,11 @@ class RunLayout:
         return f"{self.folder}/pins"
 
     @property
+    def redo(self) -> str:
+        """What was put aside last to be done again."""
+        return f"{self.folder}/redo.json"
+
+    @property
     def lease(self) -> str:
         return f"{self.folder}/lease.json"
 
@@ -231,6 +236,16 @@ def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
     parts = trajectories.split("/")
     stage, last = "/".join(parts[:4]), "/".join([parts[-2], beside.rpartition("/")[2]])
     return max((key for key in keys if key.startswith(f"{stage}/") and key.endswith(f"/{last}")), default=None)
+
+
+def policy_folder(policy: str) -> str:
+    """Name of the folder of chunks that the policy with this digest sampled."""
+    return policy[:16] or "initial"
+
+
+def is_chunk(key: str) -> bool:
+    """Whether the key is one of unfinished work."""
+    return f"/{UNFINISHED}/" in key
 
 
 def chunk(folder: str, name: str) -> str:

@@ -94,6 +94,9 @@ class Audit:
                 yield f"the record of iteration {number + 1} is of another iteration"
                 return
             self.records.append(record)
+            copy = layout.iteration(number).record_copy
+            if copy in keys and Record.model_validate(self._storage.read_json(copy)) != record:
+                yield f"the copy of the record of iteration {number + 1} is another"
 
     def _iteration(self, record: Record, before: Record | None) -> Iterator[str]:
         yield from Recompute(self._storage, self._config, self._run, record, before).contradictions()

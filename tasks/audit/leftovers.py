@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterator
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import RunLayout, StageLayout, updates_of
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.results import NodeResult, is_to_come
 
 
 def leftovers(storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult]) -> Iterator[str]:
     """Keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
 
-    What the iteration in progress has made so far is no leftover.
+    What the iteration in progress has made so far is no leftover, nor is what belongs to an evaluation that has no result yet.
     """
     artifacts = [artifact for record in records for artifact in record.artifacts] + [result.artifact for result in results]
     named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
@@ -19,6 +19,8 @@ def leftovers(storage: Storage, run: RunLayout, records: Collection[Record], res
     for key in storage.list(run.folder):
         folder = "/".join(key.split("/")[:4])
         of_stage = key.startswith((f"{run.iterations}/", f"{run.evaluations}/")) and folder != current
+        if key.startswith(f"{run.evaluations}/") and is_to_come(key, results):
+            continue
         if of_stage and StageLayout(folder, "").epoch_of(key) and key not in named:
             yield f"{key} is left over: nothing names it"
         if key.startswith(f"{run.checkpoints}/") and folder not in named and updates_of(folder) <= updates:

@@ -56,7 +56,7 @@ def durable(
         if found is not None:
             return Completed(name="Cached", data=found)
         artifact = await work(services, scope, *args)
-        return await asyncio.to_thread(results.keep, services.storage, scope, function.__name__, inputs, artifact)
+        return await asyncio.to_thread(_kept, services, scope, function.__name__, inputs, artifact)
 
     return Node(task(name=function.__name__, persist_result=False, cache_policy=NO_CACHE)(once), work)
 
@@ -78,6 +78,19 @@ def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Ar
         services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {what}")
         services.storage.delete(key)
         return None
+
+
+def _kept(services: Services, scope: Scope, node: str, inputs: list[str], made: Artifact) -> Artifact:
+    """Keep the result; returns the artifact that counts: another process's, where that was first and what it made is there."""
+    first = results.keep(services.storage, scope, node, inputs, made)
+    if first == made:
+        return made
+    try:
+        results.verify(services.storage, first, services.scratch)
+    except (MissingError, DamagedError):
+        results.replace(services.storage, scope, node, inputs, made)
+        return made
+    return first
 
 
 def _awaitable(function: Callable[..., Any]) -> Function:

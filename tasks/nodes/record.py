@@ -75,5 +75,6 @@ def _commit(storage: Storage, scope: Scope, done: Record) -> None:
             f"iteration {scope.iteration + 1} of run {scope.run!r} was recorded by another process; the same command continues "
             "from there"
         )
+    check_newest(storage, scope.run_layout, scope.epoch)  # the copy and the sweep are not for who took over meanwhile to suffer
     storage.write_json(scope.layout.record_copy, fields)
     sweep_stage(storage, scope.layout, done.artifacts)

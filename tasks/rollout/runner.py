@@ -105,8 +105,9 @@ class Runner:
         return self._life, self._finished
 
     async def damaged(self) -> list[str]:
-        """Addresses of damaged chunks, whose trajectories were run again."""
-        return self._damaged
+        """Addresses of the damaged chunks found since this was asked last, whose trajectories were run again."""
+        found, self._damaged = self._damaged, []
+        return found
 
     async def run(self, batch: RolloutBatch) -> pa.Table:
         """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA. Raises StorageError."""

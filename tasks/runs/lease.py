@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,8 @@ async def writing(
     """Take an epoch of the run, for a start with these settings, and keep its lease.
 
     Raises InfraError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
-    removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over.
+    removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over; by then nothing
+    of this process writes any more.
     """
     layout = run.layout
     held = await asyncio.to_thread(_holder, storage, layout)
@@ -87,8 +89,16 @@ async def writing(
         say(f"nbrl: process {_pid(held)} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
         await _until_free(storage, layout, held)
     await asyncio.to_thread(check_newest, storage, layout, epoch.name)
-    async with _renewed(storage, layout, epoch):
-        yield Writer(run, epoch.name)
+    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(thread_name_prefix="writer")
+    loop.set_default_executor(threads)
+    try:
+        async with _renewed(storage, layout, epoch):
+            yield Writer(run, epoch.name)
+    except TakenOverError:
+        # A write goes on in its thread after the task that waited for it was cancelled.
+        loop.set_default_executor(ThreadPoolExecutor())
+        await asyncio.to_thread(threads.shutdown)
+        raise
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """Puts finished work aside, so that it is done again: results and records. What they name goes when it was done again."""
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pydantic import ValidationError
@@ -7,8 +8,10 @@ from pydantic import ValidationError
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RunLayout, is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.results import evaluated_updates, keyed_results
 from nbrl.tasks.runs.retention import can_train_on
 from nbrl.tasks.runs.run import Run
 
@@ -25,15 +28,22 @@ def parse(text: str) -> tuple[int, str]:
     return int(number), node
 
 
-def put_aside(storage: Storage, writer: Writer, number: int, node: str) -> None:
+def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Callable[[str], None] = lambda text: None) -> None:
     """Put the results of one node of an iteration aside, or of all, and the records of this and all later iterations.
 
-    Nodes whose inputs come out the same are then found again. A damaged or lost record is only brought back from its copy, where
-    there is one. Raises ConfigError if the iteration never began, or if the checkpoint that it starts from is gone.
+    Nodes whose inputs come out the same are then found again. A record that is damaged or lost is only brought back from its
+    copy, where there is one, and one that is whole stays. The same request is carried out once until the run has finished, so
+    that a command may be repeated after it was killed; `say` tells of what is not put aside.
+
+    Raises ConfigError if the iteration never began, or if the checkpoint that it starts from is gone.
     """
-    if node == "record" and _brought_back(storage, writer.run, number - 1):
+    layout, first, request = writer.run.layout, number - 1, f"{number}:{node}"
+    if node == "record" and (what := _mended(storage, writer.run, first)):
+        say(f"nbrl: the record of iteration {number} {what}; nothing is done again")
         return
-    layout, first = writer.run.layout, number - 1
+    if not storage.exists(layout.summary) and _requested(storage, layout) == request:
+        say(f"nbrl: an earlier start put iteration {number} aside; the run goes on from there")
+        return
     keys = storage.list(layout.iterations)
     finished, stage = finished_iterations(keys, layout), layout.iteration(first)
     records = [key for key in records_among(keys, layout) if key >= stage.record]
@@ -41,29 +51,55 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str) -> None:
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
     _check_start(storage, writer, number)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
-    storage.delete_keys(layout.iteration(later).record_copy for later in range(first, finished + 1))
+    later = [key for key in keys if key >= f"{stage.folder}/"]
+    storage.delete_keys(key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2])
     # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap.
     for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
-    for later in range(first, finished + 1):
-        storage.delete_keys([key for key in keys if layout.iteration(later).is_unfinished(key)])
+    storage.delete_keys(key for key in later if is_chunk(key))
+    storage.write_json(layout.redo, {"request": request})
 
 
-def _brought_back(storage: Storage, run: Run, iteration: int) -> bool:
-    """Replace a record that is damaged or gone by its copy; returns whether this was necessary and possible."""
+def drop_obsolete_evaluations(storage: Storage, writer: Writer, records: Sequence[Record]) -> None:
+    """Delete the evaluations of policies that a run which did work again no longer has."""
+    layout = writer.run.layout
+    if not storage.exists(layout.redo):
+        return
+    policies = {writer.run.policy, *(record.policy.digest for record in records)}
+    for updates in evaluated_updates(storage, writer.run):
+        stage = layout.evaluation(updates)
+        for key, result in keyed_results(storage, stage):
+            if result.inputs[0] not in policies:
+                storage.delete_keys([result.artifact.path, *result.artifact.parts, key])
+
+
+def _requested(storage: Storage, layout: RunLayout) -> str:
+    """What was put aside last; empty if nothing ever was."""
+    try:
+        return str(storage.read_json(layout.redo)["request"])
+    except (MissingError, DamagedError, KeyError):
+        return ""
+
+
+def _mended(storage: Storage, run: Run, iteration: int) -> str:
+    """Replace a record that is damaged or gone by its copy, where that names what is there; says what is the case now.
+
+    Empty where the record is neither whole nor can be brought back.
+    """
     with suppress(DamagedError):
         if read_record(storage, run, iteration) is not None:
-            return False
+            return "is whole"
     stage = run.layout.iteration(iteration)
     try:
         copy = Record.model_validate(storage.read_json(stage.record_copy))
     except (MissingError, DamagedError, ValidationError):
-        return False
-    if copy.run_id != run.run_id or copy.iteration != iteration:
-        return False
+        return ""
+    tables = [artifact.path for artifact in copy.artifacts if artifact.path.startswith(f"{stage.folder}/")]
+    if copy.run_id != run.run_id or copy.iteration != iteration or not all(map(storage.exists, tables)):
+        return ""
     storage.write_json(stage.record, copy.model_dump(mode="json"))
-    return True
+    return "was brought back from its copy"
 
 
 def _check_start(storage: Storage, writer: Writer, number: int) -> None:

@@ -6,6 +6,7 @@ Prefect displays it.
 
 import hashlib
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +14,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.manifest import check_folder, part_digest
+from nbrl.infra.manifest import check_whole, part_digest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF, StageLayout
+from nbrl.tasks.layout import HF, StageLayout, is_chunk, policy_folder
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
@@ -85,7 +86,7 @@ def verify(storage: Storage, artifact: Artifact, scratch: Path) -> None:
     if folder is None:
         folder = storage.download_folder(artifact.path, scratch / artifact.path)
     else:
-        check_folder(folder)
+        check_whole(folder)
     if part_digest(folder, f"{HF}/") != artifact.digest:
         raise DamagedError(f"{storage.uri(artifact.path)} holds other weights than the update made")
 
@@ -93,10 +94,22 @@ def verify(storage: Storage, artifact: Artifact, scratch: Path) -> None:
 def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> Artifact:
     """Create the result of a node; returns the artifact that counts, which is another process's where that was first.
 
-    Raises TakenOverError if that process has taken the run over.
+    That one is not verified. Raises TakenOverError if that process has taken the run over.
     """
-    key = key_of(scope, node, inputs)
-    result = NodeResult(
+    key, result = key_of(scope, node, inputs), _result(scope, node, inputs, artifact)
+    if storage.create_json(key, result.model_dump(mode="json")):
+        return artifact
+    check_newest(storage, scope.run_layout, scope.epoch)
+    return NodeResult.model_validate(storage.read_json(key)).artifact
+
+
+def replace(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> None:
+    """Write the result of a node over one whose artifact is lost or damaged."""
+    storage.write_json(key_of(scope, node, inputs), _result(scope, node, inputs, artifact).model_dump(mode="json"))
+
+
+def _result(scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> NodeResult:
+    return NodeResult(
         node=node,
         run_id=scope.run_id,
         epoch=scope.epoch,
@@ -105,28 +118,40 @@ def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact:
         finished=time.time(),
         version=version("nbrl"),
     )
-    if storage.create_json(key, result.model_dump(mode="json")):
-        return artifact
-    check_newest(storage, scope.run_layout, scope.epoch)
-    return NodeResult.model_validate(storage.read_json(key)).artifact
 
 
 def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
     """The results of all nodes of an iteration or an evaluation. Raises DamagedError."""
+    return [result for _, result in keyed_results(storage, stage)]
+
+
+def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeResult]]:
+    """As `results_of`, each with its key."""
     found = []
     for key in storage.list(stage.results):
         try:
-            found.append(NodeResult.model_validate(storage.read_json(key)))
+            found.append((key, NodeResult.model_validate(storage.read_json(key))))
         except ValidationError as error:
             raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
     return found
 
 
+def evaluated_updates(storage: Storage, run: Run) -> list[int]:
+    """The updates of the policies that have a finished evaluation."""
+    return sorted({int(key.split("/")[3]) for key in storage.list(run.layout.evaluations) if "/nodes/" in key})
+
+
+def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
+    """Whether the key belongs to an evaluation that has no result yet: of a stage without any, or a chunk of another policy."""
+    stage = "/".join(key.split("/")[:4])
+    policies = [result.inputs[0] for result in results if result.artifact.path.startswith(f"{stage}/")]
+    return not policies or (is_chunk(key) and not any(f"/{policy_folder(policy)}/" in key for policy in policies))
+
+
 def scores_of(storage: Storage, run: Run) -> dict[int, float]:
     """Held-out exact match of all evaluations of the run, by updates."""
-    folders = {key.split("/")[3] for key in storage.list(run.layout.evaluations) if "/nodes/" in key}
     scores: dict[int, float] = {}
-    for updates in map(int, folders):
+    for updates in evaluated_updates(storage, run):
         with suppress(DamagedError):  # it is found, and evaluated again, where it is needed
             for result in results_of(storage, run.layout.evaluation(updates)):
                 scores[updates] = result.artifact.values["em"]

@@ -35,7 +35,8 @@ def prune(
     Those of a release that kept all of them stay.
     """
     folders = {record.updates: record.checkpoint for record in records if record.checkpoint and record.epoch}
-    there = complete(storage, run)
+    keys = storage.list(run.layout.checkpoints)
+    there = _complete(keys)
     made = [number for number, folder in folders.items() if folder in there]
     stay, trainable = kept(made, scores, settings)
     stay |= pinned(storage, run)
@@ -43,7 +44,7 @@ def prune(
         if number not in stay:
             _delete(storage, folders[number])
         elif number not in trainable:
-            _drop_state(storage, folders[number])
+            _drop_state(storage, folders[number], keys)
 
 
 def can_train_on(storage: Storage, checkpoint: str) -> bool:
@@ -57,29 +58,37 @@ def can_train_on(storage: Storage, checkpoint: str) -> bool:
 
 def complete(storage: Storage, run: Run) -> set[str]:
     """Folders of the run's checkpoints that have weights."""
-    keys = storage.list(run.layout.checkpoints)
+    return _complete(storage.list(run.layout.checkpoints))
+
+
+def _complete(keys: Sequence[str]) -> set[str]:
     return {"/".join(key.split("/")[:4]) for key in keys if f"/{HF}/" in key}
 
 
 def _delete(storage: Storage, checkpoint: str) -> None:
-    """Delete a checkpoint but its result, which proves from what it was made. The manifest goes first: without, there is none."""
+    """Delete a checkpoint but its result, which proves from what it was made.
+
+    The manifest goes first: without, there is none. The weights go last: while there are any, a deletion that was cut off is
+    done again.
+    """
     storage.delete(f"{checkpoint}/{MANIFEST}")
-    for name in (HF, STATE, CRITIC, ADAPTER):
+    for name in (STATE, CRITIC, ADAPTER, HF):
         storage.delete(f"{checkpoint}/{name}")
 
 
-def _drop_state(storage: Storage, checkpoint: str) -> None:
-    """The manifest goes first: a checkpoint is always what its manifest says. One that has lost it stays as it is."""
+def _drop_state(storage: Storage, checkpoint: str, keys: Sequence[str]) -> None:
+    """Delete the states among `keys`. The manifest goes first: a checkpoint is always what it says. One that lost it stays."""
+    states = [key for key in keys if key.startswith(tuple(f"{checkpoint}/{name}" for name in STATES))]
+    if not states:
+        return
     try:
         names = _names(storage, checkpoint)
     except (MissingError, DamagedError):
         return
-    states = [name for name in names if name.startswith(STATES)]
-    if not states:
-        return
-    left = {name: digest for name, digest in names.items() if name not in states}
-    storage.write_bytes(f"{checkpoint}/{MANIFEST}", json.dumps(left, indent=1).encode())
-    storage.delete_keys([f"{checkpoint}/{name}" for name in states])
+    left = {name: digest for name, digest in names.items() if not name.startswith(STATES)}
+    if left != names:
+        storage.write_bytes(f"{checkpoint}/{MANIFEST}", json.dumps(left, indent=1).encode())
+    storage.delete_keys(states)
 
 
 def _names(storage: Storage, checkpoint: str) -> dict[str, str]:

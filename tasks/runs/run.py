@@ -3,14 +3,14 @@
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nbrl.infra.errors import DamagedError, InfraError
+from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
@@ -113,7 +113,8 @@ def _dropped_if_empty(run: Run, storage: Storage, created: bool) -> Iterator[Non
         yield
     except BaseException:
         if created:
-            drop_if_empty(run, storage)
+            with suppress(StorageError):  # it hides no error; the next run of this name deletes what is left
+                drop_if_empty(run, storage)
         raise
 
 
@@ -140,6 +141,8 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         _check_same(storage, earlier, run, config)
         run = earlier
     with _dropped_if_empty(run, storage, created):
+        if created:  # what a run of this name left that was dropped only in part
+            storage.delete_keys(key for key in storage.list(run.layout.folder) if key != run.layout.identity)
         sources.write(config.data, storage, run.layout.data)
         storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created

@@ -10,7 +10,7 @@ from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import StageLayout, updates_of
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import Writer
-from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.scope import Artifact
 
 UPDATE = "/nodes/update-"
@@ -26,25 +26,30 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
     evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
+    _complete_copies(storage, writer, keys, finished)
     for folder in sorted({*done, *evaluated}):
         stage = StageLayout(folder, writer.epoch)
         below = [key for key in keys if key.startswith(f"{folder}/")]
         made = {key: epoch for key in below if (epoch := stage.epoch_of(key))}
         if len(set(made.values())) > 1 or any(map(stage.is_unfinished, made)):
-            artifacts = _record(storage, writer, done[folder]).artifacts if folder in done else _made(storage, stage, below)
+            results = [] if folder in done else _results(storage, stage, below)
+            artifacts = (
+                _record(storage, writer, done[folder]).artifacts if folder in done else [each.artifact for each in results]
+            )
             chosen = {key for key, epoch in made.items() if epoch == writer.epoch or not own}
-            storage.delete_keys(chosen - _named(artifacts))
+            to_come = {key for key in made if folder not in done and is_to_come(key, results)}
+            storage.delete_keys(chosen - to_come - _named(artifacts))
     _sweep_checkpoints(storage, writer, keys, finished, own)
     storage.delete_unfinished(layout.folder)
 
 
 def sweep_stage(storage: Storage, stage: StageLayout, artifacts: Collection[Artifact]) -> None:
-    """Delete what a stage made, in whatever epoch, besides the artifacts that its record or result names.
+    """Delete what a stage made, in its epoch or an earlier one, besides the artifacts that its record or result names.
 
     Results of nodes that were done again go too, with the checkpoint that such an update made.
     """
     keys, named = storage.list(stage.folder), _named(artifacts)
-    storage.delete_keys(key for key in keys if stage.epoch_of(key) and key not in named)
+    storage.delete_keys(key for key in keys if "" < stage.epoch_of(key) <= stage.epoch and key not in named)
     results = [key for key in keys if key.startswith(f"{stage.results}/")]
     aside = [key for key in keys if UPDATE in key and key not in results]
     if not aside and len(results) == len({artifact.path for artifact in artifacts}):
@@ -82,17 +87,30 @@ def _record(storage: Storage, writer: Writer, iteration: int) -> Record:
     return record
 
 
-def _made(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> list[Artifact]:
-    """What the results of a stage's nodes name."""
-    return list(filter(None, (_artifact(storage, key) for key in keys if key.startswith(f"{stage.results}/"))))
+def _complete_copies(storage: Storage, writer: Writer, keys: Collection[str], finished: int) -> None:
+    """Make the copies of records whose process died before it did."""
+    there = frozenset(keys)
+    for number in range(finished):
+        if (copy := writer.run.layout.iteration(number).record_copy) not in there:
+            storage.write_json(copy, _record(storage, writer, number).model_dump(mode="json"))
+
+
+def _results(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> list[NodeResult]:
+    """The results of a stage's nodes, without those that are damaged: such a node is done again."""
+    return list(filter(None, (_result(storage, key) for key in keys if key.startswith(f"{stage.results}/"))))
+
+
+def _result(storage: Storage, key: str) -> NodeResult | None:
+    try:
+        return NodeResult.model_validate(storage.read_json(key))
+    except (DamagedError, ValidationError):
+        return None
 
 
 def _artifact(storage: Storage, result: str) -> Artifact | None:
-    """What a node made; None where its result is damaged: such a node is done again."""
-    try:
-        return NodeResult.model_validate(storage.read_json(result)).artifact
-    except (DamagedError, ValidationError):
-        return None
+    """What a node made; None where its result is damaged."""
+    found = _result(storage, result)
+    return found.artifact if found else None
 
 
 def _named(artifacts: Iterable[Artifact]) -> set[str]:

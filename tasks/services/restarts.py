@@ -30,6 +30,7 @@ class Restarts:
     def __init__(self, most: int, say: Callable[[str], None]) -> None:
         self._most, self._say = most, say
         self._used, self._reached, self._came_up = 0, 0, False
+        self.made = 0
 
     def up(self) -> None:
         self._came_up = True
@@ -50,6 +51,7 @@ class Restarts:
                 reason = first_line(error)
             wait = WAITS_S[min(self._used, len(WAITS_S) - 1)]
             self._used += 1
+            self.made += 1
             self._say(
                 f"{reason}; all services are started again in {wait:g} s ({self._used} of at most {self._most} in a row), "
                 "nothing that was finished is lost"

@@ -11,7 +11,7 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.home import Home
-from nbrl.infra.manifest import MANIFEST, check_folder
+from nbrl.infra.manifest import check_whole
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
@@ -165,11 +165,10 @@ def _checkpoint(storage: Storage, run: Run, policy: Weights, scratch: Path) -> P
         local = storage.local_path(policy.checkpoint)
         if local is None:
             return storage.download_folder(policy.checkpoint, scratch / policy.checkpoint)
+        if has_manifest(policy.checkpoint):
+            check_whole(local)
         if not (local / HF).is_dir():
             raise MissingError(f"{local} is gone")
-        if has_manifest(policy.checkpoint) and not (local / MANIFEST).is_file():
-            raise MissingError(f"{local} has lost its {MANIFEST}")
-        check_folder(local)
         return local
     except (DamagedError, MissingError) as error:
         iteration = made_in(storage, run, policy.updates) + 1

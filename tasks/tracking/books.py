@@ -43,6 +43,7 @@ class Books:
         """Deliver all that the storage has and MLflow has not."""
         if not self._begun:
             self._begin()
+        self._begun = False  # unless all of it succeeds: the next call then looks for what this one left
         while (record := read_record(self._storage, self._run, self.delivered)) is not None:
             self._iteration(record)
             self._count(record)
@@ -50,12 +51,17 @@ class Books:
             self._doubtful = self._uncounted
         self._evaluations()
         self._summary()
+        self._begun = True
 
     def end(self, status: Literal["FINISHED", "FAILED"]) -> None:
         """End MLflow's run after all was delivered, and note on the storage that a finished run is complete there."""
         self._tracking.end(status)
         if status == "FINISHED" and (mark := _summary_mark(self._storage, self._run)):
             self._storage.write_json(self._run.layout.delivered, {"summary": mark, "uri": self._tracking.uri})
+
+    def is_finished(self) -> bool:
+        """Whether the run has a summary."""
+        return bool(_summary_mark(self._storage, self._run))
 
     def is_complete(self) -> bool:
         """Whether a delivery to this MLflow noted that it delivered the finished run."""
@@ -150,10 +156,13 @@ class Books:
 
 
 def deliver(books: Books, tracking: Tracking) -> int:
-    """Deliver a run that nobody trains; returns how many iterations MLflow then has. Raises ServerError and StorageError."""
+    """Deliver a run that nobody trains, and end it in MLflow as what it is; returns how many iterations MLflow then has.
+
+    Raises ServerError and StorageError.
+    """
     try:
         books.catch_up()
-        books.end("FINISHED")
+        books.end("FINISHED" if books.is_finished() else "FAILED")
     except (InfraError, ConfigError):
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import pickle
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -251,6 +252,20 @@ def test_what_killed_processes_left_half_written_goes_after_an_hour(tmp_path: Pa
     storage.delete_unfinished("runs/r")
     assert sorted(path.name for path in (tmp_path / "runs/r").iterdir()) == [f"{TEMPORARY}recent", "x"]
     storage.delete_unfinished("runs/none")
+
+
+def test_two_processes_may_delete_the_same_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_bytes("a/b/c", b"x")
+    rename = Path.rename
+
+    def after_another(self: Path, target: Path) -> Path:
+        shutil.rmtree(self)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", after_another)
+    storage.delete("a/b")
+    assert storage.list() == []
 
 
 def test_local_path(tmp_path: Path) -> None:

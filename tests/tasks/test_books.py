@@ -91,7 +91,8 @@ def test_everything_is_delivered_once_however_often_and_by_whom(storage: Storage
     assert [tags["iteration"] for _, tags in found["traces"]] == ["0", "1"]
 
 
-def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storage: Storage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("same", [False, True], ids=["by another process", "by the same"])
+def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storage: Storage, tmp_path: Path, same: bool) -> None:
     evaluated(storage, Weights(digest="w0"))
     for number in range(2):
         iteration(storage, number)
@@ -102,14 +103,18 @@ def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storag
         (tmp_path / "mlflow.json").unlink()
         left = iter(range(at))
 
-        def step(left: Any = left) -> None:
-            if next(left, None) is None:
+        died: list[int] = []
+
+        def step(left: Any = left, died: Any = died) -> None:
+            if next(left, None) is None and not died:
+                died.append(1)
                 raise DeadError
 
+        first = books(storage, tmp_path, step)
         try:
-            books(storage, tmp_path, step).catch_up()
+            first.catch_up()
         except DeadError:
-            books(storage, tmp_path).catch_up()
+            (first if same else books(storage, tmp_path)).catch_up()
             assert has(tmp_path)["metrics"] == whole["metrics"]
             assert (has(tmp_path)["models"], has(tmp_path)["traces"]) == (whole["models"], whole["traces"])
         else:

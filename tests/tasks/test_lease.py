@@ -162,6 +162,18 @@ def test_of_two_on_one_run_the_one_that_was_taken_over_stops_and_the_other_goes_
     assert "is told to stop" in said[0]
 
 
+def test_a_write_that_was_under_way_has_ended_when_the_run_is_known_to_be_taken_over(storage: Storage) -> None:
+    wrote: list[str] = []
+
+    async def body() -> None:
+        async with writing(RUN, storage, False, wrote.append):
+            await asyncio.to_thread(lambda: (take(storage, RUN.layout), time.sleep(0.5), wrote.append("late")))
+
+    with pytest.raises(TakenOverError):
+        asyncio.run(body())
+    assert wrote == ["late"]
+
+
 def test_a_dead_holder_on_another_machine_is_waited_for_until_its_lease_runs_out(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

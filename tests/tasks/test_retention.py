@@ -1,6 +1,7 @@
 """Which checkpoints stay, and what nobody names any more."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import MANIFEST, write_manifest
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RESULT
 from nbrl.tasks.metrics import of
@@ -20,8 +22,8 @@ from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.pins import Pin, pin, pinned
-from nbrl.tasks.runs.redo import parse, put_aside
-from nbrl.tasks.runs.results import keep, results_of, scores_of
+from nbrl.tasks.runs.redo import drop_obsolete_evaluations, parse, put_aside
+from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_of
 from nbrl.tasks.runs.retention import can_train_on, kept, prune
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
@@ -62,9 +64,11 @@ def made(storage: Storage, tmp_path: Path, count: int) -> tuple[Writer, list[Rec
             artifacts=[artifact, updated],
             metrics={},
             weights=updated.digest,
+            run_id=RUN.run_id,
             epoch=writer.epoch,
         )
         storage.create_json(scope.layout.record, record.model_dump(mode="json"))
+        storage.write_json(scope.layout.record_copy, record.model_dump(mode="json"))
         records.append(record)
     return writer, records
 
@@ -220,13 +224,129 @@ def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
 
 
 def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:
-    writer, _ = made(storage, tmp_path, 3)
+    writer, records = made(storage, tmp_path, 3)
     storage.delete(RUN.layout.iteration(1).record)
     with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
         check_unbroken(storage, RUN)
     put_aside(storage, writer, 2, "record")
+    assert [read_record(storage, RUN, number) for number in range(3)] == records
+    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
+    put_aside(storage, writer, 2, "record")
     check_unbroken(storage, RUN)
     assert read_record(storage, RUN, 2) is None
+
+
+def test_a_copy_never_brings_back_what_was_put_aside(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 4)
+    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
+    put_aside(storage, writer, 2, "record")
+    assert [key for key in storage.list(RUN.layout.iterations) if key.endswith("record-copy.json")] == [
+        RUN.layout.iteration(0).record_copy
+    ]
+    made(storage, tmp_path / "again", 1)
+    storage.write_json(RUN.layout.iteration(0).record_copy, {**storage.read_json(RUN.layout.iteration(0).record), "cursor": 7})
+    storage.delete(RUN.layout.iteration(0).record)
+    storage.delete(storage.read_json(RUN.layout.iteration(0).record_copy)["artifacts"][0]["path"])
+    put_aside(storage, writer, 1, "record")  # a copy of which a table is gone is none
+    assert read_record(storage, RUN, 0) is None
+
+
+def test_a_redo_may_be_repeated_until_the_run_has_finished(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    said: list[str] = []
+    put_aside(storage, writer, 2, "record", said.append)
+    assert said == ["nbrl: the record of iteration 2 is whole; nothing is done again"]
+    put_aside(storage, writer, 2, "")
+    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))  # done again
+    put_aside(storage, writer, 2, "", said.append)
+    assert said[1:] == ["nbrl: an earlier start put iteration 2 aside; the run goes on from there"]
+    assert read_record(storage, RUN, 1) == records[1]
+    put_aside(storage, writer, 2, "sample")
+    assert read_record(storage, RUN, 1) is None
+    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))
+    storage.write_json(RUN.layout.summary, {"run": "r"})
+    put_aside(storage, writer, 2, "sample")
+    assert read_record(storage, RUN, 1) is None
+
+
+def test_a_missing_copy_of_a_record_is_made_at_the_next_start(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    copy = RUN.layout.iteration(1).record_copy
+    storage.delete(copy)
+    sweep(storage, writer)
+    assert Record.model_validate(storage.read_json(copy)) == records[1]
+
+
+@pytest.mark.parametrize("cut", ["state/", "critic/", "hf/"])
+def test_a_deletion_that_was_cut_off_is_done_again(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    _, records = made(storage, tmp_path, 3)
+    delete, delete_keys = Storage.delete, Storage.delete_keys
+
+    def killed(self: Storage, key: str) -> None:
+        if key.endswith(cut.rstrip("/")):
+            raise KeyboardInterrupt
+        delete(self, key)
+
+    def killed_keys(self: Storage, keys: Iterable[str]) -> None:
+        all_keys = list(keys)
+        if any(f"/{cut}" in key for key in all_keys):
+            raise KeyboardInterrupt
+        delete_keys(self, all_keys)
+
+    monkeypatch.setattr(Storage, "delete", killed)
+    monkeypatch.setattr(Storage, "delete_keys", killed_keys)
+    settings = CheckpointSettings(keep_last=1, keep_every=2)
+    with pytest.raises(KeyboardInterrupt):
+        prune(storage, RUN, records, {}, settings)
+    monkeypatch.undo()
+    prune(storage, RUN, records, {}, settings)
+    assert (numbers(storage, "hf/"), numbers(storage, "state/"), numbers(storage, "critic/")) == ([2, 3], [3], [3])
+
+
+def test_who_was_taken_over_after_its_record_deletes_nothing_of_who_took_over(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 1)
+    later = Writer(RUN, take(storage, RUN.layout).name).iteration(0, Weights(digest="w0"))
+    storage.write_bytes(later.layout.advantages, b"of the newer epoch")
+    sweep_stage(storage, writer.iteration(0, Weights(digest="w0")).layout, records[0].artifacts)
+    assert storage.exists(later.layout.advantages)
+    sweep_stage(storage, later.layout, records[0].artifacts)
+    assert not storage.exists(later.layout.advantages)
+
+
+def test_the_trajectories_of_an_evaluation_to_come_are_neither_swept_nor_left_over(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 1)
+    first = writer.evaluation(Weights(updates=1, digest="w1"))
+    table = Artifact(path=first.layout.round(0).rewards, digest=storage.write_bytes(first.layout.round(0).rewards, b"x"))
+    kept_chunk = f"{writer.evaluation(Weights()).layout.round(0).chunks('w0')}/a.parquet"
+    storage.write_bytes(kept_chunk, b"x")  # of an evaluation without any result
+    keep(storage, first, "evaluate", ["w1"], table)
+    later = Writer(RUN, take(storage, RUN.layout).name)
+    scope = later.evaluation(Weights(updates=1, digest="w1-again"))
+    going = [f"{scope.layout.round(0).chunks('w1-again')}/a.parquet", kept_chunk]
+    lost = f"{scope.layout.round(0).chunks('w1')}/a.parquet"
+    for key in [*going, lost]:
+        storage.write_bytes(key, b"x")
+    results = results_of(storage, first.layout)
+    assert list(leftovers(storage, RUN.layout, records, results)) == [f"{lost} is left over: nothing names it"]
+    sweep(storage, later)
+    assert [storage.exists(key) for key in (*going, lost)] == [True, True, False]
+    assert list(leftovers(storage, RUN.layout, records, results)) == []
+
+
+def test_evaluations_of_policies_that_were_made_again_go_at_the_end(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    for updates, digest in ((0, "w0"), (1, "w1"), (2, "another")):
+        scope = writer.evaluation(Weights(updates=updates, digest=digest))
+        table = Artifact(path=scope.layout.round(0).rewards, digest=storage.write_bytes(scope.layout.round(0).rewards, b"x"))
+        keep(storage, scope, "evaluate", [digest], table)
+    drop_obsolete_evaluations(storage, writer, records)
+    assert evaluated_updates(storage, RUN) == [0, 1, 2]  # nothing was done again
+    storage.write_json(RUN.layout.redo, {"request": "2:"})
+    drop_obsolete_evaluations(storage, writer, records)
+    assert evaluated_updates(storage, RUN) == [0, 1]
+    assert len([key for key in storage.list(RUN.layout.evaluations) if key.endswith("rewards.parquet")]) == 2
 
 
 def test_what_was_done_again_goes_when_its_iteration_is_recorded(storage: Storage, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from nbrl.infra.blobs import flush_folder
-from nbrl.infra.manifest import write_manifest
+from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.manifest import check_whole, write_manifest
 from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.layout import RESULT
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -48,8 +49,12 @@ def _content_digest(path: str) -> str:
 
 
 def earlier_result(order: UpdateOrder, digest: str) -> UpdateResult | None:
-    """The result of the order if it was carried out before. A checkpoint of another order of this iteration is ignored."""
-    if not Path(order.checkpoint_out).exists():
+    """The result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this iteration,
+    is ignored.
+    """
+    try:
+        check_whole(Path(order.checkpoint_out))
+    except (MissingError, DamagedError):
         return None
     result = _result(order.checkpoint_out)
     if result.iteration != order.iteration:

@@ -20,7 +20,7 @@ from nbrl.tasks.learner import learner as learner_module
 from nbrl.tasks.learner.checkpoint import checkpoint_folder, sharded_state
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import make_learner
@@ -178,13 +178,36 @@ def test_a_checkpoint_without_a_whole_result_is_not_taken_for_finished(tmp_path:
     (tmp_path / "out").mkdir()
     if text is not None:
         (tmp_path / "out" / "result.json").write_text(text)
-    for read in (
-        lambda: checkpoint_folder.earlier_result(order, "digest"),
-        lambda: checkpoint_folder.identity(order.checkpoint_out),
-    ):
-        with pytest.raises(UpdateError, match=f"not a finished checkpoint.*{words}") as caught:
-            read()
-        assert "\n" not in str(caught.value)
+    assert checkpoint_folder.earlier_result(order, "digest") is None  # its order is carried out again
+    with pytest.raises(UpdateError, match=f"not a finished checkpoint.*{words}") as caught:
+        checkpoint_folder.identity(order.checkpoint_out)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_finished_checkpoint_that_is_damaged_is_made_again(tmp_path: Path) -> None:
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
+    result = UpdateResult(
+        order="digest",
+        iteration=order.iteration,
+        metrics={},
+        checkpoint=order.checkpoint_out,
+        canary_token_ids=[],
+        canary_logprobs=[],
+    )
+
+    def finish() -> None:
+        checkpoint_folder.clear_partial(order.checkpoint_out)
+        (checkpoint_folder.partial(order.checkpoint_out) / "weights").write_bytes(b"weights")
+        checkpoint_folder.finish(order.checkpoint_out, result)
+
+    finish()
+    assert checkpoint_folder.earlier_result(order, "digest") == result
+    (tmp_path / "out/weights").write_bytes(b"weighty")
+    assert checkpoint_folder.earlier_result(order, "digest") is None
+    finish()
+    assert checkpoint_folder.earlier_result(order, "digest") == result
+    (tmp_path / "out/manifest.json").unlink()
+    assert checkpoint_folder.earlier_result(order, "digest") is None
 
 
 @pytest.mark.usefixtures("alone")

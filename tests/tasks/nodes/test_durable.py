@@ -14,9 +14,11 @@ import pytest
 import yaml
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
+from nbrl.infra.manifest import part_digest, write_manifest
 from nbrl.tasks.environments import sources
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, TakenOverError
 from nbrl.tasks.metrics import Metric, of
+from nbrl.tasks.nodes import durable as durable_module
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.record import overhead, record
@@ -33,6 +35,7 @@ from nbrl.tasks.runs.run import Run, drop_if_empty, find_run, open_run, opened
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.summary import Summary, finished
 from nbrl.tasks.services.progress import timed
+from nbrl.tasks.services.reads import Reads
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, DoubleProgress, prompts, services
 
@@ -171,6 +174,68 @@ def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leave
     with pytest.raises(StorageError):
         stopped(homes[0], "c")
     assert find_run(storage, "c") is None
+
+
+def test_a_new_run_takes_nothing_over_from_one_of_its_name_that_was_dropped_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    first = open_run(load("tiny-cpu", small), "a", storage)[0]
+    take(storage, first.layout)
+    before = storage.read_bytes(first.layout.data.split("train"))
+    storage.delete(first.layout.identity)  # and then its process was killed
+    run, created = open_run(load("tiny-cpu", [*small, "data.seed=1"]), "a", storage)
+    assert created
+    assert storage.read_bytes(run.layout.data.split("train")) != before
+    assert storage.list(run.layout.epochs) == []
+    assert yaml.safe_load(storage.read_bytes(run.layout.config))["data"]["seed"] == 1
+
+
+def test_a_result_whose_checkpoint_is_gone_is_made_again(tmp_path: Path) -> None:
+    made, calls = services(tmp_path), []
+
+    def update(services: Services, scope: Scope, table: Artifact) -> Artifact:
+        calls.append(scope)
+        folder = services.storage.local_path(scope.next_checkpoint)
+        assert folder
+        (folder / "hf").mkdir(parents=True, exist_ok=True)
+        (folder / "hf/weights").write_bytes(b"weights")
+        write_manifest(folder)
+        return Artifact(path=scope.next_checkpoint, digest=part_digest(folder, "hf/"))
+
+    asked = Artifact(path="t", digest="1")
+
+    def carried_out() -> Artifact:
+        made.reads = Reads(made.storage)
+        return asyncio.run(run_durable(made, asked))
+
+    async def run_durable(made: Services, asked: Artifact) -> Any:
+        inputs = inputs_of(SCOPE, (asked,))
+        found = durable_module._found(made, SCOPE, "update", inputs)
+        return found or durable_module._kept(made, SCOPE, "update", inputs, update(made, SCOPE, asked))
+
+    first = carried_out()
+    assert carried_out() == first
+    assert len(calls) == 1
+    folder = made.storage.local_path(first.path)
+    assert folder
+    (folder / "manifest.json").unlink()
+    assert carried_out() == first
+    shutil.rmtree(folder)
+    assert carried_out() == first
+    assert len(calls) == 3
+
+
+def test_a_result_of_another_process_counts_only_while_what_it_names_is_there(tmp_path: Path) -> None:
+    made, inputs = services(tmp_path), ["a"]
+    theirs = Artifact(path="runs/r/theirs.parquet", digest=made.storage.write_bytes("runs/r/theirs.parquet", b"theirs"))
+    mine = Artifact(path="runs/r/mine.parquet", digest=made.storage.write_bytes("runs/r/mine.parquet", b"mine"))
+    made.storage.write_json(SCOPE.run_layout.epoch(SCOPE.epoch), OURS.model_dump())
+    assert durable_module._kept(made, SCOPE, "sample", inputs, theirs) == theirs
+    assert durable_module._kept(made, SCOPE, "sample", inputs, mine) == theirs
+    made.storage.delete(theirs.path)
+    assert durable_module._kept(made, SCOPE, "sample", inputs, mine) == mine
+    assert durable_module._kept(made, SCOPE, "sample", inputs, theirs) == mine
 
 
 def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
