@@ -38,12 +38,13 @@ def stopped(lab: Lab) -> dict[str, Any]:
 def contend(labs: list[Lab], root: Path | str, folder: Path, point: int) -> tuple[dict[str, Any], dict[str, Any], bool]:
     """Stop one process in front of a step, let another take its run over, and let the first go on.
 
-    Returns both ends, and whether the first had the lease: where it did not yet have it, the other starts without being asked to
-    take over.
+    Returns both ends, and whether the first held the run: where it does not have the lease yet, or all of the run is done, nobody
+    is asked to take over.
     """
     labs[0].begin(root, folder / "first", pause_at=point)
     told = stopped(labs[0])
-    held = Storage(StorageSettings(root=str(root))).exists(RunLayout(RUN).lease)
+    storage, layout = Storage(StorageSettings(root=str(root))), RunLayout(RUN)
+    held = storage.exists(layout.lease) and not storage.exists(layout.summary)
     try:
         second = labs[1].train(root, folder / "second")
         if held:
