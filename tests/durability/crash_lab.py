@@ -79,7 +79,9 @@ class Death:
         if self.steps == self.at:
             os._exit(DIED)
         if self.steps == self.pause_at:
-            self.told.write_text(json.dumps({"pid": os.getpid(), "what": what}))
+            whole = self.told.with_suffix(".whole")
+            whole.write_text(json.dumps({"pid": os.getpid(), "what": what}))
+            whole.rename(self.told)  # whoever waits for it never reads a part
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def wrap(self, owner: Any, name: str) -> None:
