@@ -16,6 +16,7 @@ import pytest
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking_ui import ui
+from tests.clouds import Faults, Proxy, s3_server
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited
 from tests.flows.test_loop import NBRL, command
@@ -28,12 +29,21 @@ RANK, RUNNER = "ray::RayTrainWorker", "ray::Runner"
 RAYLET, GCS, PREFECT, ZYGOTE = "raylet/raylet", "gcs_server", "prefect.server.api.server", "zygote"
 
 
+class Place:
+    """A storage root, the folder in which its objects are files, and the variables with which it is reached."""
+
+    def __init__(self, root: str, files: Path, variables: dict[str, str] | None = None) -> None:
+        self.root, self.files, self.variables = root, files, variables or {}
+
+
 class Running:
     """`nbrl train`, whose lines on stderr are read as they come."""
 
-    def __init__(self, home: Path, name: str, *overrides: str) -> None:
-        self.home, self.name, self.said = home, name, list[str]()
-        self._process = subprocess.Popen(command(home, name, *overrides), stderr=subprocess.PIPE, text=True, env=mark(name))
+    def __init__(self, home: Path, place: Place, name: str, *overrides: str) -> None:
+        self.place, self.name, self.said = place, name, list[str]()
+        line = command(home, name, f"storage.root={place.root}", *overrides)
+        environment = mark(name) | place.variables
+        self._process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment)
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -53,7 +63,7 @@ class Running:
 
     def busy(self, node: str, iteration: int) -> None:
         """Wait until the node before this one has written its table."""
-        folder = self.home / "storage/runs" / self.name / "iterations" / f"{iteration:06d}"
+        folder = self.place.files / "runs" / self.name / "iterations" / f"{iteration:06d}"
         before = {"rollout": "prompts.parquet", "update": "advantages.parquet"}[node]
         while not list(folder.rglob(before)):
             assert self._process.poll() is None, self.said
@@ -73,7 +83,7 @@ class Running:
         self._reading.join(10)
         assert "Traceback" not in "\n".join(self.said)
         assert left_over(self.name) == []
-        audited(self.home / "storage", self.name)
+        audited(self.place.files, self.name)
 
     def kill(self) -> None:
         self._process.kill()
@@ -92,15 +102,26 @@ def same_as_ever(running: Running) -> None:
     """Bit for bit, where this family of processors has digests on record."""
     known = json.loads(FILE.read_text())
     if machine() in known:
-        assert digests(Storage(StorageSettings(root=f"{running.home}/storage")), running.name, 3) == known[machine()]
+        assert digests(Storage(StorageSettings(root=str(running.place.files))), running.name, 3) == known[machine()]
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.long)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A folder, or an S3 server behind a proxy that refuses, delays, cuts and drops 1 % of all requests each."""
+    if request.param == "folder":
+        yield Place(f"{tmp_path}/storage", tmp_path / "storage")
+        return
+    (tmp_path / "s3").mkdir()
+    with s3_server(tmp_path / "s3") as variables, Proxy(variables["AWS_ENDPOINT_URL"], Faults(0.01, 0).next) as proxy:
+        yield Place("s3://bucket/root", tmp_path / "s3/bucket/root", variables | {"AWS_ENDPOINT_URL": proxy.url})
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def run(tmp_path: Path, place: Place) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
     def start(name: str, *overrides: str) -> Running:
-        started.append(Running(tmp_path, name, *overrides))
+        started.append(Running(tmp_path, place, name, *overrides))
         return started[-1]
 
     yield start
@@ -179,7 +200,9 @@ def test_an_engine_that_is_killed_again_between_rollouts_and_one_that_stops(run:
 
 
 @pytest.mark.long
-def test_a_run_outlives_its_mlflow_server_and_is_delivered_later(run: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_run_outlives_its_mlflow_server_and_is_delivered_later(
+    run: Callable[..., Running], place: Place, tmp_path: Path
+) -> None:
     books = Home(tmp_path / "books")
     page = ui(books)
     try:
@@ -192,10 +215,10 @@ def test_a_run_outlives_its_mlflow_server_and_is_delivered_later(run: Callable[.
     assert "iterations of run 'mlflow' are not delivered to MLflow" in running.said[-1]
     page = ui(books)
     try:
-        root = f"{tmp_path}/storage"
         for verb in ("track", "audit"):
-            line = [str(NBRL), verb, "mlflow", "--root", root, "--set", f"tracking.uri={page.url}"]
-            done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+            line = [str(NBRL), verb, "mlflow", "--root", place.root, "--set", f"tracking.uri={page.url}"]
+            environment = os.environ | place.variables
+            done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment, check=False)
             assert done.returncode == 0, done.stderr + done.stdout
     finally:
         page.stop()
