@@ -54,8 +54,9 @@ with_torch() {
 }
 say "making .venv (main)"
 extras=(--all-extras)
-if ! command -v "${CC:-cc}" >/dev/null; then
-  say "there is no C compiler, so the extra gym (reasoning-gym) is left out"
+headers='import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+if ! command -v "${CC:-cc}" >/dev/null || ! "$python" -c "$headers"; then
+  say "there is no C compiler with Python's headers, so the extra gym (reasoning-gym) is left out"
   extras+=(--no-extra gym)
 fi
 synced .venv . "${extras[@]}" --no-install-package torch
