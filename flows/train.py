@@ -11,7 +11,7 @@ from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import TakenOverError
+from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
@@ -70,7 +70,7 @@ async def train(
                     return await _as_writer(config, writer, progress, redo)
             except TakenOverError:
                 for writer in writers:
-                    with suppress(StorageError):  # what stays is swept at the next start
+                    with suppress(StorageError, BrokenInvariantError):  # what stays is swept at the next start
                         await asyncio.to_thread(sweep, storage, writer, own=True)
                 raise
 

@@ -97,12 +97,23 @@ def _read(path: Path) -> pa.Table:
                 table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter="\t", newlines_in_values=True))
             case _:
                 table = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         kinds = ", ".join(SUFFIXES)
         raise ConfigError(f"data file {path} cannot be read: {reason}; it must be one of {kinds}, as its name says") from error
     if not len(table):
         raise ConfigError(f"data file {path} has no rows")
+    if len(set(table.column_names)) < len(table.column_names):
+        raise ConfigError(f"data file {path} has two columns of one name; rename one")
     return table
 
 

@@ -42,7 +42,10 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Cal
         say(f"nbrl: the record of iteration {number} {what}; nothing is done again")
         return
     if not storage.exists(layout.summary) and _requested(storage, layout) == request:
-        say(f"nbrl: an earlier start put iteration {number} aside; the run goes on from there")
+        say(
+            f"nbrl: an earlier start put iteration {number} aside; the run goes on from there (to put it aside once more before "
+            "the run has finished, name another node)"
+        )
         return
     keys = storage.list(layout.iterations)
     finished, stage = finished_iterations(keys, layout), layout.iteration(first)
@@ -52,7 +55,8 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Cal
     _check_start(storage, writer, number)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
     later = [key for key in keys if key >= f"{stage.folder}/"]
-    storage.delete_keys(key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2])
+    copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]
+    storage.delete_keys([layout.redo, *copies])  # an earlier request is not this one, should this one be cut off
     # The last record goes first, so that a kill leaves a run that is shorter, but has no record after a gap.
     for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))

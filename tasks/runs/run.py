@@ -142,7 +142,8 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         run = earlier
     with _dropped_if_empty(run, storage, created):
         if created:  # what a run of this name left that was dropped only in part
-            storage.delete_keys(key for key in storage.list(run.layout.folder) if key != run.layout.identity)
+            kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of who continues this one already
+            storage.delete_keys(key for key in storage.list(run.layout.folder) if not key.startswith(kept))
         sources.write(config.data, storage, run.layout.data)
         storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created

@@ -26,7 +26,8 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
     evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
-    _complete_copies(storage, writer, keys, finished)
+    if not own:
+        _complete_copies(storage, writer, keys, finished)
     for folder in sorted({*done, *evaluated}):
         stage = StageLayout(folder, writer.epoch)
         below = [key for key in keys if key.startswith(f"{folder}/")]

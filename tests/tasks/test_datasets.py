@@ -15,7 +15,6 @@ from nbrl.tasks.environments.datasets.maths import boxed
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.rules.rule import judge
 
 CONTEXT = {
     "title": ["Arthur's Magazine", "First for Women"],
@@ -35,7 +34,6 @@ ALIASES = {
     "type": "WikipediaEntity",
     "value": "Sinclair Lewis",
 }
-PROMPT = 'def twice(x):\n    return 2 * x\n\ndef f(x: int) -> int:\n    """Twice, and one more."""\n'
 SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nq-open": (
         {"question": "where did they film hot tub time machine", "answer": ["Fernie Alpine Resort", "Fernie"]},
@@ -91,16 +89,6 @@ SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         | {"level": 2, "unique_id": "test/precalculus/807.json"},
         {"id": "test-precalculus-807", "answers": [r"\left( 3, \frac{\pi}{2} \right)"], "ability": "precalculus"},
     ),
-    "human-eval": (
-        {"task_id": "HumanEval/0", "prompt": PROMPT, "canonical_solution": "    return twice(x) + 1\n", "entry_point": "f"}
-        | {"test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(2) == 5\n    assert candidate(x=3) == 7\n"},
-        {"id": "HumanEval-0", "answers": [f"{PROMPT}    return twice(x) + 1\n"], "rule": "code"},
-    ),
-    "mbpp": (
-        {"task_id": 11, "text": "Write a function to pair.", "code": "def pair(a, b):\r\n  return (a, b)", "test_setup_code": ""}
-        | {"test_list": ["assert pair(1, 2) == (1, 2)", 'assert pair("a", []) == ("a", [])'], "challenge_test_list": []},
-        {"id": "mbpp-11", "answers": ["def pair(a, b):\r\n  return (a, b)"], "rule": "code"},
-    ),
     "aime-2024": (
         {"ID": "2024-II-4", "Problem": "Find $m+n$.", "Solution": "...", "Answer": 33},
         {"id": "2024-II-4", "answers": ["33"], "rule": "number"},
@@ -131,15 +119,6 @@ def test_a_row_of_its_real_schema_becomes_a_question(name: str) -> None:
 def test_rows_of_another_schema_are_refused_with_the_columns_that_there_are(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"row 0 of {name} is not of its schema \(KeyError: .*\); its columns are text"):
         made(name, {"text": "x"})
-
-
-@pytest.mark.sandbox
-@pytest.mark.parametrize("name", ["human-eval", "mbpp"])
-def test_the_solutions_of_programs_pass_their_own_tests(name: str) -> None:
-    (row,) = made(name, SAMPLES[name][0]).questions.to_pylist()
-    wrong = "def f(x): return 5\ndef pair(a, b): return [a, b]"
-    found = judge([{**row, "answer": row["answers"][0]}, {**row, "answer": wrong}, {**row, "answer": "no program"}])
-    assert [judged.exact for judged in found] == [1.0, 0.0, 0.0]
 
 
 def test_data_sets_of_several_hops_bring_their_passages_each_once() -> None:

@@ -259,7 +259,7 @@ def test_a_redo_may_be_repeated_until_the_run_has_finished(storage: Storage, tmp
     put_aside(storage, writer, 2, "")
     storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))  # done again
     put_aside(storage, writer, 2, "", said.append)
-    assert said[1:] == ["nbrl: an earlier start put iteration 2 aside; the run goes on from there"]
+    assert said[1].startswith("nbrl: an earlier start put iteration 2 aside; the run goes on from there")
     assert read_record(storage, RUN, 1) == records[1]
     put_aside(storage, writer, 2, "sample")
     assert read_record(storage, RUN, 1) is None

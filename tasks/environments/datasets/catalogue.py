@@ -1,6 +1,6 @@
 """The published data sets that `nbrl data` knows, by name."""
 
-from nbrl.tasks.environments.datasets import maths, multi_hop, open_domain, programs
+from nbrl.tasks.environments.datasets import maths, multi_hop, open_domain
 from nbrl.tasks.environments.datasets.published import Published
 
 CATALOGUE = {
@@ -37,9 +37,5 @@ CATALOGUE = {
     "gsm8k": Published("openai/gsm8k", "main", ("train", "test"), "number", "MIT", maths.gsm8k),
     "math": Published("qwedsacf/competition_math", "default", ("train",), "math", "MIT", maths.competition),
     "math-500": Published("HuggingFaceH4/MATH-500", "default", ("test",), "math", "MIT", maths.math_500),
-    "human-eval": Published("openai/openai_humaneval", "openai_humaneval", ("test",), "code", "MIT", programs.human_eval),
-    "mbpp": Published(
-        "google-research-datasets/mbpp", "full", ("train", "validation", "test"), "code", "CC BY 4.0", programs.mbpp
-    ),
     "aime-2024": Published("Maxwell-Jia/AIME_2024", "default", ("train",), "number", "MIT", maths.aime),
 }

@@ -35,7 +35,6 @@ def published(name: str) -> Published:
 def from_hub(name: str, split: str) -> Iterator[Row]:
     """The split's rows as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
     from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     data = published(name)
     if split not in data.splits:
@@ -46,7 +45,7 @@ def from_hub(name: str, split: str) -> Iterator[Row]:
             each for each in sorted(files) if re.match(rf"{re.escape(data.configuration)}/(partial-)?{split}/.*\.parquet", each)
         ]
         paths = [hf_hub_download(data.repository, part, repo_type="dataset", revision=CONVERTED) for part in parts]
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # of whatever library the hub's client speaks through
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"the hub does not give {data.repository}: {reason}; bring its {split} split as a file and name it by --file"
@@ -72,7 +71,7 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
         if len(rows) == limit:
             break
         try:
-            asked = data.ask(row)
+            asked = _checked(data.ask(row))
             found = data.passages(row) if asked else []
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ConfigError(
@@ -84,9 +83,23 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
             continue
         rows.append(_row(name, split, data, asked, len(rows)))
         passages |= dict.fromkeys(found)
+    if not rows:
+        raise ConfigError(f"no row of {name} has an answer that could be compared ({left_out} were read)")
     questions = pa.Table.from_pylist(rows, schema=SCHEMA)
     check(questions, f"the data set {name}")
     return Fetched(questions, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA), left_out)
+
+
+def _checked(asked: Asked | None) -> Asked | None:
+    """The question with its answers as text. Raises TypeError or ValueError for what is none."""
+    if asked is None:
+        return None
+    answers = [str(each) if isinstance(each, int | float) else each for each in asked.answers]
+    for each in (asked.id, asked.question, asked.ability, asked.reference, *answers):
+        if not isinstance(each, str):
+            raise TypeError(f"{each!r} is no text")
+        each.encode()
+    return asked._replace(answers=answers)
 
 
 def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> dict[str, object]:

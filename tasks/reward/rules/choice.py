@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+LONGEST = 1000  # characters; what is longer names no option
 _OPTION = re.compile(
     r"(?:option|answer|choice)?\s*[:*`]*\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:*`]+(?:\s.*)?|)", re.DOTALL | re.IGNORECASE
 )
@@ -10,7 +11,8 @@ _OPTION = re.compile(
 
 def option(text: str) -> str | None:
     """The upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A" does."""
-    found = _OPTION.fullmatch(text.strip().strip("*`").strip())
+    words = " ".join(text[: 2 * LONGEST].split()).strip("*`").strip()
+    found = _OPTION.fullmatch(words) if len(words) <= LONGEST else None
     return found[1].upper() if found else None
 
 

@@ -23,7 +23,8 @@ def compare(rule: str, comparisons: Sequence[Mapping[str, Any]]) -> list[float]:
     while len(scores) < len(comparisons):
         left = comparisons[len(scores) :]
         done = _run(rule, left)
-        scores += done if len(done) == len(left) else [*done, 0.0]
+        # What a new program begins with is to blame for its end; what comes later is compared again, by a new program.
+        scores += done or [0.0]
     return scores
 
 

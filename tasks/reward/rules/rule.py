@@ -5,9 +5,9 @@ from typing import Any, Literal, NamedTuple
 
 from nbrl.tasks.reward.rules import choice, confined, number, qa
 
-Rule = Literal["qa", "number", "choice", "math", "code"]
-QA, CODE, GYM = "qa", "code", "reasoning_gym"
-CONFINED = ("math", CODE, GYM)
+Rule = Literal["qa", "number", "choice", "math"]
+QA, GYM = "qa", "reasoning_gym"
+CONFINED = ("math", GYM)
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
 Compare = Callable[[str, Sequence[str]], float]
 # Whether the answer is right, and how much of it is.

@@ -8,8 +8,6 @@ once the packages are imported, with little memory and at most SECONDS seconds; 
 imports nothing of this package.
 """
 
-import ast
-import builtins
 import contextlib
 import ctypes
 import inspect
@@ -30,8 +28,8 @@ from typing import Any
 
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads count as processes
 MEMORY = 2 << 30
-LONGEST = 10_000_000  # characters of a literal
 PR_SET_DUMPABLE = 4
+FORK_S = 5.0
 FEW = 4  # processes of a sandbox in which nothing else runs
 NUMBER = struct.Struct("d")
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
@@ -80,93 +78,7 @@ def maths(comparison: dict[str, Any]) -> float:
     return float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))
 
 
-def code(comparison: dict[str, Any]) -> float:
-    """The share of the tests that the functions of the answer pass.
-
-    The answer runs in a process of its own, which the tests ask for the results of calls. Arguments and results pass as literals,
-    so that nothing of the answer's making runs where the tests compare.
-    """
-    reference = json.loads(comparison["reference"])
-    asking, answering = Wire.pair()
-    if fork() == 0:
-        asking.close()
-        os.closerange(3, answering.lowest)
-        os.closerange(answering.highest + 1, 1024)
-        serve(answering, reference["setup"], comparison["answer"])
-        os._exit(0)
-    answering.close()
-    names = asking.read()
-    passed = 0
-    for test in reference["tests"]:
-        namespace: dict[str, Any] = {}
-        exec(reference["setup"], namespace)
-        namespace |= {name: remote(asking, name) for name in names}
-        try:
-            exec(test, namespace)
-        except Exception:
-            continue
-        passed += 1
-    return passed / len(reference["tests"])
-
-
-class Wire:
-    """Literals of Python over two pipes, one a line."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self.lowest, self.highest = min(reading, writing), max(reading, writing)
-        self._reading, self._writing = os.fdopen(reading, "r"), os.fdopen(writing, "w")
-
-    @classmethod
-    def pair(cls) -> "tuple[Wire, Wire]":
-        first, second = os.pipe(), os.pipe()
-        return cls(first[0], second[1]), cls(second[0], first[1])
-
-    def read(self) -> Any:
-        """Raises ValueError or SyntaxError for what is no literal, and EOFError at the end."""
-        if not (line := self._reading.readline(LONGEST)):
-            raise EOFError
-        return ast.literal_eval(line)
-
-    def write(self, value: object) -> None:
-        text = repr(value)
-        if ast.literal_eval(text) != value or len(text) >= LONGEST:
-            raise ValueError("it is no literal")
-        self._writing.write(f"{text}\n")
-        self._writing.flush()
-
-    def close(self) -> None:
-        self._reading.close()
-        self._writing.close()
-
-
-def remote(wire: Wire, name: str) -> Callable[..., Any]:
-    """A function whose calls are made at the other end."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        wire.write((name, args, kwargs))
-        worked, value = wire.read()
-        if not worked:
-            raise vars(builtins).get(value, RuntimeError)(f"{name} raised it")
-        return value
-
-    return call
-
-
-def serve(wire: Wire, setup: str, answer: str) -> None:
-    """Run the answer, tell the names of its functions, and make the calls that come."""
-    namespace: dict[str, Any] = {}
-    exec(setup, namespace)
-    exec(answer, namespace)
-    wire.write([name for name, value in namespace.items() if callable(value) and not name.startswith("_")])
-    while True:
-        name, args, kwargs = wire.read()
-        try:
-            wire.write((True, namespace[name](*args, **kwargs)))
-        except Exception as error:
-            wire.write((False, type(error).__name__))
-
-
-RULES: dict[str, Callable[[dict[str, Any]], float]] = {"reasoning_gym": reasoning_gym, "math": maths, "code": code}
+RULES: dict[str, Callable[[dict[str, Any]], float]] = {"reasoning_gym": reasoning_gym, "math": maths}
 
 
 def prepare(rule: str) -> None:
@@ -207,10 +119,13 @@ def compare(rule: str, line: bytes, seconds: float) -> float:
 
 def fork() -> int:
     """As os.fork, once the processes of the comparison before have been reaped: there is room for few."""
+    end = time.monotonic() + FORK_S
     while True:
         try:
             return os.fork()
         except BlockingIOError:
+            if time.monotonic() > end:
+                raise
             time.sleep(0.01)
 
 
