@@ -16,8 +16,7 @@ from nbrl.tasks.reward.rules.rule import Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
-OPTIONAL = ("id", "ability", "source", "rule", "reference")
-EMPTY = ("rule", "reference")  # what may also be there without a value
+OPTIONAL = ("id", "ability", "source", "rule")
 
 
 def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Table:
@@ -43,8 +42,8 @@ def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Tab
     found = {}
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
-        empty = field.name in EMPTY and theirs in table.column_names and table[theirs].null_count == rows
-        if field.name in OPTIONAL and (theirs not in table.column_names or empty):
+        empty = field.name == "rule" and theirs in table.column_names and table[theirs].null_count == rows
+        if field.name == "reference" or (field.name in OPTIONAL and (theirs not in table.column_names or empty)):
             found[field.name] = made[field.name]()
         else:
             found[field.name] = _column(path, table, theirs, field)

@@ -18,7 +18,7 @@ from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.reward.rules.rule import Rule
 
 SPLITS = ("train", "held_out")
-MAPPED = tuple(SCHEMA.names)
+MAPPED = tuple(name for name in SCHEMA.names if name != "reference")
 
 
 class GeneratedData(BaseModel):
@@ -43,7 +43,7 @@ class FileData(BaseModel):
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="name of a column of ours (id, question, answers, ability, source, rule, reference): its name in your files",
+        description="name of a column of ours (id, question, answers, ability, source, rule): its name in your files",
     )
     rule: Rule = Field(
         "qa",

@@ -10,13 +10,12 @@ Row = Mapping[str, Any]
 
 
 class Asked(NamedTuple):
-    """A question with its accepted answers, and what else its rule needs. `id` is empty where the data set has none."""
+    """A question with its accepted answers. `id` is empty where the data set has none."""
 
     id: str
     question: str
     answers: list[str]
     ability: str
-    reference: str = ""
 
 
 def no_passages(row: Row) -> list[str]:
