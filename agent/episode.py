@@ -21,7 +21,10 @@ from nbrl.agent.watcher import Watcher
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a trajectory. It has no ground truth, which never reaches the agent."""
+    """The task of a trajectory. It has no ground truth, which never reaches the agent.
+
+    `instruction` is what its environment adds to the system prompt.
+    """
 
     id: str
     group: str
@@ -29,6 +32,8 @@ class Task:
     question: str
     ability: str
     seed: int
+    environment: str = ""
+    instruction: str = ""
 
 
 class Episode:
@@ -49,7 +54,7 @@ class Episode:
     ) -> None:
         self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
         self._tokenizer, self._settings = tokenizer, settings
-        system = settings.render_system_prompt(describe(toolbox.tools.values()))
+        system = settings.render_system_prompt(describe(toolbox.tools.values()), task.instruction)
         self._context = Context(tokenizer, settings, system, task.question)
         self._state = State()
         self._steps: list[Step] = []
@@ -78,6 +83,7 @@ class Episode:
             sample=self._task.sample,
             question=self._task.question,
             ability=self._task.ability,
+            environment=self._task.environment,
             status=status,
             answer=self._state.answer,
             failure=failure,

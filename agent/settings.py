@@ -95,13 +95,14 @@ class AgentSettings(BaseModel):
             if self.__dict__[name] != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does nothing with trim {self.trim}; leave it out or choose another trim")
 
-    def render_system_prompt(self, tools: str) -> str:
+    def render_system_prompt(self, tools: str, instruction: str = "") -> str:
+        """The system prompt with what is said of the tools, and below it the instruction of an environment."""
         names = {"form": self.grammar.form, "tools": tools}
         if self.thinking == "tag":
             names["think"] = self.think_tag
         if self.code_style == "tag":
             names["code"] = self.code_tag
-        return self.system_prompt.format(**names).rstrip()
+        return "\n".join(part for part in (self.system_prompt.format(**names).rstrip(), instruction.strip()) if part)
 
     @property
     def grammar(self) -> Grammar:

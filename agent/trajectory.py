@@ -111,6 +111,7 @@ class Trajectory(_Record):
     steps: list[Step]
     started_at: float = 0.0
     seconds: float = 0.0
+    environment: str = ""
 
     def sampled(self) -> list[Node]:
         """The sampled action of every step, in order."""
@@ -175,6 +176,7 @@ SCHEMA = pa.schema(
         ("steps", pa.list_(_STEP)),
         ("started_at", pa.float64()),
         ("seconds", pa.float64()),
+        ("environment", pa.string()),
     ]
 )
 

@@ -52,8 +52,8 @@ SETTINGS = [
     "evaluate.questions=12",
     "evaluate.every=1",
     "select.drop_rate=0.0",
-    "data.train=64",
-    "data.held_out=12",
+    "environments.world.train=64",
+    "environments.world.held_out=12",
 ]
 JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
 SHARE = 0.01  # of requests that meet each kind of fault

@@ -12,8 +12,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nbrl.flows.cli.setting_keys import is_mapping, members
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.setting_keys import is_mapping, members
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -117,8 +117,7 @@ def _place(
     dotted: str, field: FieldInfo, model: type[BaseModel], inner: list[type[BaseModel]]
 ) -> tuple[str, type[BaseModel], str]:
     """A section's path and model, and a title that tells it from its alternatives."""
-    if is_mapping(field.annotation):
-        return f"{dotted}.NAME", model, ""
+    dotted = f"{dotted}.NAME" if is_mapping(field.annotation) else dotted
     if len(inner) == 1:
         return dotted, model, ""
     tag = next(name for name, own in model.model_fields.items() if get_origin(own.annotation) is Literal)

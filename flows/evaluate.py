@@ -11,7 +11,7 @@ from prefect.artifacts import acreate_table_artifact
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import sources
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import EvaluationLayout
 from nbrl.tasks.model_folder.source import fetch
@@ -51,7 +51,7 @@ async def evaluate(
     with chosen as model, ProgressDisplay(err) as progress:
         for warning in review(config):
             progress.say(f"nbrl: warning: {warning}")
-        sources.write(config.data, storage, layout.data)
+        stored.write(config.environments, storage, layout.data)
         async with evaluation_services(config, model, VERSION, layout.data, progress) as services:
             progress.begin(f"evaluating {model}")
             work = evaluate_into(services, layout.round, layout.data, config.seed, VERSION)

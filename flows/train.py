@@ -12,6 +12,7 @@ from nbrl.flows.iterate import iterate
 from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
+from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs.config import RunConfig
@@ -104,7 +105,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                 await _evaluate(services, writer, records, evaluations)
             if records[-1].epoch == writer.epoch:  # not one that was found
                 await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
-                scores |= {updates: result.values["em"] for updates, result in evaluations.items()}
+                scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
                 await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
         last = await _evaluate(services, writer, records, evaluations)
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
@@ -133,7 +134,9 @@ async def _evaluate(services: Services, writer: Writer, records: list[Record], e
     await asyncio.to_thread(sweep_stage, services.storage, scope.layout, [result])
     scores = result.values
     services.delivery.wake()
-    services.progress.say(f"evaluation after {scope.updates:3d} updates   EM {scores['em']:.3f}   F1 {scores['f1']:.3f}")
+    services.progress.say(
+        f"evaluation after {scope.updates:3d} updates   success {success_of(scores):.3f}   F1 {scores['f1']:.3f}"
+    )
     return result
 
 
@@ -145,8 +148,9 @@ def _policy(writer: Writer, records: list[Record]) -> Weights:
 def _line(records: list[Record], patience: int) -> str:
     """The newest iteration as one line."""
     record, metrics = records[-1], records[-1].metrics
+    success = success_of(metrics, "reward/")
     line = (
-        f"iteration {record.iteration + 1:3d}   reward {metrics['reward/total']:.3f}   EM {metrics['reward/em']:.3f}   "
+        f"iteration {record.iteration + 1:3d}   reward {metrics['reward/total']:.3f}   success {success:.3f}   "
         f"{metrics['rollout/trajectories']:.0f} trajectories   "
     )
     if record.skipped:

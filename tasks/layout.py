@@ -27,9 +27,17 @@ class DataLayout:
     def split(self, name: str) -> str:
         return f"{self.folder}/{name}.parquet"
 
+    def corpus(self, environment: str = "") -> str:
+        """The passages of an environment; without a name, those of a run that a release before environments began."""
+        return f"{self.folder}/corpus/{environment}.parquet" if environment else f"{self.folder}/corpus.parquet"
+
     @property
-    def corpus(self) -> str:
-        return f"{self.folder}/corpus.parquet"
+    def attached_folder(self) -> str:
+        """Folder of the files that questions come with."""
+        return f"{self.folder}/attached"
+
+    def attached(self, digest: str) -> str:
+        return f"{self.attached_folder}/{digest}"
 
     @property
     def digests(self) -> str:

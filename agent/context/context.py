@@ -39,9 +39,9 @@ def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> i
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
 
 
-def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str) -> None:
-    """Raises ContextError if no question fits next to `tools`, as described by agent.tools.base.describe."""
-    least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools))
+def check_room(tokenizer: Renderer, settings: AgentSettings, tools: str, instruction: str = "") -> None:
+    """Raises ContextError if no question fits next to `tools`, as agent.tools.base.describe says them, and an instruction."""
+    least = least_tokens(tokenizer, settings, settings.render_system_prompt(tools, instruction))
     if least > settings.context_tokens:
         raise ContextError(
             f"agent.context_tokens is {settings.context_tokens}, but the system prompt with its tools, an empty question and "

@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nbrl.agent.errors import ToolError
@@ -37,16 +38,24 @@ async def no_files(path: str) -> bytes:
     raise ToolError(f"{path[:200]!r} cannot be read: there is no workspace here")
 
 
+@dataclass(frozen=True)
+class Equipment:
+    """What an environment brings along: passages for the search of the corpus, and its tools; None are the default ones."""
+
+    passages: Sequence[str] = ()
+    tools: tuple[str, ...] | None = None
+
+
 class Library:
-    """`open` before use, `close` after; `tools` are those of an ability, for one trajectory.
+    """`open` before use, `close` after; `tools` are those of an ability in an environment, for one trajectory.
 
     Which tools there are never changes in between. `parser` is the command line of convert.py. Raises ToolError when
     one that is named cannot be set up.
     """
 
-    def __init__(self, settings: ToolSettings, passages: Sequence[str], parser: Sequence[str] = UNCONFINED) -> None:
-        self._settings, self._passages, self._parser = settings, passages, parser
-        self._default = settings.default if settings.default is not None else (("search",) if passages else ())
+    def __init__(self, settings: ToolSettings, environments: Mapping[str, Equipment], parser: Sequence[str] = UNCONFINED) -> None:
+        self._settings, self._environments, self._parser = settings, environments, parser
+        self._searches: dict[str, Tool] = {}
         self._shared: dict[str, list[Tool]] = {}
         self._services: list[Service] = []
         self._sessions: list[McpSession] = []
@@ -70,27 +79,35 @@ class Library:
         self._sessions, self._services = [], []
 
     @property
-    def abilities(self) -> tuple[str, ...]:
-        """The abilities that the settings name, and the empty name for any other ability."""
-        return ("", *self._settings.abilities)
+    def every(self) -> list[tuple[str, str]]:
+        """Every environment with each ability that the settings name, and with the empty name for any other ability."""
+        return [(environment, ability) for environment in self._environments for ability in ("", *self._settings.abilities)]
 
-    def names(self, ability: str) -> tuple[str, ...]:
-        """The tools and MCP servers that the settings name for an ability."""
-        return self._settings.abilities.get(ability, self._default)
+    def names(self, environment: str, ability: str) -> tuple[str, ...]:
+        """The tools and MCP servers of an ability in an environment: the nearest settings that say which."""
+        equipment, settings = self._environments[environment], self._settings
+        if ability in settings.abilities:
+            return settings.abilities[ability]
+        named = settings.default if equipment.tools is None else equipment.tools
+        return named if named is not None else (("search",) if equipment.passages else ())
 
-    def tools(self, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
-        """The tools of an ability; those over files read by `read_file`."""
-        return self._resolve(self.names(ability), read_file)
+    def tools(self, environment: str, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
+        """The tools of an ability in an environment; those over files read by `read_file`."""
+        return self._resolve(environment, self.names(environment, ability), read_file)
 
     def common(self) -> list[Tool]:
-        """The tools that all abilities have in common."""
-        lists = [self._default, *self._settings.abilities.values()]
-        return self._resolve(tuple(name for name in self._default if all(name in names for names in lists)), no_files)
+        """The tools that every ability has in every environment, as kernels know them: by their names and parameters."""
+        lists = [self.names(*each) for each in self.every]
+        environment = next(iter(self._environments))
+        return self._resolve(environment, tuple(name for name in lists[0] if all(name in names for names in lists)), no_files)
 
-    def _resolve(self, names: tuple[str, ...], read_file: ReadFile) -> list[Tool]:
+    def _resolve(self, environment: str, names: tuple[str, ...], read_file: ReadFile) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            tools += self._shared[name] if name in self._shared else [self._file_tool(name, read_file)]
+            if name == "search" and name not in self._shared:
+                tools.append(self._searches[environment])
+            else:
+                tools += self._shared[name] if name in self._shared else [self._file_tool(name, read_file)]
         return tools
 
     def _file_tool(self, name: str, read_file: ReadFile) -> Tool:
@@ -104,9 +121,9 @@ class Library:
         raise RuntimeError(f"the tool {name} was asked for before it was set up")
 
     async def _open(self) -> None:
-        named = self._settings.named() | set(self._default)
+        named = {name for each in self.every for name in self.names(*each)}
         if "search" in named:
-            self._shared["search"] = [self._search()]
+            self._open_search()
         if "read_page" in named:
             self._shared["read_page"] = [self._page_reader()]
         for name, place in self._settings.own.items():
@@ -117,15 +134,17 @@ class Library:
             taken = {*BUILT_IN, *self._settings.own, *(tool.name for tools in self._shared.values() for tool in tools)}
             self._shared[name] = list(await mcp_tools(session, server.tools, taken))
 
-    def _search(self) -> Tool:
+    def _open_search(self) -> None:
         match self._settings.search:
             case CorpusSearch(top_k=top_k):
-                return SearchTool(self._passages, top_k)
+                for name, environment in self._environments.items():
+                    if any("search" in self.names(*each) for each in self.every if each[0] == name):
+                        self._searches[name] = SearchTool(environment.passages, top_k)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]
                 searcher = kind(base_url or url, top_k, timeout_s)
                 self._services.append(searcher.service)
-                return web_search(searcher)
+                self._shared["search"] = [web_search(searcher)]
 
     def _page_reader(self) -> Tool:
         settings = self._settings.read_page

@@ -1,6 +1,7 @@
 """Which tools an agent has, and their options. API keys are never settings: they are read from the host's environment."""
 
 import difflib
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -129,31 +130,41 @@ class ToolSettings(_Settings):
                 raise ValueError(str(error)) from None
             if all_names.count(name) > 1:
                 raise ValueError(f"{name!r} is the name of two tools; give one of them another")
-        for name in self.named():
-            if name not in all_names:
-                near = difflib.get_close_matches(name, all_names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"there is no tool {name!r}, there are {', '.join(all_names)}{hint}")
+        try:
+            for name in self.named():
+                self._check_known(name)
+        except ToolError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def check_used(self, also: Iterable[str] = ()) -> None:
+        """Raises ToolError for settings without effect, and tools that do not exist. `also` are names that environments use."""
+        used, also = {*self.named(), *also}, list(also)
+        for name in also:
+            self._check_known(name)
         for name in (*self.own, *self.mcp):
-            if name not in self.named():
-                raise ValueError(f"no ability has the tool {name!r}: name it in default or in abilities, or leave it out")
+            if name not in used:
+                raise ToolError(f"nothing has the tool {name!r}: name it in default or in abilities, or leave it out")
         for name in ("search", "read_page", "inspect_file"):
             searched = name == "search" and self.default is None and self.search.engine == "corpus"
-            if name not in self.named() and not searched and self.__dict__[name] != type(self).model_fields[name].default:
-                raise ValueError(f"no ability has the tool {name}: name it in default or in abilities, or leave its settings out")
-        return self._model_is_used()
+            if name not in used and not searched and self.__dict__[name] != type(self).model_fields[name].default:
+                raise ToolError(f"nothing has the tool {name}: name it in default or in abilities, or leave its settings out")
+        if self.model is None and "visual_qa" in used:
+            raise ToolError("visual_qa asks a model: set model.base_url and model.name")
+        if self.model is not None and not {"visual_qa", "inspect_file"} & used:
+            raise ToolError("nothing has a tool that asks the model: name visual_qa or inspect_file, or leave model out")
 
-    def _model_is_used(self) -> "ToolSettings":
-        if self.model is None and "visual_qa" in self.named():
-            raise ValueError("visual_qa asks a model: set model.base_url and model.name")
-        if self.model is not None and not {"visual_qa", "inspect_file"} & self.named():
-            raise ValueError("no ability has a tool that asks the model: name visual_qa or inspect_file, or leave model out")
-        return self
+    def _check_known(self, name: str) -> None:
+        all_names = [*BUILT_IN, *self.own, *self.mcp]
+        if name not in all_names:
+            near = difflib.get_close_matches(name, all_names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ToolError(f"there is no tool {name!r}, there are {', '.join(all_names)}{hint}")
 
     def named(self) -> set[str]:
         """Every name in a list."""
         return {name for names in (self.default or (), *self.abilities.values()) for name in names}
 
-    def needs_corpus(self) -> bool:
-        """Whether a list names the search of the corpus."""
-        return self.search.engine == "corpus" and "search" in self.named()
+    def needs_corpus(self, also: Iterable[str] = ()) -> bool:
+        """Whether a list names the search of the corpus; `also` are names that an environment uses."""
+        return self.search.engine == "corpus" and "search" in {*self.named(), *also}

@@ -11,8 +11,10 @@ from nbrl.agent.episode import Episode, Task
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import with_files
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
+from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
@@ -50,9 +52,7 @@ class Question:
     @property
     def task(self) -> str:
         """The question as the agent reads it, with the names of its files; a recorded one already contains them."""
-        names = "\n".join(f"- {name}" for name in self.files)
-        named = f"\n\nFiles in the working folder:\n{names}" if names else ""
-        return self.text if self.text.endswith(named) else self.text + named
+        return with_files(self.text, self.files)
 
 
 async def answer(
@@ -69,8 +69,8 @@ async def answer(
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
         sandbox = _sandbox(question.files)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, question.passages, sandbox))
-        kernel, toolbox = await stack.enter_async_context(notebooks.new(question.ability, question.recorded))
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": Equipment(question.passages)}, sandbox))
+        kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"
         task = Task(id=name, group=name, sample=0, question=question.task, ability=question.ability, seed=question.seed)

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.settings import ToolSettings, WebSearch
 from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.flows.ask.endpoint import Endpoint, chat_url
@@ -58,7 +59,7 @@ class ToolOptions:
             if endpoint.model is None:
                 raise ConfigError("the tool visual_qa asks the model about images; name it by --model")
             settings["model"] = {"base_url": chat_url(endpoint), "name": endpoint.model, "key": key}
-        return checked(ToolSettings, **settings)
+        return _used(checked(ToolSettings, **settings), "the tools")
 
     def _of_file(self, file: Path) -> ToolSettings:
         if self.names is not None or self.web is not None or self.mcp:
@@ -69,7 +70,7 @@ class ToolOptions:
             raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
-        settings = checked_file(ToolSettings, content, file)
+        settings = _used(checked_file(ToolSettings, content, file), str(file))
         if self.corpus is not None and not settings.needs_corpus():
             raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
         if self.corpus is None and settings.needs_corpus():
@@ -95,6 +96,14 @@ class ToolOptions:
     @property
     def _jsonl(self) -> bool:
         return self.corpus is not None and self.corpus.suffix == ".jsonl"
+
+
+def _used(settings: ToolSettings, where: str) -> ToolSettings:
+    try:
+        settings.check_used()
+    except ToolError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return settings
 
 
 def require_keys(tools: ToolSettings, ability: str) -> None:

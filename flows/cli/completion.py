@@ -39,8 +39,8 @@ def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
 
 def recipe_keys(typed: str) -> list[str]:
     """Keys that `--set` accepts for a recipe."""
-    from nbrl.flows.cli.setting_keys import dotted
     from nbrl.tasks.runs.config import RunConfig  # takes half a second
+    from nbrl.tasks.runs.setting_keys import dotted
 
     return [f"{key}=" for key in dotted(RunConfig) if key.startswith(typed)]
 

@@ -16,7 +16,8 @@ def sparkline(values: list[float]) -> str:
 
 def report(summary: Summary) -> RenderableType:
     scores = Table("", "before", "after", title="held-out questions", title_justify="left")
-    names = {"em": "exact match", "f1": "F1"} | {key: f"  {key[3:]}" for key in sorted(summary.after) if key.startswith("em/")}
+    names = {"success": "success", "em": "exact match", "f1": "F1"}
+    names |= {key: f"  {key.removeprefix('success/')}" for key in sorted(summary.after) if key.startswith("success/")}
     for key, name in names.items():
         scores.add_row(name, f"{summary.before[key]:.3f}", f"{summary.after[key]:.3f}")
     times = Table("node", "seconds", "per iteration", title="where the time went", title_justify="left")

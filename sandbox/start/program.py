@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls.filesystem import bubblewrap_arguments, find_bubblewrap, python_root
@@ -11,8 +13,10 @@ from nbrl.sandbox.walls.launcher import launch_arguments
 _FOLDER = "/opt/nbrl"
 
 
-def confined_program(file: Path) -> tuple[str, ...]:
-    """The command line that runs the Python file at `file`, which imports only installed packages.
+def confined_program(file: Path, modules: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+    """The command line that runs the Python file at `file`, which imports only installed packages and `modules`.
+
+    `modules` are host files and folders by their place relative to the folder in which it finds modules; it can only read them.
 
     It has its standard streams, and of this machine only what kernels have: no network, no host file, no other process, no
     root. Only this process can start it, with arguments to follow; it ends with this process. The caller bounds its
@@ -26,7 +30,11 @@ def confined_program(file: Path) -> tuple[str, ...]:
         "folder": None,
         "groups": [],
         "cpu": None,
-        "binds": [*root.binds, (str(file), f"{_FOLDER}/{file.name}")],
+        "binds": [
+            *root.binds,
+            (str(file), f"{_FOLDER}/{file.name}"),
+            *((host, f"{_FOLDER}/{place}") for place, host in modules.items()),
+        ],
         "before": [find_bubblewrap(), *before],
         "after": [*after, *root.python, "nbrl.sandbox.inside.program", file.stem],
         "keep": [],

@@ -13,14 +13,13 @@ from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.audit.recompute import Recompute
 from nbrl.tasks.audit.replay import replay
 from nbrl.tasks.audit.tracking import check_tracking
-from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.sources import SPLITS
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.layout import StageLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.results import NodeResult, results_of
-from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.run import Run, sources_of
 from nbrl.tasks.runs.scope import Weights
 
 
@@ -75,11 +74,10 @@ class Audit:
             yield Contradiction(where, str(error))
 
     def _data(self) -> Iterator[str]:
-        layout = self._run.layout.data
-        sources.read_corpus(self._storage, layout)
-        for split in SPLITS:
-            sources.read(self._storage, layout, split)
-        yield from ()
+        stored.check(self._storage, self._run.layout.data)
+        for name, digest in sources_of(self._config).items():
+            if self._run.sources.get(name, digest) != digest:
+                yield f"the source of environments.{name} is not that of the run, so its rewards cannot be checked"
 
     def _read(self) -> Iterator[str]:
         """Read all records; one after a gap is a contradiction."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.recompute import same
-from nbrl.tasks.environments import sources
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.nodes.reward import with_references
@@ -30,7 +30,7 @@ def check_evaluation(
     artifact = result.artifact
     (sampled,) = artifact.parts
     trajectories = storage.read_table(sampled, artifact.parts[sampled])
-    questions = sources.read(storage, run.layout.data, "held_out")
+    questions = stored.read(storage, run.layout.data, "held_out")
     rows = asked(questions, config.evaluate, run.seed)
     if Counter(trajectories["id"].to_pylist()) != Counter(row["id"] for row in rows):
         yield "its trajectories are not those of the held-out questions, each once"

@@ -8,14 +8,14 @@ from itertools import accumulate
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.questions import with_rules
+from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.mixture import prompts_at
+from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, task_rows
-from nbrl.tasks.nodes.sample import prompts_at
 from nbrl.tasks.nodes.select import selected
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.config import RunConfig
@@ -41,17 +41,18 @@ class Recompute:
         if record.cursor != cursor + count * len(record.rounds):
             yield f"the record's next prompt is {record.cursor}, but {len(record.rounds)} rounds from {cursor} were sampled"
         tables = [self._read_all(round_) for round_ in record.rounds]
-        questions = sources.read(self._storage, self._run.layout.data, "train")
+        questions = stored.read(self._storage, self._run.layout.data, "train")
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            if not same(with_rules(prompts), prompts_at(questions, self._run.seed, cursor + number * count, count)):
+            expected = prompts_at(questions, self._config.weights, self._run.seed, cursor + number * count, count)
+            if not same(completed(prompts), expected):
                 yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
             yield from (where + words for words in self._sampled(prompts, trajectories))
             if not same(rewards, score_table(with_references(trajectories, prompts), self._config.reward)):
                 yield f"{where}the rewards are not what the trajectories earn"
-            expected = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
-            if not same(selection, expected):
+            chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
+            if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
@@ -90,8 +91,14 @@ class Recompute:
 
 
 def same(recorded: pa.Table, recomputed: pa.Table) -> bool:
-    """Whether two tables have the same rows; floats may differ by 1e-9 of their value."""
-    return recorded.column_names == recomputed.column_names and _close(recorded.to_pylist(), recomputed.to_pylist())
+    """Whether two tables have the same rows; floats may differ by 1e-9 of their value.
+
+    Columns that the release which wrote `recorded` did not have are not compared.
+    """
+    if not set(recorded.column_names) <= set(recomputed.column_names):
+        return False
+    recomputed = recomputed.select(recorded.column_names)
+    return _close(recorded.to_pylist(), recomputed.to_pylist())
 
 
 def _close(one: object, other: object) -> bool:

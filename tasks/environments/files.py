@@ -1,65 +1,122 @@
 """Questions and passages from files of one's own: Parquet, JSON lines, a JSON list, CSV or TSV, with columns of any name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from nbrl.infra.storage import sha256
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.reward.rules.rule import Rule
+from nbrl.tasks.reward.rules.rule import RULES, Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
-OPTIONAL = ("id", "ability", "source", "rule")
+OPTIONAL = ("id", "ability", "source", "rule", "files")
+ATTACHED_BYTES = 32 << 20
+# What is never taken from a file.
+OURS = ("reference", "environment")
+MAPPED = tuple(name for name in SCHEMA.names if name not in OURS)
 
 
-def read_questions(path: Path, columns: Mapping[str, str], rule: Rule) -> pa.Table:
+def read_questions(
+    path: Path, columns: Mapping[str, str], rule: Rule, key: str = "data", attached: dict[str, Path] | None = None
+) -> pa.Table:
     """The questions of a file as a table of SCHEMA; `columns` names the file's columns for ours.
 
     A file without ids gets some from its name and its rows, one without abilities the ability `qa`, one without rules `rule`.
+    `key` is where the settings stand, for errors; the files that questions come with are added to `attached` by their digest.
     Raises ConfigError when the file is missing or not what it must be.
     """
     path = path.absolute()
-    table = _read(path)
+    return questions_of(_read(path, key), f"data file {path}", _name(path), columns, rule, key, path.parent, attached)
+
+
+def questions_of(
+    table: pa.Table,
+    where: str,
+    name: str,
+    columns: Mapping[str, str],
+    rule: Rule,
+    key: str,
+    folder: Path | None = None,
+    attached: dict[str, Path] | None = None,
+) -> pa.Table:
+    """As `read_questions`, of a table from `where`. `name` begins ids that are made; `folder` holds the attached files."""
     for ours, theirs in columns.items():
         if theirs not in table.column_names:
             hint = did_you_mean(theirs, table.column_names)
-            raise ConfigError(f"data file {path} has no column {theirs!r}, which data.columns.{ours} names; {hint}")
+            raise ConfigError(f"{where} has no column {theirs!r}, which {key}.columns.{ours} names; {hint}")
     rows = len(table)
     made = {
-        "id": lambda: pa.array([f"{_name(path)}-{row:06d}" for row in range(rows)], pa.string()),
+        "id": lambda: pa.array([f"{name}-{row:06d}" for row in range(rows)], pa.string()),
         "ability": lambda: pa.array(["qa"] * rows, pa.string()),
-        "source": lambda: pa.array([_name(path)] * rows, pa.string()),
+        "source": lambda: pa.array([name] * rows, pa.string()),
         "rule": lambda: pa.array([rule] * rows, pa.string()),
         "reference": lambda: pa.array([""] * rows, pa.string()),
+        "environment": lambda: pa.array([""] * rows, pa.string()),
+        "files": lambda: pa.array([[]] * rows, SCHEMA.field("files").type),
     }
     found = {}
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
         empty = field.name == "rule" and theirs in table.column_names and table[theirs].null_count == rows
-        if field.name == "reference" or (field.name in OPTIONAL and (theirs not in table.column_names or empty)):
+        if field.name in OURS or (field.name in OPTIONAL and (theirs not in table.column_names or empty)):
             found[field.name] = made[field.name]()
+        elif field.name == "files":
+            found[field.name] = _files(where, table[theirs].to_pylist(), folder, {} if attached is None else attached)
         else:
-            found[field.name] = _column(path, table, theirs, field)
+            found[field.name] = _column(where, table, theirs, field, key)
     questions = pa.table(found, schema=SCHEMA)
-    for name in questions["rule"].unique().to_pylist():
-        if name not in get_args(Rule):
-            raise ConfigError(f"data file {path} has the rule {name!r}; {did_you_mean(name, get_args(Rule))}")
-    check(questions, f"data file {path}")
+    for found_rule in questions["rule"].unique().to_pylist():
+        if found_rule not in RULES:
+            raise ConfigError(f"{where} has the rule {found_rule!r}; {did_you_mean(found_rule, RULES)}")
+    check(questions, where)
     return questions
 
 
-def read_passages(path: Path) -> pa.Table:
+def read_passages(path: Path, key: str) -> pa.Table:
     """The passages of a file, in its column `passage`. Raises ConfigError."""
     path = path.absolute()
     (field,) = CORPUS_SCHEMA
-    return pa.table({field.name: _column(path, _read(path), field.name, field)}, schema=CORPUS_SCHEMA)
+    return pa.table({field.name: _column(f"data file {path}", _read(path, key), field.name, field, key)}, schema=CORPUS_SCHEMA)
+
+
+def _files(where: str, rows: list[Any], folder: Path | None, attached: dict[str, Path]) -> pa.Array:
+    """The files of each question: a path or a list of them, within the data file's folder; an empty one is none."""
+    found = []
+    for row in rows:
+        names = [name for name in ([row] if isinstance(row, str) else list(row or ())) if name]
+        if folder is None and names:
+            raise ConfigError(f"{where} names the file {names[0]!r}; fetch the data set into a folder, with its files beside it")
+        paths = [Path(folder or "", name) for name in names]
+        for path, name in zip(paths, names, strict=True):
+            if folder is not None and not path.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError(f"{where} names the file {name!r}, which is not in its folder {folder}; bring it there")
+        found.append(attach(paths, where, attached))
+    return pa.array(found, SCHEMA.field("files").type)
+
+
+def attach(paths: Sequence[Path], where: str, attached: dict[str, Path]) -> list[dict[str, str]]:
+    """The files of a question, as SCHEMA has them; their paths are added to `attached`. Raises ConfigError."""
+    files: dict[str, str] = {}
+    for path in paths:
+        if path.name in files:
+            raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{where}: the file {path} cannot be read: {error.strerror}; bring it, or leave it out") from error
+        if len(data) > ATTACHED_BYTES:
+            raise ConfigError(f"{where}: the file {path} is larger than {ATTACHED_BYTES >> 20} MiB; make it smaller")
+        digest = files[path.name] = sha256(data)
+        attached[digest] = path
+    return [{"name": name, "digest": digest} for name, digest in files.items()]
 
 
 def _name(path: Path) -> str:
@@ -80,10 +137,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, key: str = "data") -> pa.Table:
     """A file as a table with at least one row."""
     if not path.is_file():
-        raise ConfigError(f"data file {path} does not exist; set data.train, data.held_out and data.corpus to files of your own")
+        raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
     try:
         match path.suffix.lower():
             case ".jsonl" | ".ndjson":
@@ -116,17 +173,17 @@ def _read(path: Path) -> pa.Table:
     return table
 
 
-def _column(path: Path, table: pa.Table, name: str, field: pa.Field) -> pa.ChunkedArray:
+def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -> pa.ChunkedArray:
     """The file's column `name` as our `field`; a single value where a list is needed becomes a list of one."""
     if name not in table.column_names:
         hint = did_you_mean(name, table.column_names)
-        raise ConfigError(f"data file {path} lacks the column {field.name!r}; {hint} data.columns.{field.name} names it")
+        raise ConfigError(f"{where} lacks the column {field.name!r}; {hint} {key}.columns.{field.name} names it")
     found = table[name]
     if found.null_count:
-        raise ConfigError(f"data file {path}: {found.null_count} rows have no {name!r}; fill it or leave them out")
+        raise ConfigError(f"{where}: {found.null_count} rows have no {name!r}; fill it or leave them out")
     try:
         if pa.types.is_list(field.type) and not pa.types.is_nested(found.type):
             return pa.chunked_array([pa.array([[value] for value in found.cast(pa.string()).to_pylist()], field.type)])
         return found.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigError(f"data file {path}: the column {name!r} is {found.type} where {field.type} is needed") from error
+        raise ConfigError(f"{where}: the column {name!r} is {found.type} where {field.type} is needed") from error

@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.rules.rule import GYM, QA, readable
+from nbrl.tasks.reward.rules.rule import NO_ANSWERS, QA, readable
 
 SCHEMA = pa.schema(
     [
@@ -17,20 +19,29 @@ SCHEMA = pa.schema(
         ("source", pa.string()),
         ("rule", pa.string()),
         ("reference", pa.string()),  # what a rule needs besides the answers, as JSON; empty for most
+        ("environment", pa.string()),
+        # In the working folder from the beginning: the name there, and the SHA-256 of the content.
+        ("files", pa.list_(pa.struct([("name", pa.string()), ("digest", pa.string())]))),
     ]
 )
+DEFAULTS: Mapping[str, Any] = {"rule": QA, "reference": "", "environment": "", "files": []}
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
 ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric's name
 
 
-def with_rules(questions: pa.Table) -> pa.Table:
-    """The questions with the rule of each; those of runs that earlier releases began have none: they are compared as words."""
-    if "rule" in questions.column_names:
-        return questions
-    place, count = questions.column_names.index("source") + 1, len(questions)
-    with_rule = questions.add_column(place, "rule", pa.array([QA] * count, pa.string()))
-    return with_rule.add_column(place + 1, "reference", pa.array([""] * count, pa.string()))
+def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Questions as a table of SCHEMA; what a row does not say is as DEFAULTS says."""
+    return pa.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
+
+
+def completed(questions: pa.Table) -> pa.Table:
+    """The questions or prompts with the columns that they lack, as runs do that earlier releases began."""
+    for place, field in enumerate(SCHEMA):
+        if field.name in DEFAULTS and field.name not in questions.column_names:
+            place = min(place, questions.num_columns)
+            questions = questions.add_column(place, field, pa.array([DEFAULTS[field.name]] * len(questions), field.type))
+    return questions
 
 
 def check(questions: pa.Table, where: str) -> None:
@@ -48,12 +59,12 @@ def check(questions: pa.Table, where: str) -> None:
             )
         if not row["question"].strip():
             raise ConfigError(f"{where}: question {row['id']!r} is empty")
-        if row["rule"] == GYM:  # some of its tasks have no single answer
+        if row["rule"] in NO_ANSWERS:
             continue
         if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):
             raise ConfigError(f"{where}: question {row['id']!r} has an empty answer; give it one or leave it out")
         if not any(readable(row["rule"], answer) for answer in row["answers"]):
             raise ConfigError(
                 f"{where}: question {row['id']!r} can be answered by no {row['rule']}, for its answer is "
-                f"{row['answers'][0][:60]!r}; correct it, or set another data.rule"
+                f"{row['answers'][0][:60]!r}; correct it, or set another rule"
             )

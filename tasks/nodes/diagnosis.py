@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.reward import FACETS, with_references
+from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.history import Record, Round
 from nbrl.tasks.selection.judge import dropped, no_signal
 
@@ -21,7 +22,7 @@ OVERLAP = 0.25  # F1 from which answers are near their references
 def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     """Lines about these iterations, none of which had an update; the last line is `remedy`."""
     rounds = [round_ for record in records for round_ in record.rounds]
-    rewards = pa.concat_tables([storage.read_table(round_.rewards.path, round_.rewards.digest) for round_ in rounds])
+    rewards = pa.concat_tables([completed(storage.read_table(each.rewards.path, each.rewards.digest)) for each in rounds])
     trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
     groups = dropped([record.metrics for record in records])
     means = {name: sum(rewards[name].to_pylist()) / len(rewards) for name in FACETS}
@@ -34,7 +35,7 @@ def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
         f"{counted} taught nothing: {no_signal([record.metrics for record in records]) if groups else why}; a group teaches only "
         "where its trajectories earned different rewards",
         f"of {len(rewards)} trajectories: format {means['format']:.0%}, cells without error {means['execution']:.0%}, answered "
-        f"{means['answered']:.0%}, exact match {means['em']:.3f}, F1 {means['f1']:.3f}; they ended as {ends}",
+        f"{means['answered']:.0%}, success {means['success']:.3f}, F1 {means['f1']:.3f}; they ended as {ends}",
         *_examples(trajectories.to_pylist()),
         f"most likely: {_cause(means, failed, groups, trajectories)}",
         remedy,
@@ -80,7 +81,7 @@ def _with_references(storage: Storage, round_: Round) -> pa.Table:
     joined = with_references(table, prompts)
     taken = pc.list_value_length(joined["steps"])
     joined = joined.drop_columns(["steps"]).append_column("taken", taken)
-    return joined.append_column("question", table["question"]).append_column("failure", table["failure"])
+    return joined.append_column("failure", table["failure"])
 
 
 def _examples(rows: list[dict[str, Any]]) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status
 from nbrl.tasks.layout import DataLayout, RoundLayout
@@ -19,8 +20,15 @@ from nbrl.tasks.services.services import Services
 
 def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int) -> list[dict[str, Any]]:
     """One row per trajectory of an evaluation, as `task_rows` makes them; `seed` is that of the run."""
-    questions = held_out.slice(0, settings.questions)
+    questions = first_of_each(held_out, settings.questions)
     return task_rows(questions.append_column("group", questions["id"]), settings.samples, derive_seed(seed, "evaluate"))
+
+
+def first_of_each(questions: pa.Table, count: int | None) -> pa.Table:
+    """The first `count` questions of each environment, all if it is None."""
+    names = list(dict.fromkeys(questions["environment"].to_pylist()))
+    parts = [questions.filter(pc.equal(questions["environment"], name)).slice(0, count) for name in names]
+    return pa.concat_tables(parts)
 
 
 async def evaluate_into(
@@ -32,7 +40,7 @@ async def evaluate_into(
     policy: str = "",
     earlier: tuple[str, ...] = (),
 ) -> Artifact:
-    """Write trajectories of the first `evaluate.questions` held-out questions and their rewards below `layout`.
+    """Write trajectories of each environment's first `evaluate.questions` held-out questions and their rewards below `layout`.
 
     A failed trajectory counts as wrong, so that an evaluation always covers all questions. Raises BrokenInvariantError if one was
     sampled from other weights than `version`.
@@ -44,6 +52,7 @@ async def evaluate_into(
     rewards = await score_trajectories(services, layout, trajectories, table)
     sampled, scored = trajectories.values, rewards.values
     metrics = {
+        "success": scored["reward/success"],
         "em": scored["reward/em"],
         "f1": scored["reward/f1"],
         "questions": float(len(rows) // settings.samples),
@@ -52,7 +61,7 @@ async def evaluate_into(
         "sampled_tokens": sampled["rollout/sampled_tokens"],
         "steps": sampled["rollout/steps"],
     }
-    metrics |= {key.removeprefix("reward/"): value for key, value in scored.items() if key.startswith("reward/em/")}
+    metrics |= {key.removeprefix("reward/"): value for key, value in scored.items() if key.count("/") > 1}
     parts = {trajectories.path: trajectories.digest}
     return Artifact(path=rewards.path, digest=rewards.digest, parts=parts, metrics=of(metrics, "last"))
 

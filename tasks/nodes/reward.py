@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.ray_data import map_tables
-from nbrl.tasks.environments.questions import with_rules
+from nbrl.tasks.environments.questions import completed
+from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
@@ -15,15 +16,18 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
 BLOCK_ROWS = 256  # rows that one Ray task scores
-COLUMNS = ["id", "group", "ability", "status", "answer", "steps"]
-FACETS = ["total", "qa", "em", "f1", "answered", "format", "execution", "length"]
+COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps"]
+FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
+MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
     """Trajectories with what their answers are compared with: their question's `answers`, `rule` and `reference`."""
-    prompts, groups = with_rules(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
+    prompts, groups = completed(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
     places = {group: place for place, group in enumerate(groups)}
-    asked = prompts.select(["answers", "rule", "reference"]).take([places[group] for group in trajectories["group"].to_pylist()])
+    asked = prompts.select(["answers", "rule", "reference", "environment"]).take(
+        [places[group] for group in trajectories["group"].to_pylist()]
+    )
     table = trajectories.select(COLUMNS)
     for name in asked.column_names:
         table = table.append_column(name, asked[name])
@@ -31,12 +35,35 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
-    """Mean of every facet, and exact match by ability."""
-    metrics = {f"reward/{name}": float(pc.mean(rewards[name]).as_py() or 0.0) for name in FACETS}
-    for ability in sorted(set(rewards["ability"].to_pylist())):
-        chosen = rewards.filter(pc.equal(rewards["ability"], ability))
-        metrics[f"reward/em/{ability}"] = float(pc.mean(chosen["em"]).as_py())
-    return of(metrics, "mean")
+    """Mean of every facet, over all trajectories, over those of each environment, and of each of its abilities."""
+    metrics = _means(rewards, "")
+    for environment in sorted(set(rewards["environment"].to_pylist())):
+        of_it = rewards.filter(pc.equal(rewards["environment"], environment))
+        metrics |= _means(of_it, f"/{environment}")
+        for ability in sorted(set(of_it["ability"].to_pylist())):
+            metrics |= _means(of_it.filter(pc.equal(of_it["ability"], ability)), f"/{environment}/{ability}")
+    unscored = sum(bool(fault) for fault in rewards["unscored"].to_pylist())
+    return of(metrics, "mean") | of({"reward/unscored": float(unscored)}, "sum")
+
+
+def _means(rewards: pa.Table, suffix: str) -> dict[str, float]:
+    """Mean of every facet of these trajectories, those of an environment of one's own included."""
+    means = {f"reward/{name}{suffix}": float(pc.mean(rewards[name]).as_py() or 0.0) for name in FACETS}
+    own: dict[str, list[float]] = {}
+    for facets in rewards["own"].to_pylist():
+        for facet in facets:
+            own.setdefault(facet["name"], []).append(facet["value"])
+    return means | {f"reward/own/{name}{suffix}": sum(values) / len(values) for name, values in sorted(own.items())}
+
+
+def check_scored(rewards: pa.Table) -> None:
+    """Raises RewardError if scorers failed on more than MAX_UNSCORED of the trajectories."""
+    faults = [fault for fault in rewards["unscored"].to_pylist() if fault]
+    if len(faults) > MAX_UNSCORED * len(rewards):
+        raise RewardError(
+            f"scorers failed on {len(faults)} of {len(rewards)} trajectories, of which {MAX_UNSCORED:.0%} are allowed; the first "
+            f"says: {faults[0]}; correct what scores them, and begin another run"
+        )
 
 
 async def score_trajectories(services: Services, layout: RoundLayout, trajectories: Artifact, prompts: pa.Table) -> Artifact:
@@ -46,6 +73,7 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
         rows = with_references(services.read(trajectories), prompts)
         blocks = [rows.slice(first, BLOCK_ROWS) for first in range(0, len(rows), BLOCK_ROWS)]
         rewards = map_tables(blocks, score_table, (services.config.reward,))
+        check_scored(rewards)
         digest = services.storage.write_table(layout.rewards, rewards)
         return Artifact(path=layout.rewards, digest=digest, metrics=facet_means(rewards))
 

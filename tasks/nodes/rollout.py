@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
@@ -28,9 +29,11 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
             "sample": sample,
             "question": prompt["question"],
             "ability": prompt["ability"],
+            "environment": prompt["environment"],
+            "files": prompt["files"],
             "seed": derive_seed(seed, prompt["group"], sample),
         }
-        for prompt in prompts.select(["group", "question", "ability"]).to_pylist()
+        for prompt in completed(prompts).select(["group", "question", "ability", "environment", "files"]).to_pylist()
         for sample in range(group_size)
     ]
 

@@ -6,20 +6,21 @@ import pyarrow as pa
 
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.judge import DROPPED, SCHEMA, judge_table
+from nbrl.tasks.selection.judge import DROPPED, SCHEMA, UNSCORED, judge_table
 from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 
 
 def by_group(rewards: pa.Table) -> pa.Table:
     """One row per group, in order of appearance."""
-    em: dict[str, list[float]] = defaultdict(list)
-    statuses: dict[str, list[str]] = defaultdict(list)
-    for row in rewards.select(["group", "em", "status"]).to_pylist():
-        em[row["group"]].append(row["em"])
-        statuses[row["group"]].append(row["status"])
-    return pa.table({"group": list(em), "em": list(em.values()), "statuses": list(statuses.values())})
+    success: dict[str, list[float]] = defaultdict(list)
+    fate: dict[str, list[str]] = defaultdict(list)
+    for row in completed(rewards).select(["group", "success", "status", "unscored"]).to_pylist():
+        success[row["group"]].append(row["success"])
+        fate[row["group"]].append(UNSCORED if row["unscored"] else row["status"])
+    return pa.table({"group": list(success), "success": list(success.values()), "fates": list(fate.values())})
 
 
 def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: int) -> pa.Table:

@@ -4,7 +4,9 @@ import io
 from collections import defaultdict
 from collections.abc import Sequence
 
+from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.diagnosis import diagnose
+from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.history import Record, skipped_in_row
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact
@@ -13,7 +15,7 @@ from nbrl.tasks.services.services import Services
 
 
 def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
-    """Draw as PNG the exact match of every iteration's rollouts between the two held-out evaluations."""
+    """Draw as PNG the success of every iteration's rollouts between the two held-out evaluations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,7 +26,7 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
     axes.plot([0, len(curve)], [before, after], "o", color="#cc3311", label="held-out questions")
     axes.annotate(f"{before:.2f}", (0, before), textcoords="offset points", xytext=(6, -14))
     axes.annotate(f"{after:.2f}", (len(curve), after), textcoords="offset points", xytext=(-28, -14))
-    axes.set(xlabel="iterations", ylabel="exact match", ylim=(0, 1.05))
+    axes.set(xlabel="iterations", ylabel="success", ylim=(0, 1.05))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     buffer = io.BytesIO()
@@ -34,8 +36,8 @@ def draw_curve(before: float, curve: Sequence[float], after: float) -> bytes:
 
 def _example(services: Services, evaluation: Artifact) -> str:
     """Id of a trajectory worth reading: a right answer that took more than one step, if there is one."""
-    rows = services.read(evaluation).to_pylist()
-    return str(max(rows, key=lambda row: (row["em"], len(row["step_rewards"]) > 1))["trajectory"])
+    rows = completed(services.read(evaluation)).to_pylist()
+    return str(max(rows, key=lambda row: (row["success"], len(row["step_rewards"]) > 1))["trajectory"])
 
 
 def summarise(services: Services, run: Run, before: Artifact, after: Artifact, records: Sequence[Record]) -> Summary:
@@ -45,9 +47,9 @@ def summarise(services: Services, run: Run, before: Artifact, after: Artifact, r
         for key, value in record.metrics.items():
             if key.startswith("time/") and key != "time/overhead_share":
                 seconds[key.removeprefix("time/")] += value
-    curve = [record.metrics["reward/em"] for record in records]
+    curve = [success_of(record.metrics, "reward/") for record in records]
     scores_before, scores_after = before.values, after.values
-    picture = draw_curve(scores_before["em"], curve, scores_after["em"])
+    picture = draw_curve(success_of(scores_before), curve, success_of(scores_after))
     services.storage.write_bytes(run.layout.curve, picture)
     skipped = skipped_in_row(records)
     summary = Summary(

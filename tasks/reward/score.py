@@ -15,9 +15,11 @@ SCHEMA = pa.schema(
         ("trajectory", pa.string()),
         ("group", pa.string()),
         ("ability", pa.string()),
+        ("environment", pa.string()),
         ("status", pa.string()),
         ("step_rewards", pa.list_(pa.float64())),
         ("total", pa.float64()),
+        ("success", pa.float64()),  # 1 if the environment says that the task was done, else 0
         ("qa", pa.float64()),
         ("em", pa.float64()),
         ("f1", pa.float64()),
@@ -25,6 +27,8 @@ SCHEMA = pa.schema(
         ("format", pa.float64()),
         ("execution", pa.float64()),
         ("length", pa.float64()),
+        ("own", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),  # facets of an environment of one's own
+        ("unscored", pa.string()),  # why its scorer failed; empty for most
     ]
 )
 MIN_THINK, MIN_CODE = 10, 5
@@ -62,17 +66,20 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     """The rewards of one trajectory whose answer was judged.
 
     A summary runs no cell: it earns nothing for execution and does not reduce what the cells can earn. With `compat` l0 the
-    answer and the cells are rewarded by L0's rules; em, f1 and answered do not change.
+    answer and the cells are rewarded by L0's rules; em, f1 and answered do not change. An environment of one's own may pay each
+    step itself.
     """
     as_l0 = settings.compat == "l0"
     steps = row["steps"]
     answer = given(row["answer"])
     if as_l0 and row["rule"] == QA:
         qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
+    elif judged.value is not None:
+        qa = settings.qa_weights.scaled(judged.value)
     elif answer is None:
         qa = settings.qa_weights.scaled(0.0)
     else:
-        qa = settings.qa_weights.reward(*judged)
+        qa = settings.qa_weights.reward(judged.exact, judged.partial)
     formats = [format_of(step) for step in steps]
     executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
     lengths = [thought_length(step, settings.length_target) for step in steps]
@@ -82,15 +89,20 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         for good, ran, near in zip(formats, executions, lengths, strict=True)
     ]
     every = range(len(rewards))
-    for place in every if as_l0 and l0.empty_gold(row["answers"]) else every[-1:]:
-        rewards[place] += settings.qa * qa
+    if judged.steps:
+        rewards = [reward + settings.qa * paid for reward, paid in zip(rewards, judged.steps, strict=True)]
+    else:
+        for place in every if as_l0 and row["rule"] == QA and l0.empty_gold(row["answers"]) else every[-1:]:
+            rewards[place] += settings.qa * qa
     return {
         "trajectory": row["id"],
         "group": row["group"],
         "ability": row["ability"],
+        "environment": row["environment"],
         "status": row["status"],
         "step_rewards": rewards,
         "total": sum(rewards),
+        "success": judged.exact,
         "qa": qa,
         "em": judged.exact,
         "f1": judged.partial,
@@ -98,7 +110,20 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         "format": sum(formats) / count,
         "execution": sum(executions) / cells,
         "length": sum(lengths) / cells,
+        "own": [{"name": name, "value": value} for name, value in judged.facets],
+        "unscored": judged.fault,
     }
+
+
+def completed(rewards: pa.Table) -> pa.Table:
+    """Rewards with the columns that they lack where an earlier release wrote them; its success was the exact match."""
+    values: dict[str, Any] = {"environment": "", "own": [], "unscored": ""}
+    for place, field in enumerate(SCHEMA):
+        if field.name not in rewards.column_names:
+            same = pa.array([values.get(field.name)] * len(rewards), field.type)
+            place = min(place, rewards.num_columns)
+            rewards = rewards.add_column(place, field, rewards["em"] if field.name == "success" else same)
+    return rewards
 
 
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:

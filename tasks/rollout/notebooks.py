@@ -1,7 +1,7 @@
 """Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -9,7 +9,7 @@ from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import functions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.files.documents import CONVERT
-from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.replay import Replay
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Output, Trajectory
@@ -33,9 +33,11 @@ class Notebooks:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, tools: ToolSettings, passages: Sequence[str], sandbox: SandboxSettings) -> "AsyncIterator[Notebooks]":
-        """`passages` are what the tool search looks in. Raises AgentError or SandboxError when tools or kernels cannot be had."""
-        library = Library(tools, passages, parser())
+    async def open(
+        cls, tools: ToolSettings, environments: Mapping[str, Equipment], sandbox: SandboxSettings
+    ) -> "AsyncIterator[Notebooks]":
+        """Raises AgentError or SandboxError when tools or kernels cannot be had."""
+        library = Library(tools, environments, parser())
         try:
             await library.open()
             async with KernelPool(sandbox, prelude=prelude(library.common())) as pool:
@@ -44,10 +46,12 @@ class Notebooks:
             await library.close()
 
     @asynccontextmanager
-    async def new(self, ability: str, recorded: Trajectory | None = None) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
-        """A kernel with the tools of an ability, of which `equip` says more; it ends with the context."""
+    async def new(
+        self, environment: str, ability: str, recorded: Trajectory | None = None
+    ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
+        """A kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel:
-            yield kernel, await equip(kernel, self.library, ability, recorded)
+            yield kernel, await equip(kernel, self.library, environment, ability, recorded)
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
@@ -60,8 +64,10 @@ def parser() -> tuple[str, ...]:
     return confined_program(CONVERT)
 
 
-async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded: Trajectory | None = None) -> Toolbox:
-    """Give a clean kernel the tools of an ability; the prelude has already defined those that every ability has.
+async def equip(
+    kernel: SandboxKernel, library: Library, environment: str, ability: str, recorded: Trajectory | None = None
+) -> Toolbox:
+    """Give a clean kernel the tools of an ability in an environment; the prelude has defined those that every ability has.
 
     With a `recorded` trajectory, its answers are served and no service is called. Raises SandboxError if the tools cannot be
     defined in the kernel.
@@ -70,7 +76,7 @@ async def equip(kernel: SandboxKernel, library: Library, ability: str, recorded:
     async def read_file(path: str) -> bytes:
         return await asyncio.to_thread(kernel.files.read, path)
 
-    tools = library.tools(ability, read_file)
+    tools = library.tools(environment, ability, read_file)
     toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
     kernel.host_calls.tools = handlers(toolbox)
     defined = {tool.name for tool in library.common()}

@@ -6,6 +6,7 @@ infrastructure fault costs an attempt, but never ends the batch, except a fault 
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,15 @@ from nbrl.agent.errors import AgentError
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.text import with_files
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
+from nbrl.agent.tools.library import Equipment
 from nbrl.agent.trajectory import Status, Trajectory, to_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.chunks import Chunks, finished
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
@@ -32,12 +36,24 @@ from nbrl.tasks.rollout.settings import RolloutSettings
 
 
 @dataclass(frozen=True)
+class EnvironmentPlan:
+    """An environment as an agent meets it. `corpus` is the key and SHA-256 of its passages on storage; None if it has none."""
+
+    corpus: tuple[str, str] | None = None
+    tools: tuple[str, ...] | None = None
+    prompt: str = ""
+
+
+@dataclass(frozen=True)
 class RunnerPlan:
-    """What a runner needs to start, as plain data, so that a restarted actor starts in the same way."""
+    """What a runner needs to start, as plain data, so that a restarted actor starts in the same way.
+
+    `attached` is the folder on storage of the files that questions come with, named by their SHA-256.
+    """
 
     model_path: str
-    corpus_path: str
-    corpus_digest: str
+    environments: Mapping[str, EnvironmentPlan]
+    attached: str
     storage: Storage
     agent: AgentSettings
     sandbox: SandboxSettings
@@ -46,7 +62,7 @@ class RunnerPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The work of one call: rows of (id, group, sample, question, ability, seed) for the engine at `url`.
+    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows for the engine at `url`.
 
     `adapter` is the name of the engine's LoRA adapter to sample with. What finishes is kept in the folder `unfinished`, where a
     runner that Ray started again finds it; the folders of `earlier` attempts are looked into as well.
@@ -85,13 +101,13 @@ class Runner:
             if self._live is not None:
                 return
             plan = self._plan
-            corpus = await asyncio.to_thread(plan.storage.read_table, plan.corpus_path, plan.corpus_digest)
-            passages = corpus["passage"].to_pylist()
+            equipment = await asyncio.to_thread(_equipment, plan)
             tokenizer = ChatTokenizer.load(plan.model_path, plan.agent)
             async with AsyncExitStack() as stack:
-                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, passages, plan.sandbox))
-                for ability in notebooks.library.abilities:
-                    check_room(tokenizer, plan.agent, describe(notebooks.library.tools(ability)))
+                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, equipment, plan.sandbox))
+                for name, ability in notebooks.library.every:
+                    tools = describe(notebooks.library.tools(name, ability))
+                    check_room(tokenizer, plan.agent, tools, plan.environments[name].prompt)
                 self._live = _Live(notebooks, tokenizer, stack.pop_all())
 
     async def stop(self) -> None:
@@ -123,9 +139,12 @@ class Runner:
             async def one(row: dict[str, Any]) -> Trajectory:
                 if row["id"] in known:
                     return known[row["id"]]
-                task = Task(**row)
+                given = dict(row)
+                files = {file["name"]: file["digest"] for file in given.pop("files")}
+                given["question"] = with_files(given["question"], files)
+                task = Task(**given, instruction=self._plan.environments[row["environment"]].prompt)
                 async with gate:
-                    trajectory, table = _storable(task, await self._attempts(task, session, batch))
+                    trajectory, table = _storable(task, await self._attempts(task, files, session, batch))
                 if trajectory.status is Status.FAILED:
                     chunks.pass_over()
                 else:
@@ -141,17 +160,21 @@ class Runner:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attempts(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
+    async def _attempts(
+        self, task: Task, files: Mapping[str, str], session: aiohttp.ClientSession, batch: RolloutBatch
+    ) -> Trajectory:
         """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
-            trajectory = await self._episode(task, session, batch)
+            trajectory = await self._episode(task, files, session, batch)
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
 
-    async def _episode(self, task: Task, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
+    async def _episode(
+        self, task: Task, files: Mapping[str, str], session: aiohttp.ClientSession, batch: RolloutBatch
+    ) -> Trajectory:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the runner was stopped while it ran a batch")
@@ -166,15 +189,32 @@ class Runner:
             away_s=engine.start_timeout_s,
         )
         try:
-            async with live.notebooks.new(task.ability) as (kernel, toolbox):
+            async with live.notebooks.new(task.environment, task.ability) as (kernel, toolbox):
+                await asyncio.to_thread(self._attach, kernel, files)
                 trajectory = await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
         if trajectory.status is Status.TIMEOUT and (policy.interrupted or not await policy.serves()):
-            return await self._episode(task, session, batch)  # its deadline passed while it waited for an engine that was away
+            return await self._episode(
+                task, files, session, batch
+            )  # its deadline passed while it waited for an engine that was away
         return trajectory
+
+    def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:
+        """Put the question's files into the working folder."""
+        for name, digest in files.items():
+            kernel.files.put(name, self._plan.storage.read_bytes(f"{self._plan.attached}/{digest}", digest))
+
+
+def _equipment(plan: RunnerPlan) -> dict[str, Equipment]:
+    """What the environments bring along, read from storage."""
+    passages = {
+        name: plan.storage.read_table(*each.corpus)["passage"].to_pylist() if each.corpus else []
+        for name, each in plan.environments.items()
+    }
+    return {name: Equipment(passages[name], each.tools) for name, each in plan.environments.items()}
 
 
 def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:
@@ -194,6 +234,7 @@ def failed(task: Task, reason: str) -> Trajectory:
         sample=task.sample,
         question=task.question,
         ability=task.ability,
+        environment=task.environment,
         status=Status.FAILED,
         answer=None,
         failure=reason,

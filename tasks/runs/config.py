@@ -1,8 +1,8 @@
 """RunConfig: the settings of all folders, composed into one model."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
@@ -12,7 +12,7 @@ from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.environments.sources import DataSettings, GeneratedData
+from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.source import PolicySettings
 from nbrl.tasks.reward.settings import RewardSettings
@@ -45,7 +45,9 @@ class EvaluateSettings(BaseModel):
         json_schema_extra={"decides": False},
     )
     samples: int = Field(1, ge=1, le=100, description="trajectories per question; scores are means over all of them")
-    questions: int | None = Field(None, ge=1, description="number of held-out questions, taken from the first; all when not set")
+    questions: int | None = Field(
+        None, ge=1, description="number of held-out questions of each environment, taken from the first; all when not set"
+    )
     sampling: Sampling = Sampling()
 
 
@@ -93,7 +95,7 @@ class RunConfig(BaseModel):
     )
     home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
     policy: PolicySettings
-    data: DataSettings = GeneratedData()
+    environments: Environments = Field(min_length=1)
     agent: AgentSettings = AgentSettings()
     sampling: Sampling = Sampling()
     rollout: RolloutSettings = RolloutSettings()
@@ -110,6 +112,23 @@ class RunConfig(BaseModel):
     ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
     storage: StorageSettings = Field(StorageSettings(), json_schema_extra={"decides": False})
     tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra={"decides": False})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """An environment that is null is left out, so that a recipe or `--set` can leave out one of its base."""
+        if not isinstance(given, dict):
+            return given
+        if "data" in given:
+            raise ValueError("`data` is called `environments` and names each of them: environments: {NAME: {kind: ...}}")
+        if not isinstance(given.get("environments"), dict):
+            return given
+        return given | {"environments": {name: each for name, each in given["environments"].items() if each is not None}}
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each environment."""
+        return {name: environment.weight for name, environment in self.environments.items()}
 
     @property
     def learner_estimates(self) -> bool:

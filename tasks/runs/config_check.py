@@ -9,9 +9,7 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.library import own_tool
 from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
-from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.gym import GymData
-from nbrl.tasks.environments.sources import FileData
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
@@ -24,7 +22,7 @@ Purpose = Literal["train", "evaluate"]
 
 def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
     """Raise ConfigError for a configuration that cannot work. Reads files, but starts nothing."""
-    questions = sources.check(config.data)
+    loaded = stored.load(config.environments)
     model = local_config(config.policy)
     limit = config.agent.context_tokens
     if model is not None and limit > model.get("max_position_embeddings", limit):
@@ -47,7 +45,7 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
         if model is not None:
             _check_model(config.policy.path, config.update)
         _check_devices(config)
-        _check_training(config, questions)
+        _check_training(config, len(stored.mixed(config.environments, loaded, "train")))
 
 
 def _check_devices(config: RunConfig) -> None:
@@ -81,9 +79,17 @@ def _check_tokens(config: RunConfig, vocabulary: int) -> None:
 
 def _check_tools(config: RunConfig) -> None:
     tools = config.rollout.tools
-    without = isinstance(config.data, GymData) or (isinstance(config.data, FileData) and config.data.corpus is None)
-    if tools.needs_corpus() and without:
-        raise ConfigError("rollout.tools names search but there is no corpus: set data.corpus, or rollout.tools.search.engine")
+    try:
+        tools.check_used(name for each in config.environments.values() for name in each.tools or ())
+    except ToolError as error:
+        raise ConfigError(f"rollout.tools: {error}") from error
+    for name, environment in config.environments.items():
+        named = tools.default if environment.tools is None else environment.tools
+        if tools.search.engine == "corpus" and "search" in (named or ()) and not environment.has_corpus():
+            raise ConfigError(
+                f"environments.{name} has the tool search but no corpus: set its corpus, its tools, or "
+                "rollout.tools.search.engine"
+            )
     for name, place in tools.own.items():
         try:
             own_tool(name, place)

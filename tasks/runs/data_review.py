@@ -6,7 +6,7 @@ from typing import Any
 from unicodedata import category
 
 from nbrl.agent.context.notepad import ANSWER_CHARS
-from nbrl.tasks.environments.sources import SPLITS, FileData
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
@@ -21,10 +21,15 @@ Row = dict[str, Any]
 
 def review(config: RunConfig) -> list[str]:
     """Warnings, one sentence each, with a count and examples."""
-    if not isinstance(config.data, FileData):
-        return []
-    train, held_out = [config.data.questions(split).to_pylist() for split in SPLITS]
-    return [*_shared(train, held_out), *_answers("data.train", train, config), *_answers("data.held_out", held_out, config)]
+    warnings = []
+    for name, environment in config.environments.items():
+        if isinstance(environment, FilesEnvironment):
+            key = f"environments.{name}"
+            tables = environment.load(key)
+            train, held_out = tables.train.to_pylist(), tables.held_out.to_pylist()
+            warnings += [*_shared(train, held_out), *_answers(f"{key}.train", train, config)]
+            warnings += _answers(f"{key}.held_out", held_out, config)
+    return warnings
 
 
 def _shared(train: Sequence[Row], held_out: Sequence[Row]) -> list[str]:

@@ -21,6 +21,9 @@ def decisive(settings: BaseModel) -> dict[str, Any]:
             continue
         if isinstance(value, BaseModel):
             leaves |= {f"{name}.{key}": leaf for key, leaf in decisive(value).items()}
+        elif isinstance(value, dict) and value and all(isinstance(each, BaseModel) for each in value.values()):
+            below = {f"{name}.{each}": decisive(section) for each, section in value.items()}
+            leaves |= {f"{section}.{key}": leaf for section, keys in below.items() for key, leaf in keys.items()}
         else:
             leaves[name] = dumped[name]
     return leaves

@@ -10,7 +10,17 @@ from nbrl.tasks.errors import ConfigError
 
 BASE, OVERRIDE = "base", "--set "
 # Keys whose value is a path. A value that may also be something else (a hub's model, an S3 address) is checked for it.
-PATHS = ("home", "policy.path", "data.train", "data.held_out", "data.corpus", "engine.environment", "storage.root")
+PATHS = (
+    "home",
+    "policy.path",
+    "environments.*.train",
+    "environments.*.held_out",
+    "environments.*.corpus",
+    "engine.environment",
+    "storage.root",
+)
+# A mapping from names of the user's: a recipe leaves out those of its base that it does not name.
+NAMED = "environments"
 
 Tree = dict[str, Any]
 
@@ -114,6 +124,9 @@ class RecipeTree:
                 and isinstance(existing, dict)
                 and value.get("kind", existing.get("kind")) == existing.get("kind")
             ):
+                if dotted == NAMED:
+                    for name in [name for name in existing if name not in value]:
+                        del existing[name]
                 self._lay(existing, value, source, f"{dotted}.")
             else:
                 below[key] = value
@@ -156,12 +169,15 @@ def _fault(error: Exception) -> str:
 def _anchor(settings: Tree, folder: Path) -> None:
     """Make the paths in `settings` absolute: they are meant from `folder`."""
     for dotted in PATHS:
-        *sections, last = dotted.split(".")
-        section: Any = settings
-        for key in sections:
-            section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(last), str) and section[last]:
-            section[last] = _absolute(dotted, section[last], folder)
+        *keys, last = dotted.split(".")
+        sections: list[Any] = [settings]
+        for key in keys:
+            known = [section for section in sections if isinstance(section, dict)]
+            sections = [each for section in known for each in (section.values() if key == "*" else [section.get(key)])]
+        for section in sections:
+            hub = isinstance(section, dict) and section.get("kind") == "hub"  # there a split, not a file
+            if isinstance(section, dict) and not hub and isinstance(section.get(last), str) and section[last]:
+                section[last] = _absolute(dotted, section[last], folder)
 
 
 def _absolute(key: str, text: str, folder: Path) -> str:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.setting_keys import is_mapping
+from nbrl.tasks.runs.setting_keys import members as members_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "infra" / "recipes"
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -106,14 +108,18 @@ def _walk(settings: type[BaseModel], keys: list[str]) -> tuple[type[BaseModel], 
     model = settings
     members: list[type[BaseModel]] = []
     written = []
+    named = False  # whether the next key is a name of the user's
     for key in keys:
         tagged = [member for member in members if key in _tags(member)]
-        if tagged:
+        if tagged and not named:
             model = tagged[0]
             continue
         written.append(key)
+        if named:
+            named = False
+            continue
         annotation = model.model_fields[key].annotation if key in model.model_fields else None
-        members = [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
+        named, members = is_mapping(annotation), members_of(annotation)
         model = members[0] if members else model
     return model, written
 

@@ -17,6 +17,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import check_whole, part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, StageLayout, is_chunk, policy_folder
+from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
@@ -149,12 +150,12 @@ def is_to_come(key: str, results: Iterable[NodeResult]) -> bool:
 
 
 def scores_of(storage: Storage, run: Run) -> dict[int, float]:
-    """Held-out exact match of all evaluations of the run, by updates."""
+    """Held-out success of all evaluations of the run, by updates."""
     scores: dict[int, float] = {}
     for updates in evaluated_updates(storage, run):
         with suppress(DamagedError):  # it is found, and evaluated again, where it is needed
             for result in results_of(storage, run.layout.evaluation(updates)):
-                scores[updates] = result.artifact.values["em"]
+                scores[updates] = success_of(result.artifact.values)
     return scores
 
 

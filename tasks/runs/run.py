@@ -8,16 +8,17 @@ from datetime import datetime
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import sources
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
 from nbrl.tasks.layout import RUNS, RunLayout, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
+from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 
 SHOWN = 3  # settings that differ
@@ -26,7 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Run(BaseModel):
     """Identity of a run: `config` are the settings it began with, `config_digest` is that of those that decide results, `policy`
-    that of its initial model's files.
+    that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,6 +38,7 @@ class Run(BaseModel):
     seed: int
     recipe: str
     policy: str = ""
+    sources: dict[str, str] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
 
     @property
@@ -130,6 +132,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         seed=config.seed,
         recipe=config.name,
         policy=content_digest(fetch(config.policy)),
+        sources=sources_of(config),
         config=config.model_dump(mode="json"),
     )
     earlier = find_run(storage, name)
@@ -144,7 +147,7 @@ def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]
         if created:  # what a run of this name left that was dropped only in part
             kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of who continues this one already
             storage.delete_keys(key for key in storage.list(run.layout.folder) if not key.startswith(kept))
-        sources.write(config.data, storage, run.layout.data)
+        stored.write(config.environments, storage, run.layout.data)
         storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created
 
@@ -154,6 +157,9 @@ def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> 
     differing = differences(stored_config(storage, earlier), config)
     if earlier.policy not in ("", now.policy):
         differing.append(f"policy.path {config.policy.path} holds another model than the run began with")
+    for name, digest_ in now.sources.items():
+        if earlier.sources.get(name, digest_) != digest_:
+            differing.append(f"the source of environments.{name} has changed since the run began")
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(
@@ -162,11 +168,16 @@ def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> 
         )
 
 
+def sources_of(config: RunConfig) -> dict[str, str]:
+    """The SHA-256 of the source of each environment that has one of its own."""
+    return {name: source for name, each in config.environments.items() if (source := each.source())}
+
+
 def stored_config(storage: Storage, run: Run) -> RunConfig:
     """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
     key = run.layout.identity if run.config else run.layout.config
     try:
-        return RunConfig.model_validate(run.config or yaml.safe_load(storage.read_bytes(key)))
+        return RunConfig.model_validate(of_this_release(run.config or yaml.safe_load(storage.read_bytes(key))))
     except (yaml.YAMLError, ValidationError) as error:
         words = fault_in_words(error) if isinstance(error, ValidationError) else str(error)
         raise ConfigError(f"{storage.uri(key)} is no configuration of this release: {words}; name another run") from error

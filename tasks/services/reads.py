@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import sources
+from nbrl.tasks.environments import stored
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.runs.scope import Artifact, Scope
 
@@ -34,7 +34,7 @@ class Reads:
         """The questions of a split. Raises DamagedError where they are not what was written."""
         key = layout.split(split)
         if key not in self._questions:
-            self._questions[key] = sources.read(self._storage, layout, split)
+            self._questions[key] = stored.read(self._storage, layout, split)
         return self._questions[key]
 
     def keys_of(self, scope: Scope) -> frozenset[str]:

@@ -14,11 +14,12 @@ from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
+from nbrl.tasks.environments import stored
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import RunnerPlan
+from nbrl.tasks.rollout.runner import EnvironmentPlan, RunnerPlan
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_in, newest_policy
 from nbrl.tasks.runs.run import Run
@@ -36,8 +37,11 @@ T = TypeVar("T")
 
 
 async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage) -> RunnerPool:
-    digests = await asyncio.to_thread(storage.read_json, data.digests)
-    plan = RunnerPlan(str(model), data.corpus, digests[data.corpus], storage, config.agent, config.sandbox, config.rollout)
+    corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
+    environments = {
+        name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
+    }
+    plan = RunnerPlan(str(model), environments, data.attached_folder, storage, config.agent, config.sandbox, config.rollout)
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
     await runners.start()

@@ -192,7 +192,7 @@ def _mark(record: Record) -> str:
 
 
 def _scores(summary: Summary) -> dict[str, list[object]]:
-    names = sorted(name for name in summary.after if name in ("em", "f1") or name.startswith("em/"))
+    names = sorted(name for name in summary.after if name in ("success", "em", "f1") or name.startswith("success/"))
     return {
         "iterations": [summary.iterations] * len(names),
         "score": list(names),

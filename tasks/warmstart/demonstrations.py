@@ -9,6 +9,7 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.warmstart.demonstrators import record
 from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.sums import sums
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 PER_WORLD = 500
@@ -41,14 +42,18 @@ def record_demonstrations(settings: WarmstartSettings, tokenizer: ChatTokenizer)
     """Deterministic in the settings. Many worlds, so that who is whose is never worth knowing by heart."""
     copying = round(settings.demonstrations * settings.copying_share)
     seed = WORLDS_FROM + settings.seed * settings.demonstrations
-    first = _record(seed, copying, 1.0, tokenizer)
-    return Demonstrations(first, _record(seed + copying, settings.demonstrations - copying, settings.good_fraction, tokenizer))
+    first = _record(seed, copying, 1.0, settings.sums, tokenizer)
+    mixed = _record(seed + copying, settings.demonstrations - copying, settings.good_fraction, settings.sums, tokenizer)
+    return Demonstrations(first, mixed)
 
 
-def _record(seed: int, n: int, good: float, tokenizer: ChatTokenizer) -> list[Example]:
+def _record(seed: int, n: int, good: float, share: float, tokenizer: ChatTokenizer) -> list[Example]:
+    """n demonstrations, of which this share are sums."""
     found = []
     for start in range(0, n, PER_WORLD):
-        world = World.generate(seed + start, "train", min(PER_WORLD, n - start))
+        count = min(PER_WORLD, n - start)
+        world = World.generate(seed + start, "train", count - round(share * count))
+        problems = [*world.problems, *sums(seed + start, round(share * count))]
         search = SearchTool(world.corpus)
-        found += examples(asyncio.run(record(world.problems, good, seed + start, search, tokenizer, TINY_AGENT)))
+        found += examples(asyncio.run(record(problems, good, seed + start, search, tokenizer, TINY_AGENT)))
     return found

@@ -24,6 +24,13 @@ class WarmstartSettings(BaseModel):
         le=1,
         description="share of the demonstrations and steps of the first phase, which has only good demonstrations",
     )
+    sums: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="share of the demonstrations that are sums of two numbers, as reasoning-gym's chain_sum asks for them; needs "
+        "the extra gym",
+    )
     good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
     steps: int = Field(2_000, ge=1, description="optimiser steps")
     batch: int = Field(32, ge=1, description="actions per optimiser step, each with its own context")

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -10,14 +10,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from nbrl.agent.context.context import render_tail
 from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.tokens.tokenizer import END, START
-from nbrl.tasks.environments.world.world import World
+from nbrl.tasks.environments.world.world import Problem, World
 from nbrl.tasks.warmstart.demonstrators import script
 from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.sums import sums
 from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 PAD = "<|endoftext|>"
 # Special tokens are numbered first, in the order given to the trainer.
 PAD_ID = 0
+WORLD = 2_000  # questions of the generated world that it is trained on
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -37,11 +39,11 @@ PIECES = (
 )
 
 
-def _texts(world: World, seed: int) -> Iterator[str]:
+def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int) -> Iterator[str]:
     """What the policy will read and write, message by message."""
     rng = random.Random(f"tokenizer {seed}")
-    yield from (f"<output>'{fact}'</output>" for fact in world.corpus)
-    for problem in world.problems:
+    yield from (f"<output>'{fact}'</output>" for fact in corpus)
+    for problem in problems:
         yield from ("system\n", TINY_AGENT.render_system_prompt(""), problem.question.question)
         yield from script(problem, 0.5, rng).actions
         for step in range(TINY_AGENT.max_steps):
@@ -66,7 +68,9 @@ def make_tokenizer(settings: WarmstartSettings) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(World.generate(settings.seed, "train", 2_000), settings.seed), trainer)
+    world = World.generate(settings.seed, "train", WORLD)
+    problems = [*world.problems, *sums(settings.seed, round(settings.sums * WORLD))]
+    tokenizer.train_from_iterator(_texts(problems, world.corpus, settings.seed), trainer)
     return tokenizer
 
 

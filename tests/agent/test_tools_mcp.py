@@ -17,7 +17,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.mcp.schema import checker
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
 from nbrl.agent.tools.settings import McpSettings, ToolSettings
@@ -68,7 +68,7 @@ def server(request: pytest.FixtureRequest) -> McpSettings:
 
 def with_library(settings: ToolSettings, work: Callable[[Library], Awaitable[T]]) -> T:
     async def body() -> T:
-        library = Library(settings, ["Tilo was born in Keldra."])
+        library = Library(settings, {"": Equipment(["Tilo was born in Keldra."])})
         await library.open()
         try:
             return await work(library)
@@ -83,14 +83,14 @@ def settings(server: McpSettings, *more: str) -> ToolSettings:
 
 
 async def cell(library: Library, code: str) -> str:
-    tools = library.tools("qa")
+    tools = library.tools("", "qa")
     kernel = InlineKernel(prelude(tools), Toolbox(tools).call)
     return "".join(output.text for output in (await kernel.execute(code, 60.0)).outputs)
 
 
 def test_tools_come_with_their_schemas_and_answer_in_a_cell(server: McpSettings) -> None:
     async def work(library: Library) -> tuple[str, str]:
-        tools = library.tools("qa")
+        tools = library.tools("", "qa")
         return describe(tools), await cell(library, "print(add(2), add(2, b=5), lab_odd_name(['x']))\nprint(add.__doc__)")
 
     words, said = with_library(settings(server, "search"), work)
@@ -246,7 +246,7 @@ def test_a_session_serves_many_calls_and_ends_with_the_library() -> None:
         return [child.pid for child in me.children(recursive=True) if LAB in child.cmdline()]
 
     async def work(library: Library) -> list[int]:
-        add = next(tool for tool in library.tools("qa") if tool.name == "add")
+        add = next(tool for tool in library.tools("", "qa") if tool.name == "add")
         assert await asyncio.gather(*(add.call({"a": n}) for n in range(20))) == [n + 1 for n in range(20)]
         return servers()
 
@@ -275,6 +275,6 @@ def test_a_server_that_cannot_be_set_up_is_an_error_before_any_work(server: McpS
 
 def test_some_of_its_tools_can_be_chosen() -> None:
     async def work(library: Library) -> list[str]:
-        return [tool.name for tool in library.tools("qa")]
+        return [tool.name for tool in library.tools("", "qa")]
 
     assert with_library(settings(STDIO.model_copy(update={"tools": ("add",)})), work) == ["add"]

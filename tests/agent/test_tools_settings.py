@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.functions import tool
-from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import CorpusSearch, ToolSettings
 
 CORPUS = ["Tilo was born in Keldra."]
@@ -28,10 +28,12 @@ def halve(number: int) -> float:
 
 def names(settings: dict[str, Any], ability: str, corpus: list[str] | None = None) -> list[str]:
     async def work() -> list[str]:
-        library = Library(ToolSettings.model_validate(settings), CORPUS if corpus is None else corpus)
+        given = ToolSettings.model_validate(settings)
+        given.check_used()
+        library = Library(given, {"": Equipment(CORPUS if corpus is None else corpus)})
         await library.open()
         try:
-            return [tool.name for tool in library.tools(ability)]
+            return [tool.name for tool in library.tools("", ability)]
         finally:
             await library.close()
 
@@ -59,7 +61,7 @@ def test_an_ability_has_the_tools_that_it_names() -> None:
 
 def test_what_every_ability_has_is_common() -> None:
     async def common(settings: dict[str, Any]) -> list[str]:
-        library = Library(ToolSettings.model_validate(settings), CORPUS)
+        library = Library(ToolSettings.model_validate(settings), {"": Equipment(CORPUS)})
         await library.open()
         return [tool.name for tool in library.common()]
 
@@ -87,8 +89,8 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
         ({"default": ["serch"]}, "there is no tool 'serch', there are search, .*did you mean 'search'?"),
         ({"abilities": {"qa": ["read_pages"]}}, "did you mean 'read_page'"),
         ({"default": ["visual_qa"]}, "visual_qa asks a model: set model.base_url and model.name"),
-        ({"model": MODEL}, "no ability has a tool that asks the model"),
-        ({"mcp": {"lab": {"command": ["x"]}}}, "no ability has the tool 'lab'"),
+        ({"model": MODEL}, "nothing has a tool that asks the model"),
+        ({"mcp": {"lab": {"command": ["x"]}}}, "nothing has the tool 'lab'"),
         ({"default": ["search"], "own": {"search": "a:b"}}, "is the name of two tools"),
         ({"default": ["print"], "own": {"print": "a:b"}}, "cannot be a tool's name"),
         ({"default": ["lab"], "mcp": {"lab": {}}}, "either a command or a url"),
@@ -98,9 +100,9 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
         ({"search": {"engine": "bing"}}, "engine"),
         ({"search": {"engine": "serper", "key": "secret"}}, "Extra inputs"),
         ({"search": {"engine": "exa", "base_url": "http://user:password@a"}}, "without a name or password in it"),
-        ({"search": {"engine": "exa"}}, "no ability has the tool search"),
-        ({"default": ["search"], "read_page": {"max_chars": 500}}, "no ability has the tool read_page"),
-        ({"default": ["search"], "inspect_file": {"timeout_s": 5}}, "no ability has the tool inspect_file"),
+        ({"search": {"engine": "exa"}}, "nothing has the tool search"),
+        ({"default": ["search"], "read_page": {"max_chars": 500}}, "nothing has the tool read_page"),
+        ({"default": ["search"], "inspect_file": {"timeout_s": 5}}, "nothing has the tool inspect_file"),
         ({"default": ["read_page"], "read_page": {"base_url": "http://a"}}, "base_url does nothing with reader direct"),
         (
             {"default": ["read_page"], "read_page": {"reader": "jina", "max_bytes": 5000}},
@@ -110,8 +112,31 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValidationError, match=reason):
-        ToolSettings.model_validate(settings)
+    with pytest.raises((ValidationError, ToolError), match=reason):
+        ToolSettings.model_validate(settings).check_used()
+
+
+def test_an_environment_has_its_own_corpus_and_the_tools_that_it_names() -> None:
+    async def work() -> list[list[str]]:
+        settings = ToolSettings.model_validate({"abilities": {"math": []}, "own": {"twice": f"{__name__}:double"}})
+        environments = {"sums": Equipment(tools=("twice",)), "tea": Equipment(["Tea grows in Assam."]), "none": Equipment()}
+        library = Library(settings, environments | {"coffee": Equipment(["Coffee grows in Kaffa."], ("search", "twice"))})
+        await library.open()
+        every = [(name, ability) for name in environments for ability in ("qa", "math")]
+        named = [[tool.name for tool in library.tools(*each)] for each in every]
+        asked = [library.tools(name, "qa")[0] for name in ("tea", "coffee")]
+        return [*named, *[[await tool.call({"query": "grows"})] for tool in asked]]
+
+    assert asyncio.run(work()) == [["twice"], [], ["search"], [], [], [], ["Tea grows in Assam."], ["Coffee grows in Kaffa."]]
+
+
+def test_settings_of_a_tool_that_only_an_environment_uses_are_used() -> None:
+    settings = ToolSettings.model_validate({"own": {"twice": f"{__name__}:double"}})
+    settings.check_used(["twice"])
+    with pytest.raises(ToolError, match="nothing has the tool 'twice'"):
+        settings.check_used(["search"])
+    with pytest.raises(ToolError, match=r"there is no tool 'twic', .*did you mean 'twice'"):
+        settings.check_used(["twic"])
 
 
 def test_search_is_of_the_corpus_where_no_engine_is_named() -> None:

@@ -30,7 +30,16 @@ def step(text: str = VALID, kinds: list[str] | None = None) -> dict[str, Any]:
 
 
 def scored(answer: str | None, gold: str, steps: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    row = {"id": "t", "group": "g", "ability": "qa", "status": "answered", "answer": answer, "answers": [gold], "rule": "qa"}
+    row = {
+        "id": "t",
+        "group": "g",
+        "ability": "qa",
+        "environment": "e",
+        "status": "answered",
+        "answer": answer,
+        "answers": [gold],
+        "rule": "qa",
+    }
     return score({**row, "steps": steps}, RewardSettings.model_validate(fields))
 
 

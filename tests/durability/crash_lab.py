@@ -58,8 +58,8 @@ SETTINGS = [
     "select.drop_rate=0.0",
     "evaluate.every=1",
     "evaluate.questions=5",
-    "data.train=8",
-    "data.held_out=5",
+    "environments.world.train=8",
+    "environments.world.held_out=5",
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]

@@ -12,8 +12,8 @@ import pytest
 from nbrl.infra.errors import StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.environments import sources
-from nbrl.tasks.environments.sources import SPLITS
+from nbrl.tasks.environments import stored as data
+from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.results import NodeResult, results_of
@@ -49,8 +49,9 @@ class Stored:
         kinds: dict[str, tuple[str, Read]] = {name: (each.path, self._table(each)) for name, each in tables.items()}
         for split in SPLITS:
             kinds[split] = layout.data.split(split), self._questions(split)
-        kinds["corpus"] = layout.data.corpus, lambda: sources.read_corpus(storage, layout.data).to_pylist()
-        kinds["digests"] = layout.data.digests, kinds["corpus"][1]
+        environments = self.config.environments
+        kinds["corpus"] = layout.data.corpus("world"), lambda: data.check(storage, layout.data)
+        kinds["digests"] = layout.data.digests, lambda: data.corpora(storage, layout.data, environments)
         kinds["run"] = layout.identity, lambda: known_run(storage, RUN)
         kinds["record"] = layout.iteration(0).record, lambda: read_record(storage, self.run, 0)
         kinds["summary"] = layout.summary, lambda: finished(self.run, self.config, storage)
@@ -67,7 +68,7 @@ class Stored:
         return lambda: self.storage.read_table(artifact.path, artifact.digest).to_pylist()
 
     def _questions(self, split: str) -> Read:
-        return lambda: sources.read(self.storage, self.run.layout.data, split).to_pylist()
+        return lambda: data.read(self.storage, self.run.layout.data, split).to_pylist()
 
     def _checkpoint(self, name: str) -> object:
         folder = self.folder / self.checkpoint

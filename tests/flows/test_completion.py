@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.flows.cli.setting_keys import dotted
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.setting_keys import dotted
 from tests.flows.typed import nbrl
 
 pytestmark = pytest.mark.process
@@ -70,7 +70,7 @@ def test_keys_of_settings_are_offered(typed: str, keys: list[str]) -> None:
 def test_keys_of_alternatives_stand_once_and_names_of_the_users_own_are_left_to_him() -> None:
     keys = dotted(RunConfig)
     assert len(keys) == len(set(keys)) > 150
-    assert {"data.train", "data.corpus", "update.loss.dual_clip", "rollout.tools.mcp", "engine.count"} <= set(keys)
+    assert {"environments", "update.loss.dual_clip", "rollout.tools.mcp", "engine.count"} <= set(keys)
     assert not [key for key in keys if key.startswith("rollout.tools.mcp.")]
 
 

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nbrl.tasks.environments.sources import SCHEMA
+from nbrl.tasks.environments.questions import table_of
 from tests.flows.typed import nbrl
 
 pytestmark = pytest.mark.process
@@ -14,9 +13,11 @@ pytestmark = pytest.mark.process
 
 def test_the_plan_goes_to_stdout_and_what_to_know_to_stderr(tmp_path: Path) -> None:
     rows = [{"id": "a", "question": "q?", "answers": ["so #### 42"], "ability": "qa", "source": "s"}]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "q.parquet")
+    pq.write_table(table_of(rows), tmp_path / "q.parquet")
     recipe = tmp_path / "mine.yaml"
-    data = "data: {kind: files, train: q.parquet, held_out: q.parquet}\nrollout: {prompts: 1, tools: {default: []}}\n"
+    data = (
+        "environments: {e: {kind: files, train: q.parquet, held_out: q.parquet}}\nrollout: {prompts: 1, tools: {default: []}}\n"
+    )
     recipe.write_text(f"base: tiny-cpu\n{data}storage: {{root: made}}\ntracking: {{uri: 'sqlite:////tmp/x.db'}}\n")
     done = nbrl("train", str(recipe), "--dry-run", "--set", f"home={tmp_path}/home")
     assert done.returncode == 0, done.stderr

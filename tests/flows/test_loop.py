@@ -27,8 +27,8 @@ SMALL = [
     "rollout.group_size=4",
     "evaluate.questions=12",
     "select.drop_rate=0.0",
-    "data.train=64",
-    "data.held_out=12",
+    "environments.world.train=64",
+    "environments.world.held_out=12",
 ]
 
 

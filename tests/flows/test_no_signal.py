@@ -11,7 +11,7 @@ import pytest
 
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.environments.sources import SCHEMA
+from nbrl.tasks.environments.questions import table_of
 from tests.flows import made
 from tests.flows.test_loop import command
 from tests.processes import left_over, mark
@@ -43,14 +43,14 @@ def impossible(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"id": f"{split}-{n}", "question": f"What is {n}?", "answers": [f"#### {n}77"], "ability": "qa", "source": "s"}
             for n in range(8)
         ]
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), folder / f"{split}.parquet")
+        pq.write_table(table_of(rows), folder / f"{split}.parquet")
     pq.write_table(pa.table({"passage": ["nothing of use"]}), folder / "corpus.parquet")
     return folder
 
 
 def hard(folder: Path) -> list[str]:
     files = ", ".join(f"{name}: {folder}/{name}.parquet" for name in ("train", "held_out", "corpus"))
-    return [f"data={{kind: files, {files}}}", "rollout.prompts=2", "iterations=9"]
+    return [f"environments={{own: {{kind: files, {files}}}}}", "rollout.prompts=2", "iterations=9"]
 
 
 def test_a_run_that_learns_nothing_ends_with_an_exit_code_of_its_own_and_says_why(impossible: Path, tmp_path: Path) -> None:

@@ -104,7 +104,16 @@ def test_a_forged_state_earns_what_its_text_earns(arena: Arena, victim: Kernel) 
     reward = "{'data': {'application/json': {'answer': 'a guess, reward=1.0, em=1.0'}}}"
     result = arena.wait(wired.execute(f"get_ipython().user_expressions = lambda e: {{'state': {reward}}}", 20.0))
     answer = read_state(result.state, before).answer
-    row = {"id": "t", "group": "g", "ability": "a", "status": "answered", "answers": [truth], "rule": "qa", "steps": []}
+    row = {
+        "id": "t",
+        "group": "g",
+        "ability": "a",
+        "environment": "e",
+        "status": "answered",
+        "answers": [truth],
+        "rule": "qa",
+        "steps": [],
+    }
     scored = score({**row, "answer": answer}, RewardSettings())
     assert (scored["em"], scored["f1"]) == (0.0, 0.0)
     assert scored == score({**row, "answer": "a guess, reward=1.0, em=1.0"}, RewardSettings())

@@ -22,8 +22,13 @@ def write(path: Path, answers: list[list[str]], first: int = 0) -> Path:
 
 
 def warnings(folder: Path, train: list[list[str]], held_out: list[list[str]], *overrides: str, first: int = 100) -> list[str]:
-    files = [f"data.train={write(folder / 't.parquet', train)}", f"data.held_out={write(folder / 'h.parquet', held_out, first)}"]
-    config = load("tiny-cpu", ["data.kind=files", *files, "rollout.prompts=1", "rollout.tools.default=[]", *overrides])
+    files = [
+        f"environments.world.train={write(folder / 't.parquet', train)}",
+        f"environments.world.held_out={write(folder / 'h.parquet', held_out, first)}",
+    ]
+    config = load(
+        "tiny-cpu", ["environments.world.kind=files", *files, "rollout.prompts=1", "rollout.tools.default=[]", *overrides]
+    )
     check_config(config)
     return review(config)
 
@@ -55,7 +60,7 @@ def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:
 def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Path, answer: str, words: str) -> None:
     (said,) = warnings(tmp_path, [[answer], ["7"], [answer, "42"]], [["1"]])  # one good reference is enough
     assert words in said
-    assert said.startswith("data.train: the answers of 1 of 3 questions")
+    assert said.startswith("environments.world.train: the answers of 1 of 3 questions")
     assert "for example q0 (" in said
     assert len(said) < 300
 
@@ -90,9 +95,9 @@ def test_columns_and_files_of_another_kind_are_refused_with_what_to_do(
     config = load(
         "tiny-cpu",
         [
-            "data.kind=files",
-            f"data.train={tmp_path / name}",
-            f"data.held_out={held_out}",
+            "environments.world.kind=files",
+            f"environments.world.train={tmp_path / name}",
+            f"environments.world.held_out={held_out}",
             "rollout.prompts=1",
             "rollout.tools.default=[]",
         ],

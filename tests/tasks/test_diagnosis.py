@@ -16,7 +16,7 @@ FOLDER = "runs/a/iterations/000000/round-0"
 
 def record(storage: Storage, answer: str | None, dropped: str, failure: str = "", steps: int = 1, **facets: float) -> Record:
     """An iteration of two groups of two, every trajectory alike."""
-    means = {"total": 0.0, "qa": 0.0, "em": 0.0, "f1": 0.0, "format": 1.0, "execution": 1.0, "length": 0.0}
+    means = {"total": 0.0, "qa": 0.0, "success": 0.0, "em": 0.0, "f1": 0.0, "format": 1.0, "execution": 1.0, "length": 0.0}
     means |= {"answered": float(answer is not None)} | facets
     status = "failed" if failure else "answered" if answer is not None else "step_limit"
     groups = ["q1", "q1", "q2", "q2"]
@@ -48,7 +48,7 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
         (None, "all_wrong", {}, "end before an answer"),
         ("42", "all_wrong", {"f1": 0.6}, "come near their references"),
         ("x", "all_wrong", {}, "too hard"),
-        ("42", "all_right", {"em": 1.0, "f1": 1.0}, "knows these questions already"),
+        ("42", "all_right", {"success": 1.0, "em": 1.0, "f1": 1.0}, "knows these questions already"),
     ],
 )
 def test_the_likely_cause_follows_from_the_facets(

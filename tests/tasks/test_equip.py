@@ -5,20 +5,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.files.documents import Documents
-from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import ToolCall
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start.program import confined_program
-from nbrl.tasks.environments.sources import SCHEMA
+from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 from nbrl.tasks.runs.config import RunConfig
@@ -31,12 +30,12 @@ SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
     async def work() -> tuple[list[CellResult], list[ToolCall]]:
-        library = Library(ToolSettings.model_validate(settings), ["Tilo was born in Keldra."], parser())
+        library = Library(ToolSettings.model_validate(settings), {"": Equipment(["Tilo was born in Keldra."])}, parser())
         await library.open()
         source = prelude(library.common())
         try:
             async with KernelPool(SandboxSettings(warm=0), prelude=source) as pool, pool.kernel() as kernel:
-                toolbox = await equip(kernel, library, ability)
+                toolbox = await equip(kernel, library, "", ability)
                 wired = SandboxedKernel(kernel)
                 return [await wired.execute(cell, 20.0) for cell in cells], toolbox.take_calls()
         finally:
@@ -89,18 +88,19 @@ for path in ('/etc/passwd.txt', '../x.txt', 'link.txt', 'none.txt', 't.exe'):
 def config(tools: dict[str, Any], **more: Any) -> RunConfig:
     agent = {"context_tokens": 1000, "action_tokens": 48}
     rollout = {"episodes_per_runner": 8, "tools": tools}
-    run = {"iterations": 1, "policy": {"path": "infra/policies/tiny"}, "agent": agent, "rollout": rollout, **more}
+    run = {"iterations": 1, "policy": {"path": "infra/policies/tiny"}, "agent": agent, "rollout": rollout}
+    run |= {"environments": {"world": {"kind": "world"}}} | more
     return RunConfig.model_validate(run)
 
 
 def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> None:
     row = {"id": "1", "question": "?", "answers": ["a"], "ability": "qa", "source": "s"}
-    pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), tmp_path / "q.parquet")
+    pq.write_table(table_of([row]), tmp_path / "q.parquet")
     data = {"kind": "files", "train": tmp_path / "q.parquet", "held_out": tmp_path / "q.parquet"}
-    with pytest.raises(ConfigError, match="names search but there is no corpus"):
-        check_config(config({"default": ["search"]}, data=data), "evaluate")
-    check_config(config({}, data=data), "evaluate")
-    check_config(config({"default": ["search"], "search": {"engine": "exa"}}, data=data), "evaluate")
+    with pytest.raises(ConfigError, match=r"environments\.e has the tool search but no corpus"):
+        check_config(config({"default": ["search"]}, environments={"e": data}), "evaluate")
+    check_config(config({}, environments={"e": data}), "evaluate")
+    check_config(config({"default": ["search"], "search": {"engine": "exa"}}, environments={"e": data}), "evaluate")
 
 
 def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nbrl.tasks.environments import questions
-from nbrl.tasks.environments.gym import REFUSED, GymData, check_tasks, gym_questions
+from nbrl.tasks.environments.kinds.gym import REFUSED, GymEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules import confined, scorer
 from nbrl.tasks.reward.rules.rule import GYM, RIGHT, Judged, judge
@@ -15,12 +15,12 @@ from nbrl.tasks.reward.rules.rule import GYM, RIGHT, Judged, judge
 EXECUTING = ("countdown", "spiral_matrix", "polynomial_multiplication", "string_insertion")
 
 
-def data(*tasks: str, **fields: Any) -> GymData:
-    return GymData.model_validate({"kind": "reasoning_gym", "tasks": tasks, "train": 6, "held_out": 4} | fields)
+def data(*tasks: str, **fields: Any) -> GymEnvironment:
+    return GymEnvironment.model_validate({"kind": "reasoning_gym", "tasks": tasks, "train": 6, "held_out": 4} | fields)
 
 
-def rows(settings: GymData, split: int = 0) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = gym_questions(settings)[split].to_pylist()
+def rows(settings: GymEnvironment, split: str = "train") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = settings.load("environments.e").split(split).to_pylist()
     return found
 
 
@@ -30,9 +30,10 @@ def answered(row: dict[str, Any], answer: str | None) -> dict[str, Any]:
 
 def test_questions_are_those_of_the_seed_the_tasks_in_turns_and_no_two_are_alike() -> None:
     settings = data("gcd", "chain_sum", train=40, held_out=20)
-    train, held_out = gym_questions(settings)
-    assert gym_questions(settings) == [train, held_out]
-    assert gym_questions(settings.model_copy(update={"seed": 1}))[0] != train
+    tables, again = settings.load("environments.e"), settings.load("environments.e")
+    train, held_out = tables.train, tables.held_out
+    assert (again.train, again.held_out) == (train, held_out)
+    assert settings.model_copy(update={"seed": 1}).load("environments.e").train != train
     assert train["ability"].to_pylist() == ["gcd", "chain_sum"] * 20
     asked = [*train["question"].to_pylist(), *held_out["question"].to_pylist()]
     assert len(set(asked)) == 60
@@ -44,21 +45,24 @@ def test_questions_are_those_of_the_seed_the_tasks_in_turns_and_no_two_are_alike
     ("fields", "words"),
     [
         ({"tasks": ["gdc"]}, "reasoning-gym has no task 'gdc'; did you mean 'gcd'"),
-        ({"settings": {"lcm": {}}}, "data.settings has lcm, which is none of data.tasks"),
-        ({"settings": {"gcd": {"min_value": 9, "max_value": 1}}}, "data.settings.gcd: reasoning-gym refuses it: AssertionError"),
-        ({"settings": {"gcd": {"size_of": 1}}}, "data.settings.gcd: reasoning-gym refuses it: TypeError"),
-        *(({"tasks": [name]}, f"data.tasks: {name} cannot be trained on: {why}") for name, why in REFUSED.items()),
+        ({"settings": {"lcm": {}}}, "settings has lcm, which is none of environments.e.tasks"),
+        (
+            {"settings": {"gcd": {"min_value": 9, "max_value": 1}}},
+            "e.settings.gcd: reasoning-gym refuses it: AssertionError",
+        ),
+        ({"settings": {"gcd": {"size_of": 1}}}, "environments.e.settings.gcd: reasoning-gym refuses it: TypeError"),
+        *(({"tasks": [name]}, f"environments.e.tasks: {name} cannot be trained on: {why}") for name, why in REFUSED.items()),
     ],
 )
 def test_tasks_that_cannot_be_had_are_refused_with_the_reason(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_tasks(data("gcd").model_copy(update=fields))
+        data("gcd").model_copy(update=fields).load("environments.e")
 
 
 def test_a_task_with_too_few_different_questions_says_so() -> None:
     few = {"min_numbers": 2, "max_numbers": 2, "min_value": 1, "max_value": 2}
     with pytest.raises(ConfigError, match="task gcd has too few different questions"):
-        gym_questions(data("gcd", settings={"gcd": few}, train=50))
+        data("gcd", settings={"gcd": few}, train=50).load("environments.e")
 
 
 @pytest.mark.sandbox

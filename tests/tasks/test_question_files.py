@@ -39,7 +39,7 @@ def test_every_format_gives_the_same_questions(tmp_path: Path, suffix: str) -> N
     assert table.schema == SCHEMA
     assert table.to_pylist() == [
         {"id": f"my-data-{n:06d}", "question": row["problem"], "answers": [row["solution"]], "ability": "qa", "source": "my-data"}
-        | {"rule": "number", "reference": ""}
+        | {"rule": "number", "reference": "", "environment": "", "files": []}
         for n, row in enumerate(ROWS)
     ]
 
@@ -48,7 +48,7 @@ def test_columns_that_are_there_are_taken_as_they_are(tmp_path: Path) -> None:
     row = {"id": "a", "question": "q?", "answers": ["x", "y"], "ability": "one", "source": "s"}
     for suffix in (".parquet", ".jsonl", ".json"):
         assert read_questions(write(tmp_path / f"x{suffix}", [row | {"more": 1}]), {}, "qa").to_pylist() == [
-            row | {"rule": "qa", "reference": ""}
+            row | {"rule": "qa", "reference": "", "environment": "", "files": []}
         ]
 
 
@@ -104,6 +104,6 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_named(tmp_path: Path, na
 def test_passages_are_one_column(tmp_path: Path) -> None:
     rows = [{"passage": "One, two."}, {"passage": "Three."}]
     for suffix in (".parquet", ".jsonl", ".csv"):
-        assert read_passages(write(tmp_path / f"c{suffix}", rows)).to_pylist() == rows
+        assert read_passages(write(tmp_path / f"c{suffix}", rows), "environments.e.corpus").to_pylist() == rows
     with pytest.raises(ConfigError, match="lacks the column 'passage'; did you mean 'passages'"):
-        read_passages(write(tmp_path / "c.jsonl", [{"passages": "One."}]))
+        read_passages(write(tmp_path / "c.jsonl", [{"passages": "One."}]), "environments.e.corpus")

@@ -44,8 +44,12 @@ def test_a_base_may_be_a_file_beside_the_recipe_and_have_a_base_itself(tmp_path:
 
 
 def test_a_section_of_another_kind_replaces_that_of_the_base(tmp_path: Path) -> None:
-    recipe = write(tmp_path / "mine.yaml", base="tiny-cpu", data={"kind": "files", "train": "a.parquet", "held_out": "b.parquet"})
-    assert load(recipe).data.model_dump(exclude={"kind", "corpus", "columns", "rule"}) == {
+    recipe = write(
+        tmp_path / "mine.yaml",
+        base="tiny-cpu",
+        environments={"world": {"kind": "files", "train": "a.parquet", "held_out": "b.parquet"}},
+    )
+    assert load(recipe).environments["world"].model_dump(include={"train", "held_out"}) == {
         "train": tmp_path / "a.parquet",
         "held_out": tmp_path / "b.parquet",
     }
@@ -68,20 +72,25 @@ def test_paths_are_meant_from_the_recipes_folder_and_those_of_overrides_from_the
     data = {"kind": "files", "train": "train.parquet", "held_out": "../held.parquet"}
     places = {"home": "home", "storage": {"root": "store"}, "engine": {"environment": "engine"}}
     for path in ("model", "./model", "../recipes/model"):
-        recipe = write(tmp_path / "recipes/mine.yaml", base="tiny-cpu", policy={"path": path}, data=data, **places)
+        recipe = write(
+            tmp_path / "recipes/mine.yaml", base="tiny-cpu", policy={"path": path}, environments={"mine": data}, **places
+        )
         config = load(recipe)
         assert config.policy.path == str(tmp_path / "recipes/model")
-    assert config.data.train == tmp_path / "recipes/train.parquet"
+    assert config.environments["mine"].train == tmp_path / "recipes/train.parquet"
     assert (config.home, config.storage.root) == (f"{tmp_path}/recipes/home", f"{tmp_path}/recipes/store")
     assert config.engine.folder == tmp_path / "recipes/engine"
-    config = load(recipe, ["data.train=x.parquet", "home=./h", "storage.root=s3://bucket/x", "policy.path=../recipes/model"])
-    assert (config.data.train, config.home) == (here / "x.parquet", f"{here}/h")
+    config = load(
+        recipe, ["environments.mine.train=x.parquet", "home=./h", "storage.root=s3://bucket/x", "policy.path=../recipes/model"]
+    )
+    assert (config.environments["mine"].train, config.home) == (here / "x.parquet", f"{here}/h")
     assert (config.storage.root, config.policy.path) == ("s3://bucket/x", str(tmp_path / "recipes/model"))
-    whole = load(recipe, ["data={kind: files, train: x.parquet, held_out: y.parquet}"])
-    assert whole.data.held_out == here / "y.parquet"
+    whole = load(recipe, ["environments={other: {kind: files, train: x.parquet, held_out: y.parquet}}"])
+    assert list(whole.environments) == ["other"]
+    assert whole.environments["other"].held_out == here / "y.parquet"
     assert load("tiny-cpu").home == ".nbrl"  # the default is of the current folder
     assert load("tiny-cpu", ["policy.path=owner/name"]).policy.path == "owner/name"
-    assert f"{here}/x.parquet does not exist" in refusal(recipe, "data.train=x.parquet", "rollout.prompts=1")
+    assert f"{here}/x.parquet does not exist" in refusal(recipe, "environments.mine.train=x.parquet", "rollout.prompts=1")
 
 
 def test_an_error_blames_the_override_or_the_file_that_set_the_value(tmp_path: Path) -> None:
@@ -95,16 +104,14 @@ def test_an_error_blames_the_override_or_the_file_that_set_the_value(tmp_path: P
         mine, "rollout.promts=8", "rollout.prompts=8", "update.lr=1"
     )
     assert str(FOLDER) not in refusal("tiny-cpu", "update.lr=-1")
-    assert "--set rollout.tools.search.engine=serper: no ability has the tool search" in refusal(
-        "tiny-cpu", "rollout.tools.search.engine=serper"
-    )
+    assert "rollout.tools: nothing has the tool search" in refusal("tiny-cpu", "rollout.tools.search.engine=serper")
 
 
 def test_an_error_of_a_section_blames_the_recipe_nearest_to_the_user(tmp_path: Path) -> None:
     recipe = write(tmp_path / "mine.yaml", base="tiny-cpu", agent={"system_prompt": "xxx {foo}"})
     assert refusal(recipe).startswith(f"agent in {recipe}: system_prompt may use")
-    whole = write(tmp_path / "whole.yaml", base="tiny-cpu", data={"kind": "files", "train": "a", "held_out": "b", "corpse": "c"})
-    assert f"unknown key 'data.corpse' in {whole}" in refusal(whole)
+    whole = write(tmp_path / "whole.yaml", base="tiny-cpu", environments={"e": {"kind": "files", "held_out": "b", "corpse": "c"}})
+    assert f"unknown key 'environments.e.corpse' in {whole}" in refusal(whole)
 
 
 def test_a_recipe_that_is_not_there_is_named_with_its_place(tmp_path: Path) -> None:
@@ -125,8 +132,8 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     ("override", "words"),
     [
         ("base=qwen3-0.6b", "a base stands in a recipe's file"),
-        ("data={seed: 3}", "kind is missing"),
-        ("data.kind=fils", "kind must be one of 'generated', 'files', 'reasoning_gym'"),
+        ("environments={a: {seed: 3}}", "kind is missing"),
+        ("environments.world.kind=fils", "kind must be one of 'world', 'files', 'reasoning_gym', 'own', 'hub'"),
         ("update=3", "this is a section of settings, not a value"),
         ("update.critic=true", "this is a section of settings, not a value"),
     ],
@@ -145,10 +152,25 @@ def test_a_value_that_fails_with_its_section_is_not_dumped() -> None:
 
 
 def test_keys_that_lack_are_one_sentence_in_any_order_of_overrides(tmp_path: Path) -> None:
-    said = refusal("tiny-cpu", "data.kind=files")
-    assert said == "--set data.kind=files needs data.train and data.held_out; set them."
-    assert "data.held_out; set it." in refusal("tiny-cpu", "data.train=x", "data.kind=files")
-    assert "iterations and policy; set them." in refusal(write(tmp_path / "empty.yaml", seed=1))
+    kind = "environments.world.kind=files"
+    said = "--set environments.world.kind=files needs environments.world.held_out; set it."
+    assert refusal("tiny-cpu", kind) == said
+    assert "environments.world.held_out; set it." in refusal("tiny-cpu", "environments.world.train=x", kind)
+    without = refusal("tiny-cpu", "environments.world.held_out=x", kind)
+    assert "train is not set; name the file of its training questions, or set weight to 0" in without
+    assert "iterations and policy and environments; set them." in refusal(write(tmp_path / "empty.yaml", seed=1))
+
+
+def test_a_recipe_leaves_out_environments_of_its_base_that_it_does_not_name(tmp_path: Path) -> None:
+    own = {"kind": "files", "train": "t", "held_out": "h"}
+    base = write(tmp_path / "base.yaml", base="tiny-cpu", environments={"world": {"train": 7}, "mine": own})
+    assert list(load(base).environments) == ["world", "mine"]
+    assert load(base).environments["world"].model_dump(include={"train", "held_out"}) == {"train": 7, "held_out": 256}
+    recipe = write(tmp_path / "mine.yaml", base="base.yaml", environments={"mine": {"weight": 2}})
+    assert load(recipe).weights == {"mine": 2.0}
+    assert load(base, ["environments.world=null"]).weights == {"mine": 1.0}
+    assert "at least 1 item" in refusal("tiny-cpu", "environments.world=null")
+    assert "`data` is called `environments`" in refusal("tiny-cpu", "data.train=5")
 
 
 def test_what_is_not_yaml_is_told_in_a_line_with_its_place(tmp_path: Path) -> None:

@@ -32,7 +32,12 @@ def test_overrides_are_typed_and_reach_their_setting() -> None:
 
 @pytest.mark.parametrize(
     ("override", "near"),
-    [("rollout.promts=8", "prompts"), ("sed=1", "seed"), ("data.trian=4", "train"), ("reward.qa_weights.exat=1", "exact")],
+    [
+        ("rollout.promts=8", "prompts"),
+        ("sed=1", "seed"),
+        ("environments.world.trian=4", "train"),
+        ("reward.qa_weights.exat=1", "exact"),
+    ],
 )
 def test_an_unknown_key_names_the_nearest_one(override: str, near: str) -> None:
     refuse([override], "unknown key", override.split("=")[0], repr(near))
@@ -53,7 +58,7 @@ def test_an_override_without_a_value_is_refused() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    refuse(["rollout.prompts=100", "data.train=50"], "100", "50")
+    refuse(["rollout.prompts=100", "environments.world.train=50"], "100", "50")
 
 
 def test_a_group_of_one_is_refused_where_groups_are_compared() -> None:
@@ -98,7 +103,8 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
         ("null", "question"),
         ("text", "Parquet"),
     ]:
-        recipe["data"] = {"kind": "files", "train": f"{tmp_path}/{train}.parquet", "held_out": f"{tmp_path}/good.parquet"}
+        files = {"kind": "files", "train": f"{tmp_path}/{train}.parquet", "held_out": f"{tmp_path}/good.parquet"}
+        recipe["environments"] = {"mine": files}
         recipe["rollout"]["prompts"] = 1
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(recipe))

@@ -31,6 +31,7 @@ def row(answer: str | None, answers: list[str], steps: list[dict], rule: str = "
         "answer": answer,
         "answers": answers,
         "rule": rule,
+        "environment": "e",
         "steps": steps,
     }
 

@@ -15,7 +15,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
-from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan, failed
+from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan, failed
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 from tests.tasks.nodes.doubles import services
@@ -34,7 +34,7 @@ class PlayingRunner(Runner):
 
     async def start(self) -> None: ...
 
-    async def _attempts(self, task: Task, session: Any, batch: RolloutBatch) -> Trajectory:
+    async def _attempts(self, task: Task, files: Any, session: Any, batch: RolloutBatch) -> Trajectory:
         await asyncio.sleep(self.seconds)
         self.played.append(task.id)
         if task.id in self.fails:
@@ -49,11 +49,16 @@ def sampled() -> Node:
 
 def plan(storage: Storage, episodes: int = 8) -> RunnerPlan:
     config = load("tiny-cpu", [f"rollout.episodes_per_runner={episodes}"])
-    return RunnerPlan(config.policy.path, "corpus", "", storage, config.agent, config.sandbox, config.rollout)
+    return RunnerPlan(
+        config.policy.path, {"e": EnvironmentPlan()}, "attached", storage, config.agent, config.sandbox, config.rollout
+    )
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    return [{"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n} for n in range(count)]
+    return [
+        {"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n} | {"environment": "e", "files": []}
+        for n in range(count)
+    ]
 
 
 def batch(count: int, *earlier: str) -> RolloutBatch:

@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.nodes.sample import visit_order, with_groups
+from nbrl.tasks.environments.mixture import visit_order, with_groups
 from nbrl.tasks.seeds import derive_seed
 
 

@@ -25,7 +25,8 @@ def test_a_group_with_a_failed_trajectory_is_set_aside_whole() -> None:
 
 
 def test_groups_are_gathered_in_order_of_appearance() -> None:
-    rewards = pa.table({"group": ["b", "a", "b"], "em": [1.0, 0.0, 0.0], "status": ["answered", "failed", "step_limit"]})
+    rewards = pa.table({"group": ["b", "a", "b"], "success": [1.0, 0.0, 0.0], "status": ["answered", "failed", "step_limit"]})
+    rewards = rewards.append_column("unscored", pa.array([""] * 3))
     rows = judge_table(by_group(rewards), ALWAYS, 0).to_pylist()
     assert [(row["group"], row["reason"]) for row in rows] == [("b", "signal"), ("a", "failed")]
 

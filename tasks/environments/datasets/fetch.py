@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.published import Asked, Published, Row
 from nbrl.tasks.environments.files import read_rows
-from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, SCHEMA, check
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
 
 CONVERTED = "refs/convert/parquet"  # where the hub keeps every data set as Parquet, by configuration and split
@@ -34,26 +34,39 @@ def published(name: str) -> Published:
 
 def from_hub(name: str, split: str) -> Iterator[Row]:
     """The split's rows as the hub has them. Raises ConfigError if it cannot be reached or has no such split."""
-    from huggingface_hub import HfApi, hf_hub_download
-
     data = published(name)
     if split not in data.splits:
         raise ConfigError(f"the data set {name} has no split {split!r} with answers; it has {', '.join(data.splits)}")
+    for path in _downloaded(data.repository, data.configuration, split):
+        yield from pq.read_table(path).to_pylist()
+
+
+def hub_table(repository: str, configuration: str, split: str, limit: int | None) -> pa.Table:
+    """The first `limit` rows of a split of any data set, with its own columns. Raises ConfigError if it cannot be had."""
+    table = pa.concat_tables([pq.read_table(path) for path in _downloaded(repository, configuration, split)])
+    return table.slice(0, limit)
+
+
+def _downloaded(repository: str, configuration: str, split: str) -> list[str]:
+    """Local copies of the Parquet files of a split. Raises ConfigError."""
+    from huggingface_hub import HfApi, hf_hub_download
+
     try:
-        files = HfApi().list_repo_files(data.repository, repo_type="dataset", revision=CONVERTED)
+        files = HfApi().list_repo_files(repository, repo_type="dataset", revision=CONVERTED)
         parts = [
-            each for each in sorted(files) if re.match(rf"{re.escape(data.configuration)}/(partial-)?{split}/.*\.parquet", each)
+            each
+            for each in sorted(files)
+            if re.match(rf"{re.escape(configuration)}/(partial-)?{re.escape(split)}/.*\.parquet", each)
         ]
-        paths = [hf_hub_download(data.repository, part, repo_type="dataset", revision=CONVERTED) for part in parts]
+        paths = [hf_hub_download(repository, part, repo_type="dataset", revision=CONVERTED) for part in parts]
     except Exception as error:  # of whatever library the hub's client speaks through
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"the hub does not give {data.repository}: {reason}; bring its {split} split as a file and name it by --file"
+            f"the hub does not give {repository}: {reason}; bring its {split} split as a file: `nbrl data fetch --file`"
         ) from error
     if not paths:
-        raise ConfigError(f"the hub has no Parquet files of {data.repository}, {data.configuration}, {split}; use --file")
-    for path in paths:
-        yield from pq.read_table(path).to_pylist()
+        raise ConfigError(f"the hub has no Parquet files of {repository}, {configuration}, {split}; name another split")
+    return paths
 
 
 def from_file(path: Path) -> Iterator[Row]:
@@ -85,7 +98,7 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
         passages |= dict.fromkeys(found)
     if not rows:
         raise ConfigError(f"no row of {name} has an answer that could be compared ({left_out} were read)")
-    questions = pa.Table.from_pylist(rows, schema=SCHEMA)
+    questions = table_of(rows)
     check(questions, f"the data set {name}")
     return Fetched(questions, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA), left_out)
 
@@ -112,5 +125,4 @@ def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> d
         "ability": asked.ability,
         "source": f"{data.repository} {split}",
         "rule": data.rule,
-        "reference": "",
     }

@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nbrl.sandbox.start.program import confined_program
@@ -14,24 +15,26 @@ START_S, EACH_S = 120.0, 5.0
 READY = "ready"
 
 
-def compare(rule: str, comparisons: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The score of each comparison, `{"answer", "answers", "reference"}`, from 0 to 1.
+def compare(
+    rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """What the program says of each comparison; see scorer.py. `modules` are files and folders that it needs besides.
 
-    An answer that ends the program is worth 0; a program goes on after it. Raises RewardError if the program does not start.
+    A comparison that ends the program has a fault; a program goes on after it. Raises RewardError if the program does not start.
     """
-    scores: list[float] = []
-    while len(scores) < len(comparisons):
-        left = comparisons[len(scores) :]
-        done = _run(rule, left)
+    said: list[dict[str, Any]] = []
+    while len(said) < len(comparisons):
+        left = comparisons[len(said) :]
+        done = _run(rule, left, modules)
         # What a new program begins with is to blame for its end; what comes later is compared again, by a new program.
-        scores += done or [0.0]
-    return scores
+        said += done or [{"fault": "it ended the program that scores"}]
+    return said
 
 
-def _run(rule: str, comparisons: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The scores until the program ended."""
+def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the program said until it ended."""
     lines = "".join(f"{json.dumps(each)}\n" for each in comparisons)
-    command = [*confined_program(PROGRAM), rule, str(EACH_S)]
+    command = [*confined_program(PROGRAM, modules), rule, str(EACH_S)]
     limit = START_S + (EACH_S + 1) * len(comparisons)
     try:
         done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=limit, env={}, cwd="/", check=False)
@@ -41,4 +44,4 @@ def _run(rule: str, comparisons: Sequence[Mapping[str, Any]]) -> list[float]:
     if said[:1] != [READY]:
         reason = (complaint.strip().splitlines() or ["it said nothing"])[-1][:300]
         raise RewardError(f"the program that compares answers by the rule {rule!r} does not start: {reason}")
-    return [float(line) for line in said[1 : len(comparisons) + 1]]
+    return [dict(json.loads(line)) for line in said[1 : len(comparisons) + 1]]

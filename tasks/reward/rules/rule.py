@@ -1,13 +1,16 @@
 """Which rule compares an answer with its references: each question names one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, number, qa
+from nbrl.tasks.reward.rules import choice, confined, number, own, qa
+from nbrl.tasks.reward.rules.judged import Judged
 
 Rule = Literal["qa", "number", "choice", "math"]
-QA, GYM = "qa", "reasoning_gym"
-CONFINED = ("math", GYM)
+RULES: tuple[str, ...] = get_args(Rule)
+QA, GYM, OWN = "qa", "reasoning_gym", own.RULE
+CONFINED = ("math", GYM, OWN)
+NO_ANSWERS = (GYM, OWN)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
 Compare = Callable[[str, Sequence[str]], float]
 # Whether the answer is right, and how much of it is.
@@ -20,22 +23,16 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
 _READ: dict[str, Callable[[str], object]] = {"number": number.quantity, "choice": choice.option}
 
 
-class Judged(NamedTuple):
-    """`exact`: 1 if the answer is right, else 0. `partial`: how much of it is, from 0 to 1."""
-
-    exact: float
-    partial: float
-
-
 def given(answer: str | None) -> str | None:
     """The answer, if it says anything."""
     return answer if answer and answer.strip() else None
 
 
 def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """Compare the `answer` of each row with its `answers` and `reference` by its `rule`; the best one counts. No answer is wrong.
+    """Compare the `answer` of each row with its `answers` and `reference` by its `rule`; the best one counts.
 
-    Raises RewardError if a rule's package cannot be used.
+    No answer is wrong, but an environment of one's own may find a success in what was done. Raises RewardError if a rule's
+    package cannot be used.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     for place, row in enumerate(rows):
@@ -43,11 +40,23 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
             exact, partial = _COMPARE[row["rule"]]
             judged[place] = Judged(exact(answer, row["answers"]), partial(answer, row["answers"]))
     for rule in CONFINED:
-        places = [place for place, row in enumerate(rows) if row["rule"] == rule and given(row["answer"])]
-        compared = [{name: rows[place][name] for name in ("answer", "answers", "reference")} for place in places]
-        for place, score in zip(places, confined.compare(rule, compared), strict=True):
-            judged[place] = Judged(float(score >= RIGHT), score)
+        places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
+        scores = own.scores([rows[place] for place in places]) if rule == OWN else _compared(rule, [rows[p] for p in places])
+        for place, score in zip(places, scores, strict=True):
+            judged[place] = score
     return judged
+
+
+def _compared(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """By a package that is not ours. What it cannot compare, or not in time, is wrong."""
+    asked = [{name: row[name] for name in ("answer", "answers", "reference")} for row in rows]
+    scores = [_number(done.get("score")) for done in confined.compare(rule, asked)]
+    return [Judged(float(score >= RIGHT), score) for score in scores]
+
+
+def _number(score: object) -> float:
+    """The score from 0 to 1; 0 for anything else, since the answer may have had a hand in it."""
+    return float(score) if isinstance(score, int | float) and 0 <= score <= 1 else 0.0
 
 
 def readable(rule: str, reference: str) -> bool:

@@ -2,14 +2,16 @@
 
 Usage: python -I scorer.py RULE SECONDS
 
-Each line of standard input is a comparison, `{"answer", "answers", "reference"}` as JSON. The first line of standard output is
-`ready`, and then there is one for each comparison: a number from 0 to 1. Every comparison runs in a process of its own, forked
-once the packages are imported, with little memory and at most SECONDS seconds; one that fails or takes longer is worth 0. It
-imports nothing of this package.
+Each line of standard input is a comparison as JSON: `{"answer", "answers", "reference"}`, or by the rule `own` `{"reference",
+"trajectory"}`. The first line of standard output is `ready`, and then there is an object for each comparison: `{"score"}` from 0
+to 1, by the rule `own` the fields of a Score, or `{"fault"}`. Every comparison runs in a process of its own, forked once the
+packages are imported, with little memory and at most SECONDS seconds. It imports nothing of this package but the vocabulary of
+environments of one's own.
 """
 
 import contextlib
 import ctypes
+import importlib
 import inspect
 import json
 import math
@@ -18,7 +20,6 @@ import re
 import resource
 import select
 import signal
-import struct
 import sys
 import time
 import unicodedata
@@ -30,8 +31,9 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads c
 MEMORY = 2 << 30
 PR_SET_DUMPABLE = 4
 FORK_S = 5.0
+FAULT_CHARS = 300
 FEW = 4  # processes of a sandbox in which nothing else runs
-NUMBER = struct.Struct("d")
+RESULT_BYTES = 1 << 16
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")  # of a language; commands of LaTeX begin with a backslash
 FUNCTIONS = {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "abs", "Abs"}
@@ -55,17 +57,17 @@ def task(name: str, settings: str) -> tuple[Any, bool]:
     return data, bool(EXECUTES.search(inspect.getsource(inspect.getmodule(type(data)) or type(data))))
 
 
-def reasoning_gym(comparison: dict[str, Any]) -> float:
+def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
     """The score of the task's own scorer; 0 for an answer that its scorer must not execute."""
     reference = json.loads(comparison["reference"])
     data, executes = task(reference["task"], json.dumps(reference["settings"]))
     if executes and not harmless(comparison["answer"]):
-        return 0.0
-    return float(data.score_answer(comparison["answer"], reference["entry"]))
+        return {"score": 0.0}
+    return {"score": bounded(data.score_answer(comparison["answer"], reference["entry"]))}
 
 
-def maths(comparison: dict[str, Any]) -> float:
-    """1 if the answer is equal by value to one of the answers, written in LaTeX or as plain numbers and expressions."""
+def maths(comparison: dict[str, Any]) -> dict[str, Any]:
+    """A score of 1 if the answer is equal by value to one of the answers, written in LaTeX or as plain expressions."""
     from math_verify import parse, verify
 
     def read(text: str) -> list[Any]:
@@ -75,10 +77,38 @@ def maths(comparison: dict[str, Any]) -> float:
         return next((found for each in tries if (found := parse(each, parsing_timeout=None))), [])
 
     given = read(comparison["answer"])
-    return float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))
+    return {"score": float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))}
 
 
-RULES: dict[str, Callable[[dict[str, Any]], float]] = {"reasoning_gym": reasoning_gym, "math": maths}
+def bounded(score: Any) -> float:
+    """The score as a number from 0 to 1; 0 for what is none."""
+    return min(1.0, max(0.0, float(score))) if math.isfinite(float(score)) else 0.0
+
+
+@cache
+def own_tasks(place: str, settings: str) -> Any:
+    """An environment of one's own."""
+    module, _, name = place.partition(":")
+    return vars(importlib.import_module(module))[name](**json.loads(settings))
+
+
+def own(comparison: dict[str, Any]) -> dict[str, Any]:
+    """What the class makes of a trajectory, as the fields of its Score."""
+    from nbrl.tasks.own import Step, Trajectory
+
+    reference, told = json.loads(comparison["reference"]), comparison["trajectory"]
+    steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
+    tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
+    score = tasks.score(Trajectory(**told, steps=steps), reference["reference"])
+    return {
+        "success": bool(score.success),
+        "value": None if score.value is None else float(score.value),
+        "steps": [float(each) for each in score.steps],
+        "facets": {str(name): float(value) for name, value in score.facets.items()},
+    }
+
+
+RULES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"reasoning_gym": reasoning_gym, "math": maths, "own": own}
 
 
 def prepare(rule: str) -> None:
@@ -90,31 +120,62 @@ def prepare(rule: str) -> None:
             import reasoning_gym.factory  # noqa: F401
 
 
-def compare(rule: str, line: bytes, seconds: float) -> float:
-    """The result of one comparison, made in a child."""
-    if rule == "reasoning_gym":
+def compare(rule: str, line: bytes, seconds: float) -> dict[str, Any]:
+    """The result of one comparison, made in a child. What it needs is made before the fork, so that it is made once."""
+    if rule in ("reasoning_gym", "own"):
         reference = json.loads(json.loads(line)["reference"])
-        task(reference["task"], json.dumps(reference["settings"]))  # before the fork, so that it is made once
+        try:
+            make = (task, reference["task"]) if rule == "reasoning_gym" else (own_tasks, reference["place"])
+            make[0](make[1], json.dumps(reference["settings"]))
+        except Exception as error:
+            return {"fault": f"{type(error).__name__}: {error}"[:FAULT_CHARS]}
     reading, writing = os.pipe()
     pid = fork()
     if pid == 0:
         try:
             os.close(reading)
             confine(seconds)
-            os.write(writing, NUMBER.pack(RULES[rule](json.loads(line))))
+            write_all(writing, result_of(rule, line))
         finally:
             os._exit(0)
     os.close(writing)
-    answered, _, _ = select.select([reading], [], [], seconds)
-    data = os.read(reading, NUMBER.size) if answered else b""
+    data = read_all(reading, time.monotonic() + seconds)
     os.close(reading)
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)  # whatever the answer started: this namespace has nothing else
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
-    result = NUMBER.unpack(data)[0] if len(data) == NUMBER.size else 0.0
-    return min(1.0, max(0.0, result)) if math.isfinite(result) else 0.0
+    try:
+        result = json.loads(data)
+    except (ValueError, RecursionError):
+        return {"fault": f"it took longer than {seconds:g} s, or its process ended"}
+    return result if isinstance(result, dict) else {"fault": "its result is no object"}
+
+
+def result_of(rule: str, line: bytes) -> bytes:
+    """What the rule says, as JSON."""
+    try:
+        result = RULES[rule](json.loads(line))
+    except Exception as error:
+        result = {"fault": f"{type(error).__name__}: {error}"[:FAULT_CHARS]}
+    return json.dumps(result).encode()
+
+
+def write_all(writing: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(writing, data) :]
+
+
+def read_all(reading: int, end: float) -> bytes:
+    """What is written until the other end is closed, the time is over or it is too much; then what came is no JSON."""
+    data = b""
+    while len(data) <= RESULT_BYTES:
+        ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
+        if not ready or not (more := os.read(reading, RESULT_BYTES)):
+            return data
+        data += more
+    return b""
 
 
 def fork() -> int:

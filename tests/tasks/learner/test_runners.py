@@ -28,7 +28,7 @@ def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> Ru
     monkeypatch.setattr(pool, "Runner", runner)
     config = load("tiny-cpu")
     storage = Storage(StorageSettings(root=str(folder)))
-    return RunnerPool(RunnerPlan(config.policy.path, "corpus", "", storage, config.agent, config.sandbox, config.rollout))
+    return RunnerPool(RunnerPlan(config.policy.path, {}, "attached", storage, config.agent, config.sandbox, config.rollout))
 
 
 def silent(*heard: object) -> None: ...

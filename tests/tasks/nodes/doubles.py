@@ -159,6 +159,8 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "reference": [""] * count,
             "ability": ["qa"] * count,
             "source": ["test"] * count,
+            "environment": ["e"] * count,
+            "files": [[]] * count,
         }
     )
     path = SCOPE.layout.round(0).prompts

@@ -32,9 +32,9 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def rewards(made: Services, groups: dict[str, list[float]], round_: int = 0, failed: str = "") -> Artifact:
     """Rewards of groups by the exact match of their trajectories; those of the group `failed` failed."""
     rows = [
-        {"trajectory": f"{group}-{n}", "group": group, "ability": "qa", "em": em, "total": em, "step_rewards": [em]}
+        {"trajectory": f"{group}-{n}", "group": group, "ability": "qa", "success": em, "total": em, "step_rewards": [em]}
         | {"status": "failed" if group == failed else "answered", "qa": em, "f1": em, "answered": 1.0, "format": 1.0}
-        | {"execution": 1.0, "length": 0.0}
+        | {"em": em, "execution": 1.0, "length": 0.0, "environment": "e", "own": [], "unscored": ""}
         for group, ems in groups.items()
         for n, em in enumerate(ems)
     ]
@@ -115,7 +115,7 @@ def test_an_advantage_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 def test_a_group_is_scored_against_its_own_questions_references_whatever_its_epoch() -> None:
     trajectories = pa.table(
-        {name: ["x", "y"] for name in ("id", "ability", "status", "answer", "steps")} | {"group": ["q.1", "q"]}
+        {name: ["x", "y"] for name in ("id", "ability", "status", "question", "answer", "steps")} | {"group": ["q.1", "q"]}
     )
     prompts = pa.table({"id": ["q", "q"], "group": ["q", "q.1"], "answers": [["first"], ["second"]], "rule": ["qa", "number"]})
     prompts = prompts.append_column("reference", pa.array(["", "{}"]))

@@ -15,7 +15,7 @@ import yaml
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.manifest import part_digest, write_manifest
-from nbrl.tasks.environments import sources
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError, NothingLearnedError, TakenOverError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import durable as durable_module
@@ -38,6 +38,8 @@ from nbrl.tasks.services.progress import timed
 from nbrl.tasks.services.reads import Reads
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, DoubleProgress, prompts, services
+
+SMALL = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
 
 
 def key(node: str = "reward", scope: Scope = SCOPE, **inputs: object) -> str:
@@ -63,7 +65,7 @@ def test_a_result_is_found_again_by_the_same_inputs_alone() -> None:
 
 def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
     storage = services(tmp_path).storage
-    config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4"])
+    config = load("tiny-cpu", SMALL)
     run = open_run(config, "a", storage)[0]
     assert open_run(config, "a", storage)[0] == run == find_run(storage, "a")
     assert storage.read_table("runs/a/data/train.parquet").num_rows == 8
@@ -83,7 +85,7 @@ def test_a_run_is_opened_with_its_data_and_found_again(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Path, change: str, words: str) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     open_run(load("tiny-cpu", small), "a", storage)[0]
     with pytest.raises(ConfigError, match=f"exists with another configuration: {re.escape(words)}"):
         open_run(load("tiny-cpu", [*small, change]), "a", storage)
@@ -106,13 +108,13 @@ def test_a_run_is_not_continued_with_a_setting_that_decides_results(tmp_path: Pa
     ],
 )
 def test_a_run_is_continued_with_a_setting_that_decides_none(tmp_path: Path, change: str) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     run = open_run(load("tiny-cpu", small), "a", storage)[0]
     assert open_run(load("tiny-cpu", [*small, change]), "a", storage)[0] == run
 
 
 def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another_model(tmp_path: Path) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     config = load("tiny-cpu", small)
     run = open_run(config, "a", storage)[0]
     copy = shutil.copytree(config.policy.path, tmp_path / "copy")
@@ -126,7 +128,7 @@ def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another
 
 
 def test_a_run_of_a_release_that_knew_fewer_keys_goes_on(tmp_path: Path) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     run = open_run(load("tiny-cpu", small), "a", storage)[0]
     run = run.model_copy(update={"config": None})  # as it was written then
     storage.write_json(run.layout.identity, run.model_dump(mode="json", exclude={"config"}))
@@ -141,7 +143,7 @@ def test_a_run_of_a_release_that_knew_fewer_keys_goes_on(tmp_path: Path) -> None
 
 
 def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4", "update.lr=0.5"]
+    storage, small = services(tmp_path).storage, [*SMALL, "update.lr=0.5"]
     began = load("tiny-cpu", small)
     run = open_run(began, "a", storage)[0]
     config = resumed_config(storage, "a", ["iterations=77"])
@@ -156,7 +158,7 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
 def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     homes = [load("tiny-cpu", [*small, f"home={tmp_path}/{name}"]) for name in ("one", "other")]
 
     def stopped(config: RunConfig, name: str) -> None:
@@ -170,18 +172,18 @@ def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leave
     with pytest.raises(KeyboardInterrupt):
         stopped(homes[0], "b")
     assert find_run(storage, "b") is None  # its own, and empty
-    monkeypatch.setattr(sources, "write", Mock(side_effect=StorageError("the disk is full")))
+    monkeypatch.setattr(stored, "write", Mock(side_effect=StorageError("the disk is full")))
     with pytest.raises(StorageError):
         stopped(homes[0], "c")
     assert find_run(storage, "c") is None
 
 
 def test_a_new_run_takes_nothing_over_from_one_of_its_name_that_was_dropped_in_part(tmp_path: Path) -> None:
-    storage, small = services(tmp_path).storage, ["data.train=8", "data.held_out=4", "rollout.prompts=4"]
+    storage, small = services(tmp_path).storage, SMALL
     first = open_run(load("tiny-cpu", small), "a", storage)[0]
     before = storage.read_bytes(first.layout.data.split("train"))
     storage.delete(first.layout.identity)  # and then its process was killed
-    run, created = open_run(load("tiny-cpu", [*small, "data.seed=1"]), "a", storage)
+    run, created = open_run(load("tiny-cpu", [*small, "environments.world.seed=1"]), "a", storage)
     assert created
     assert storage.read_bytes(run.layout.data.split("train")) != before
     assert yaml.safe_load(storage.read_bytes(run.layout.config))["data"]["seed"] == 1
@@ -377,7 +379,7 @@ def summary(**fields: object) -> Summary:
 
 def test_a_finished_run_is_told_by_its_summary(tmp_path: Path) -> None:
     made = services(tmp_path)
-    config = load("tiny-cpu", ["data.train=8", "data.held_out=4", "rollout.prompts=4", "iterations=2", "select.patience=2"])
+    config = load("tiny-cpu", [*SMALL, "iterations=2", "select.patience=2"])
     run = open_run(config, "a", made.storage)[0]
 
     def outcome(fields: dict[str, object], **settings: int) -> Summary | None:

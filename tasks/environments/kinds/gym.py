@@ -7,9 +7,10 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.rule import GYM
 from nbrl.tasks.seeds import derive_seed
@@ -25,10 +26,8 @@ REFUSED = {
 }
 
 
-class GymData(BaseModel):
+class GymEnvironment(Environment):
     """Tasks of reasoning-gym, in turns. They are judged by their own scorers, each in a confined process."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["reasoning_gym"] = Field(description="tasks of reasoning-gym; needs the extra `gym`")
     tasks: tuple[str, ...] = Field(min_length=1, description="names of tasks, for example gcd and chain_sum; each is an ability")
@@ -37,35 +36,37 @@ class GymData(BaseModel):
     train: int = Field(1024, ge=1, le=100_000, description="questions to train on")
     held_out: int = Field(256, ge=1, le=10_000, description="questions to evaluate on")
 
+    def load(self, key: str) -> Tables:
+        """Training questions, and held-out ones that differ from all of them. Raises ConfigError if a task has too few."""
+        check_tasks(self, key)
+        train = _questions(self, key, "train", self.train, frozenset())
+        known = frozenset(train["question"].to_pylist())
+        return Tables(train, _questions(self, key, "held_out", self.held_out, known))
 
-def check_tasks(settings: GymData) -> None:
+
+def check_tasks(settings: GymEnvironment, key: str) -> None:
     """Raises ConfigError unless the package is installed and makes a question of every task."""
     if importlib.util.find_spec(PACKAGE) is None:
-        raise ConfigError("data.kind reasoning_gym needs the package reasoning-gym: pip install 'nbrl[gym]'")
+        raise ConfigError(f"{key}.kind reasoning_gym needs the package reasoning-gym: pip install 'nbrl[gym]'")
     from reasoning_gym.factory import DATASETS
 
     for name in [*settings.tasks, *settings.settings]:
         if name in REFUSED:
-            raise ConfigError(f"data.tasks: {name} cannot be trained on: {REFUSED[name]}; leave it out")
+            raise ConfigError(f"{key}.tasks: {name} cannot be trained on: {REFUSED[name]}; leave it out")
         if name not in DATASETS:
-            raise ConfigError(f"data.tasks: reasoning-gym has no task {name!r}; {did_you_mean(name, DATASETS)}")
+            raise ConfigError(f"{key}.tasks: reasoning-gym has no task {name!r}; {did_you_mean(name, DATASETS)}")
     if unused := sorted(set(settings.settings) - set(settings.tasks)):
-        raise ConfigError(f"data.settings has {unused[0]}, which is none of data.tasks; name it there, or leave its settings out")
+        raise ConfigError(
+            f"{key}.settings has {unused[0]}, which is none of {key}.tasks; name it there, or leave its settings out"
+        )
     for name in settings.tasks:
-        _task(name, settings.settings.get(name, {}), seed=0, size=1)
+        _task(name, settings.settings.get(name, {}), seed=0, size=1, key=key)
 
 
-def gym_questions(settings: GymData) -> list[pa.Table]:
-    """Training questions, and held-out ones that differ from all of them. Raises ConfigError if a task has too few."""
-    train = _questions(settings, "train", settings.train, frozenset())
-    known = frozenset(train["question"].to_pylist())
-    return [train, _questions(settings, "held_out", settings.held_out, known)]
-
-
-def _questions(settings: GymData, split: str, count: int, known: frozenset[str]) -> pa.Table:
+def _questions(settings: GymEnvironment, key: str, split: str, count: int, known: frozenset[str]) -> pa.Table:
     """So many questions of a split, the tasks in turns; none of them is `known` and none is there twice."""
     source = f"reasoning-gym {version('reasoning-gym')}"
-    drawn = {name: _Drawn(name, settings, split, count) for name in settings.tasks}
+    drawn = {name: _Drawn(name, settings, key, split, count) for name in settings.tasks}
     seen = set(known)
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -84,7 +85,7 @@ def _questions(settings: GymData, split: str, count: int, known: frozenset[str])
                 "reference": json.dumps(reference),
             }
         )
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return table_of(rows)
 
 
 class _Drawn:
@@ -92,10 +93,10 @@ class _Drawn:
 
     SPARE = 20  # items drawn for each one that is needed, as many are alike in easy tasks
 
-    def __init__(self, name: str, settings: GymData, split: str, count: int) -> None:
-        self._name, self._left = name, self.SPARE * count
+    def __init__(self, name: str, settings: GymEnvironment, key: str, split: str, count: int) -> None:
+        self._name, self._key = name, key
         seed = derive_seed(settings.seed, GYM, name, split)
-        self._items = iter(_task(name, settings.settings.get(name, {}), seed, self._left))
+        self._items = iter(_task(name, settings.settings.get(name, {}), seed, self.SPARE * count, key))
 
     def next(self, seen: set[str]) -> dict[str, Any]:
         for item in self._items:
@@ -103,12 +104,12 @@ class _Drawn:
             if entry["question"] not in seen:
                 return entry
         raise ConfigError(
-            f"data.tasks: reasoning-gym's task {self._name} has too few different questions; ask for fewer in data.train and "
-            "data.held_out, or make it harder in data.settings"
+            f"{self._key}.tasks: reasoning-gym's task {self._name} has too few different questions; ask for fewer in train and "
+            "held_out, or make it harder in settings"
         )
 
 
-def _task(name: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
+def _task(name: str, settings: Mapping[str, Any], seed: int, size: int, key: str) -> Any:
     """The task as a data set of `size` items. Raises ConfigError for settings that it does not take."""
     from reasoning_gym.factory import create_dataset
 
@@ -116,4 +117,4 @@ def _task(name: str, settings: Mapping[str, Any], seed: int, size: int) -> Any:
         return create_dataset(name, seed=seed, size=size, **settings)
     except Exception as error:  # its settings are checked by assertions and by Python's own errors
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"data.settings.{name}: reasoning-gym refuses it: {type(error).__name__}: {reason}") from error
+        raise ConfigError(f"{key}.settings.{name}: reasoning-gym refuses it: {type(error).__name__}: {reason}") from error

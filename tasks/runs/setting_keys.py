@@ -7,7 +7,9 @@ from pydantic import BaseModel
 
 def members(annotation: object) -> list[type[BaseModel]]:
     """The settings models that an annotation allows: itself, the members of a union, or the values of a mapping."""
-    return [m for m in (annotation, *get_args(annotation)) if isinstance(m, type) and issubclass(m, BaseModel)]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [] if get_origin(annotation) in (tuple, list) else [m for each in get_args(annotation) for m in members(each)]
 
 
 def is_mapping(annotation: object) -> bool:

@@ -1,0 +1,55 @@
+"""An environment: questions to train and to evaluate on, each with its scorer; a corpus, tools, a line for the prompt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Questions of both splits (rows of SCHEMA), passages (rows of CORPUS_SCHEMA), and attached files by their SHA-256."""
+
+    train: pa.Table
+    held_out: pa.Table
+    corpus: pa.Table = field(default_factory=CORPUS_SCHEMA.empty_table)
+    attached: Mapping[str, Path] = field(default_factory=dict)
+
+    def split(self, name: str) -> pa.Table:
+        return self.train if name == "train" else self.held_out
+
+
+class Environment(BaseModel):
+    """What the kinds of environments have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weight: float = Field(
+        1.0,
+        ge=0,
+        le=1e6,
+        allow_inf_nan=False,
+        description="its share of the prompts, relative to the weights of the others; 0: it is only evaluated",
+    )
+    tools: tuple[str, ...] | None = Field(
+        None,
+        description="its tools, for questions whose ability rollout.tools.abilities does not name; when not set, "
+        "rollout.tools.default",
+    )
+    prompt: str = Field("", max_length=20_000, description="what is added to the system prompt for its questions")
+
+    def load(self, key: str) -> Tables:
+        """Everything that it gives. `key` is where its settings stand, for errors. Raises ConfigError if that cannot be had."""
+        raise NotImplementedError
+
+    def has_corpus(self) -> bool:
+        """Whether there are passages that `search` can look in."""
+        return False
+
+    def source(self) -> str:
+        """SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has all of it."""
+        return ""

@@ -1,0 +1,112 @@
+"""An environment of one's own, from a class."""
+
+import importlib
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.files import attach
+from nbrl.tasks.environments.questions import CORPUS_SCHEMA, check, table_of
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.own import Question, Tasks
+from nbrl.tasks.reward.rules.rule import OWN, RULES
+
+
+class OwnEnvironment(Environment):
+    """A class of your own, a subclass of `nbrl.tasks.own.Tasks`: see docs/environments.md."""
+
+    kind: Literal["own"] = Field(description="a class that gives questions and scores trajectories")
+    place: str = Field(description="where it is: package.module:Class", pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the class")
+
+    def load(self, key: str) -> Tables:
+        tasks = self._tasks(key)
+        attached: dict[str, Path] = {}
+        try:
+            asked, evaluated = list(tasks.questions("train")), list(tasks.questions("held_out"))
+            corpus = pa.table({"passage": list(tasks.corpus())}, schema=CORPUS_SCHEMA)
+        except Exception as error:  # of a user's code
+            raise ConfigError(f"{key}: {self.place} gives no questions: {type(error).__name__}: {error}") from error
+        train, held_out = [
+            self._table(key, split, given, attached) for split, given in (("train", asked), ("held_out", evaluated))
+        ]
+        return Tables(train, held_out, corpus, attached)
+
+    def has_corpus(self) -> bool:
+        return True
+
+    def source(self) -> str:
+        """SHA-256 of the module's source or, in a package, of all Python files of the package."""
+        return source_digest(self.place)
+
+    def _tasks(self, key: str) -> Tasks:
+        module, _, name = self.place.partition(":")
+        try:
+            found = vars(importlib.import_module(module))
+        except Exception as error:  # of a user's code
+            raise ConfigError(
+                f"{key}.place: the module {module} cannot be imported: {type(error).__name__}: {error}; is it on PYTHONPATH?"
+            ) from error
+        if name not in found:
+            raise ConfigError(f"{key}.place: the module {module} has no {name!r}; {did_you_mean(name, list(found))}")
+        if not (isinstance(found[name], type) and issubclass(found[name], Tasks)):
+            raise ConfigError(f"{key}.place: {self.place} is no subclass of nbrl.tasks.own.Tasks")
+        try:
+            made: Tasks = found[name](**self.settings)
+        except Exception as error:  # of a user's code
+            raise ConfigError(f"{key}.settings: {self.place} refuses them: {type(error).__name__}: {error}") from error
+        return made
+
+    def _table(self, key: str, split: str, asked: list[Question], attached: dict[str, Path]) -> pa.Table:
+        if not asked:
+            raise ConfigError(f"{key}: {self.place} gives no {split} questions; give at least one")
+        rows = [self._row(key, split, number, question, attached) for number, question in enumerate(asked)]
+        try:
+            table = table_of(rows)
+        except (pa.ArrowException, TypeError) as error:
+            raise ConfigError(f"{key}: {self.place} gives {split} questions that are no text: {error}") from error
+        check(table, f"{key}, {split}")
+        return table
+
+    def _row(self, key: str, split: str, number: int, question: Question, attached: dict[str, Path]) -> Mapping[str, Any]:
+        name = question.id or f"{split}-{number:06d}"
+        if question.rule not in (OWN, *RULES):
+            raise ConfigError(
+                f"{key}: question {name} has the rule {question.rule!r}; {did_you_mean(question.rule, [OWN, *RULES])}"
+            )
+        reference = {"place": self.place, "settings": self.settings, "reference": question.reference}
+        try:
+            stored = json.dumps(reference, allow_nan=False) if question.rule == OWN else ""
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{key}: the reference of question {name} is no JSON: {error}") from error
+        return {
+            "id": name,
+            "question": question.text,
+            "answers": list(question.answers),
+            "ability": question.ability,
+            "source": self.place,
+            "rule": question.rule,
+            "reference": stored,
+            "files": attach([Path(file) for file in question.files], f"{key}: question {name}", attached),
+        }
+
+
+def source_digest(place: str) -> str:
+    """SHA-256 of the source of a module or, in a package, of all Python files of the package; empty if it is gone."""
+    top = place.partition(":")[0].partition(".")[0]
+    spec = find_spec(top)
+    if spec is None:
+        return ""
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = sorted((folder, path) for folder in folders for path in folder.rglob("*.py"))
+    whole = sha256()
+    for folder, path in files or ([(Path(spec.origin).parent, Path(spec.origin))] if spec.origin else []):
+        whole.update(f"{path.relative_to(folder)}\0{sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,89 @@
+"""What an environment of one's own is made of: subclass `Tasks`, and name it in a recipe as `{kind: own, place: "module:Class"}`.
+
+This file imports nothing of nbrl: scores are computed in a sandbox, where there is nothing else of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Question:
+    """One task. `reference` is JSON for `Tasks.score`, and never reaches the agent, as little as `answers` do.
+
+    With another `rule` (qa, number, choice, math, ...) the answer is compared with `answers` by it, and `Tasks.score` is not
+    called. `files` are paths of files that are in the working folder from the beginning. An empty `id` is made of the split and
+    the question's number.
+    """
+
+    text: str
+    reference: Any = None
+    answers: Sequence[str] = ()
+    rule: str = "own"
+    ability: str = "task"
+    id: str = ""
+    files: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a trajectory. `cell_status` is ok, error, timeout, dead, or none if no cell ran.
+
+    `outputs` are the texts that the cell showed, with their kind (stream, result, error, display).
+    """
+
+    kind: str
+    think: str
+    code: str
+    observation: str
+    cell_status: str
+    malformed: str
+    outputs: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A finished trajectory. `status` says how it ended; `answer` is None if none was submitted; `files` are those collected."""
+
+    question: str
+    ability: str
+    status: str
+    answer: str | None
+    steps: Sequence[Step] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a trajectory is worth.
+
+    `success` is what groups are selected by and what is reported. `value`, from 0 to 1, is what the last step is paid for the
+    task; when None, 1 for a success and else 0. With `steps`, one number for each step, each step is paid its own instead.
+    `facets` are reported as metrics and pay nothing.
+    """
+
+    success: bool
+    value: float | None = None
+    steps: Sequence[float] = ()
+    facets: Mapping[str, float] = field(default_factory=dict)
+
+
+class Tasks:
+    """An environment of one's own. It is made with the recipe's `settings` as keyword arguments.
+
+    `questions` and `corpus` run once, on the host, when a run begins. `score` runs after the end of a trajectory, for each in a
+    process of its own without network, files or time to spare: it is a function of its arguments alone.
+    """
+
+    def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
+        """The questions of a split, the same at every call."""
+        raise NotImplementedError
+
+    def corpus(self) -> Iterable[str]:
+        """Passages for the tool `search`."""
+        return ()
+
+    def score(self, trajectory: Trajectory, reference: Any) -> Score:
+        """What a trajectory is worth. `reference` is that of its question. An exception sets the question's group aside."""
+        raise NotImplementedError

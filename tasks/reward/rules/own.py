@@ -1,0 +1,81 @@
+"""Scores by the class of an environment of one's own, each in a confined process that has nothing but its module."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from nbrl.tasks.errors import RewardError, fault_in_words
+from nbrl.tasks.reward.rules import confined
+from nbrl.tasks.reward.rules.judged import Judged
+
+RULE = "own"
+VOCABULARY = "nbrl/tasks/own.py"  # what such a class is made of
+FACETS = 50
+SHOWN_CHARS = 300
+
+
+class _Score(BaseModel):
+    """A score as its process writes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    success: bool
+    value: Annotated[float, Field(ge=0, le=1)] | None
+    steps: list[FiniteFloat] = Field(max_length=100_000)
+    facets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}$")], FiniteFloat] = Field(max_length=FACETS)
+
+
+def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """The score of each row's trajectory. What the class raises, or cannot do in time, is a fault. Raises RewardError."""
+    judged = [Judged(0.0, 0.0)] * len(rows)
+    places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
+    for name, same in groupby(places, key=lambda place: _place(rows[place])):
+        group = list(same)
+        asked = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
+        for place, done in zip(group, confined.compare(RULE, asked, _module(name)), strict=True):
+            judged[place] = _judged(done, len(rows[place]["steps"]))
+    return judged
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return str(json.loads(row["reference"])["place"])
+
+
+def _module(place: str) -> dict[str, str]:
+    """What the process needs: host paths by their places below its own modules."""
+    top = place.partition(":")[0].partition(".")[0]
+    spec = find_spec(top)
+    if spec is None or not (spec.submodule_search_locations or spec.origin):
+        raise RewardError(f"the module {top} of the environment {place} is not there any more; put it back on PYTHONPATH")
+    folders = list(spec.submodule_search_locations or ())
+    own = {top: folders[0]} if folders else {f"{top}.py": str(spec.origin)}
+    return {VOCABULARY: str(Path(__file__).parents[2] / "own.py"), **own}
+
+
+def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The trajectory as JSON; pictures among its outputs are left out."""
+    names = ("kind", "think", "code", "observation", "cell_status", "malformed")
+    steps = [
+        {name: step[name] for name in names} | {"outputs": [(output["kind"], output["text"]) for output in step["outputs"]]}
+        for step in row["steps"]
+    ]
+    return {name: row[name] for name in ("question", "ability", "status", "answer")} | {"steps": steps}
+
+
+def _judged(done: Mapping[str, Any], steps: int) -> Judged:
+    if "fault" in done:
+        return Judged(0.0, 0.0, fault=str(done["fault"])[:SHOWN_CHARS])
+    try:
+        score = _Score.model_validate(done)
+    except ValidationError as error:
+        return Judged(0.0, 0.0, fault=f"its score cannot be used: {fault_in_words(error)}"[:SHOWN_CHARS])
+    if score.steps and len(score.steps) != steps:
+        return Judged(0.0, 0.0, fault=f"its score has {len(score.steps)} steps, the trajectory {steps}")
+    exact = float(score.success)
+    value = exact if score.value is None else score.value
+    return Judged(exact, value, value, tuple(score.steps), tuple(sorted(score.facets.items())))
