@@ -1,6 +1,5 @@
 """`nbrl data`: published data sets as questions of one's own."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -76,8 +75,9 @@ def fetch(
 def _closing(targets: list[Path], questions: int, passages: int, licence: str) -> str:
     """What was written, and the settings that use it, which must not be wrapped."""
     lines = [f"wrote {questions} questions to {targets[0]} (licence of the data set: {licence})"]
-    settings = f"--set data.kind=files --set data.train={shlex.quote(str(targets[0]))} --set data.held_out=…"
+    name = targets[0].stem
+    settings = f"{name}: {{kind: files, train: {targets[0]}, held_out: …"
     if passages:
         lines.append(f"wrote {passages} passages to {targets[1]}")
-        settings += f" --set data.corpus={shlex.quote(str(targets[1]))}"
-    return "\n".join([*lines, f"use them    {settings}"])
+        settings += f", corpus: {targets[1]}"
+    return "\n".join([*lines, f"use them    --set 'environments={{{settings}}}}}'"])

@@ -174,7 +174,7 @@ def test_a_fetched_file_is_read_as_questions_of_its_rule(tmp_path: Path, suffix:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "wrote 1 questions to" in done.output
-    assert "--set data.kind=files" in done.output
+    assert "--set 'environments={gsm8k-train: {kind: files, train: " in done.output
     path = tmp_path / "made/gsm8k-train.parquet"
     assert read_questions(path, {}, "qa")["rule"].to_pylist() == ["number"]
     again = CliRunner().invoke(app, arguments)

@@ -186,7 +186,7 @@ def test_a_new_run_takes_nothing_over_from_one_of_its_name_that_was_dropped_in_p
     run, created = open_run(load("tiny-cpu", [*small, "environments.world.seed=1"]), "a", storage)
     assert created
     assert storage.read_bytes(run.layout.data.split("train")) != before
-    assert yaml.safe_load(storage.read_bytes(run.layout.config))["data"]["seed"] == 1
+    assert yaml.safe_load(storage.read_bytes(run.layout.config))["environments"]["world"]["seed"] == 1
 
 
 def test_a_result_whose_checkpoint_is_gone_is_made_again(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""An environment of one's own: its questions, and its scores from a confined process."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbrl.tasks.environments.kinds.own import OwnEnvironment
+from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.errors import ConfigError, RewardError
+from nbrl.tasks.nodes.reward import check_scored, facet_means
+from nbrl.tasks.nodes.select import by_group
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.rule import judge
+from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.reward.settings import RewardSettings
+
+SOURCE = '''
+import os
+import socket
+import time
+
+from {module}.words import WORDS
+from nbrl.tasks.own import Question, Score, Tasks
+
+
+class Echo(Tasks):
+    """Say the word, or follow it: words that begin with ! are orders to the scorer itself."""
+
+    def __init__(self, loud: bool = False) -> None:
+        self.loud = loud
+
+    def questions(self, split):
+        for word in WORDS[split]:
+            yield Question(f"Say {{word}}.", reference={{"word": word}}, ability="echo")
+        yield Question("How much is 2 + 2?", answers=["4"], rule="number", ability="sums")
+
+    def corpus(self):
+        return ["A word is said by submitting it."]
+
+    def score(self, trajectory, reference):
+        answer = trajectory.answer or ""
+        if answer == "!raise":
+            raise ValueError("I cannot read this")
+        if answer == "!hang":
+            time.sleep(60)
+        if answer == "!exit":
+            os._exit(0)
+        if answer == "!host":
+            reached = [path for path in ({home!r}, "/etc/shadow", "/root/.ssh") if os.path.exists(path)]
+            return Score(success=bool(reached))
+        if answer == "!network":
+            with socket.socket() as one:
+                one.settimeout(1)
+                one.connect(("1.1.1.1", 53))
+        if answer == "!steps":
+            return Score(success=True, steps=[0.25, 0.75], facets={{"seen": 2}})
+        if answer == "!many":
+            return Score(success=True, steps=[1.0] * 9)
+        if answer == "!value":
+            return Score(success=True, value=3.0)
+        said = answer.upper() if self.loud else answer
+        cells = sum(step.cell_status == "ok" for step in trajectory.steps)
+        return Score(success=said == reference["word"], value=0.5 if said else 0.0, facets={{"cells": cells}})
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the class is: in a package of two modules, on the path of this process alone."""
+    name = f"echo_{tmp_path.name.replace('-', '_')}"
+    package = tmp_path / name
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "words.py").write_text('WORDS = {"train": ["tea", "milk"], "held_out": ["jam"]}\n')
+    (package / "echo.py").write_text(SOURCE.format(module=name, home=str(tmp_path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}.echo:Echo"
+
+
+def environment(place: str, **settings: Any) -> OwnEnvironment:
+    return OwnEnvironment(kind="own", place=place, settings=settings)
+
+
+def rows(place: str, *answers: str | None, **settings: Any) -> list[dict[str, Any]]:
+    """Trajectories of two steps that answer the first question."""
+    (question, *_) = environment(place, **settings).load("environments.e").train.to_pylist()
+    step = {"kind": "cell", "think": "I think about it", "code": "print(1 + 1)", "observation": "2", "cell_status": "ok"}
+    step |= {"malformed": "", "outputs": [{"kind": "stream", "text": "2", "image": b""}]}
+    return [
+        question | {"id": f"t{n}", "group": "g", "status": "answered", "answer": answer, "steps": [step, step]}
+        for n, answer in enumerate(answers)
+    ]
+
+
+def test_its_questions_are_those_of_the_class_with_ids_references_and_rules(place: str) -> None:
+    tables = environment(place).load("environments.e")
+    assert tables.train.schema == tables.held_out.schema == SCHEMA
+    assert tables.train.select(["id", "question", "ability", "rule", "answers"]).to_pylist() == [
+        {"id": "train-000000", "question": "Say tea.", "ability": "echo", "rule": "own", "answers": []},
+        {"id": "train-000001", "question": "Say milk.", "ability": "echo", "rule": "own", "answers": []},
+        {"id": "train-000002", "question": "How much is 2 + 2?", "ability": "sums", "rule": "number", "answers": ["4"]},
+    ]
+    assert tables.corpus["passage"].to_pylist() == ["A word is said by submitting it."]
+    assert "tea" in tables.train["reference"][0].as_py()
+
+
+def test_its_source_is_that_of_the_whole_package(place: str) -> None:
+    before = environment(place).source()
+    words = Path(sys.path[0], place.partition(".")[0], "words.py")
+    words.write_text(words.read_text() + "\n")
+    after = environment(place).source()
+    assert len({before, after, ""}) == 3
+
+
+@pytest.mark.sandbox
+def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_package(place: str) -> None:
+    right, wrong, silent, steps, host = judge(rows(place, "tea", "jam", None, "!steps", "!host"))
+    assert right == Judged(1.0, 0.5, 0.5, (), (("cells", 2.0),))
+    assert wrong == Judged(0.0, 0.5, 0.5, (), (("cells", 2.0),))
+    assert silent == Judged(0.0, 0.0, 0.0, (), (("cells", 2.0),))
+    assert steps == Judged(1.0, 1.0, 1.0, (0.25, 0.75), (("seen", 2.0),))
+    assert host.exact == 0.0
+    assert judge(rows(place, "tea", loud=True))[0].exact == 0.0
+
+
+@pytest.mark.sandbox
+def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(place: str) -> None:
+    faults = {
+        "!raise": "ValueError: I cannot read this",
+        "!hang": "it took longer than 5 s",
+        "!exit": "its process ended",
+        "!network": "OSError: ",
+        "!many": "its score has 9 steps, the trajectory 2",
+        "!value": "its score cannot be used: value: Input should be less than or equal to 1",
+    }
+    judged = judge(rows(place, *faults, "tea"))
+    for expected, found in zip(faults.values(), judged, strict=False):
+        assert expected in found.fault, found
+        assert (found.exact, found.partial) == (0.0, 0.0)
+    assert (judged[-1].exact, judged[-1].fault) == (1.0, "")
+    scored = score_table(_table(rows(place, "tea", "!raise")), RewardSettings())
+    assert by_group(scored)["fates"].to_pylist() == [["answered", "unscored"]]
+    with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: ValueError"):
+        check_scored(scored)
+
+
+@pytest.mark.sandbox
+def test_it_may_pay_each_step_and_report_facets(place: str) -> None:
+    settings = RewardSettings(qa=1.0, format=0.0, execution=0.0)
+    scored = score_table(_table(rows(place, "!steps", "tea")), settings)
+    paid, last = scored["step_rewards"].to_pylist()
+    assert paid == [0.25, 0.75]
+    assert last == [0.0, 0.5]
+    metrics = {name: metric.value for name, metric in facet_means(scored).items()}
+    assert metrics["reward/success/e/echo"] == 1.0
+    assert metrics["reward/own/seen/e"] == 2.0
+    assert metrics["reward/unscored"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"place": "no_such_module:Echo"}, "the module no_such_module cannot be imported"),
+        ({"place": "json:JSONDecoder"}, "json:JSONDecoder is no subclass of"),
+        ({"settings": {"quiet": 1}}, "environments.e.settings: .* refuses them: TypeError"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused_with_what_to_do(place: str, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        environment(place).model_copy(update=change).load("environments.e")
+
+
+def test_a_class_that_is_not_in_its_module_names_the_nearest(place: str) -> None:
+    with pytest.raises(ConfigError, match="has no 'Ecko'; did you mean 'Echo'"):
+        environment(place.replace("Echo", "Ecko")).load("environments.e")
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([row | {"environment": "e"} for row in rows])
