@@ -29,7 +29,6 @@ from nbrl.tasks.prepare.filters import by_pass_rate, by_ratings
 from nbrl.tasks.prepare.folder import REPLIES, opened
 from nbrl.tasks.prepare.identity import identity
 from nbrl.tasks.prepare.rate import rate
-from nbrl.tasks.prepare.replies import Replies
 from nbrl.tasks.prepare.rows import drops, kept
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
 from nbrl.tasks.prepare.source_files import read_evaluation
@@ -57,8 +56,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
             return card
         progress.begin(f"preparing {folder}")
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
-        replies = Replies(settings.replies or folder / REPLIES)
-        stack.callback(replies.close)
+        replies = settings.replies or folder / REPLIES
         chain = Chain(Stages(storage, progress.say), progress)
         files = {kind: [wanted[f"{kind}.{name}"] for name in wanted[kind]] for kind in ("sources", "evaluation")}
 
@@ -121,12 +119,12 @@ def _decontaminate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
     return decontaminate(rows, evaluation, settings.decontaminate, map_tables)
 
 
-async def _rate(settings: RateSettings, replies: Replies, progress: Progress, rows: pa.Table) -> pa.Table:
+async def _rate(settings: RateSettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
     async with asker(settings, replies, progress.say) as model:
         return await rate(rows, settings, model, progress)
 
 
-async def _difficulty(settings: DifficultySettings, replies: Replies, progress: Progress, rows: pa.Table) -> pa.Table:
+async def _difficulty(settings: DifficultySettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
     async with asker(settings, replies, progress.say) as policy:
         return await difficulty(rows, settings, policy, progress, map_tables)
 

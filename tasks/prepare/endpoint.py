@@ -3,7 +3,8 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -44,6 +45,7 @@ class Asker:
             temperature=self._settings.temperature,
             max_tokens=self._settings.max_tokens,
             number=number,
+            seeded=self._settings.seeded,
         )
         if (known := self._replies.find(name)) is not None:
             return known
@@ -64,10 +66,8 @@ class Asker:
 
 
 @asynccontextmanager
-async def asker(
-    settings: RateSettings | DifficultySettings, replies: Replies, say: Callable[[str], None]
-) -> AsyncIterator[Asker]:
-    """A connection to the model's server. Raises ConfigError if the key is not set."""
+async def asker(settings: RateSettings | DifficultySettings, replies: Path, say: Callable[[str], None]) -> AsyncIterator[Asker]:
+    """A connection to the model's server; `replies` is the file of the replies. Raises ConfigError if the key is not set."""
     key, hint = key_of(settings), f"set {settings.key_variable or 'key_variable'} to a key that the server accepts"
     async with httpx.AsyncClient(
         headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -75,9 +75,10 @@ async def asker(
         limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=2.0),
         trust_env=urlsplit(settings.base_url).hostname not in LOCAL,
     ) as client:
-        chat = ChatSettings(endpoint=settings.base_url, model=settings.model)
-        sampling = Sampling(temperature=settings.temperature)
-        yield Asker(ChatPolicy(client, chat, sampling, tell=say, key_hint=hint), settings, replies)
+        chat = ChatSettings(endpoint=settings.base_url, model=settings.model, seeded=settings.seeded)
+        policy = ChatPolicy(client, chat, Sampling(temperature=settings.temperature), tell=say, key_hint=hint)
+        with closing(Replies(replies)) as known:
+            yield Asker(policy, settings, known)
 
 
 def key_of(settings: RateSettings | DifficultySettings) -> str:

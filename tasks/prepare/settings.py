@@ -116,6 +116,7 @@ class EndpointSettings(Settings):
     concurrency: int = Field(16, ge=1, le=1024, description="requests at once", json_schema_extra=FREE)
     timeout_s: float = Field(120, gt=0, description="maximum seconds for one reply", json_schema_extra=FREE)
     max_tokens: int = Field(1024, ge=1, description="maximum tokens of a reply, thinking included")
+    seeded: bool = Field(False, description="send the number of the reply to a question as its seed; not every server takes one")
     max_unrated: float = Field(
         0.02,
         ge=0,
