@@ -23,7 +23,7 @@ class Made(BaseModel):
 
     stage: str
     path: str
-    sha256: str
+    digest: str  # SHA-256 of the file
 
 
 class Stages:
@@ -37,7 +37,7 @@ class Stages:
         name = _name(stage, decides, inputs)
         try:
             made = Made(**self._storage.read_json(f"{name}.json"))
-            self._storage.read_bytes(made.path, made.sha256)
+            self._storage.read_bytes(made.path, made.digest)
         except MissingError:
             return None
         except DamagedError as error:
@@ -49,13 +49,13 @@ class Stages:
     def keep(self, stage: str, decides: Any, inputs: Sequence[Made], table: pa.Table) -> Made:
         name = _name(stage, decides, inputs)
         digest = self._storage.write_table(f"{name}.parquet", table.combine_chunks())
-        made = Made(stage=stage, path=f"{name}.parquet", sha256=digest)
+        made = Made(stage=stage, path=f"{name}.parquet", digest=digest)
         self._storage.write_json(f"{name}.json", made.model_dump())
         return made
 
     def read(self, made: Made) -> pa.Table:
         """All rows, with the reasons of the dropped ones."""
-        return self._storage.read_table(made.path, made.sha256)
+        return self._storage.read_table(made.path, made.digest)
 
 
 def check_whole(stage: str, before: pa.Table, after: pa.Table) -> None:
@@ -67,6 +67,6 @@ def check_whole(stage: str, before: pa.Table, after: pa.Table) -> None:
 
 
 def _name(stage: str, decides: Any, inputs: Sequence[Made]) -> str:
-    content = {"stage": stage, "version": VERSION, "decides": decides, "inputs": [made.sha256 for made in inputs]}
+    content = {"stage": stage, "version": VERSION, "decides": decides, "inputs": [made.digest for made in inputs]}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return f"{STAGES}/{stage}-{digest[:16]}"
