@@ -52,7 +52,7 @@ def warmstart_keys(typed: str) -> list[str]:
 
 
 def prepare_keys(typed: str) -> list[str]:
-    """Keys that `--set` accepts for a preparation; its lists can only be set whole."""
+    """Keys that `--set` accepts for a preparation, without its lists of files."""
     from nbrl.flows.cli.setting_keys import dotted
     from nbrl.tasks.prepare.settings import PrepareSettings
 

@@ -31,9 +31,10 @@ RATED = {
     "Which garbled word did the wreck of the Adler have on its bell?": "amen",
     "Which hopeless voyage ended at the cape in winter?": "Adler",
     "Which broken mast was sold at the autumn market?": "the third",
+    "Which rusty anchor lay in the garden of the customs house for years?": "the small one",
     "Which fenced garden belonged to the keeper of the lighthouse?": "the north one",
 }
-EVALUATED = "How many masts did the ship with the number 13 have, then?"
+EVALUATED = "Which rusted anchor lay in the garden of the customs house for years?"
 
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -177,7 +178,7 @@ def test_what_cannot_work_is_said_before_anything_starts(folder: Path, server: R
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     dry = nbrl(*line, "--dry-run", RATER_KEY="k")
-    assert "source told: 17 rows, of which 15 have a question and an answer" in dry.stdout
+    assert "source told: 18 rows, of which 16 have a question and an answer" in dry.stdout
     assert not (folder / "out").exists()
     assert not (folder / "home").exists()
     assert server.begun == {}
