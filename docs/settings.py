@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.setting_keys import is_mapping, members
 from nbrl.tasks.warmstart.settings import WarmstartSettings
@@ -30,6 +31,12 @@ WARMSTART = """
 # Settings of the warm start
 
 These are the keys of `nbrl warmstart FOLDER --set key=value`.
+"""
+PREPARE = """
+# Settings of a preparation of data
+
+These are the keys of the recipe of `nbrl prepare`, see [data.md](data.md). `sources` and `evaluation` are lists of
+such sections. Keys marked ↻ change nothing in the prepared data.
 """
 NAMES = {str: "string", int: "integer", float: "number", bool: "true/false", Path: "path", Any: "value"}
 LONG = 60  # a default of more characters is printed below its table
@@ -125,8 +132,9 @@ def _place(
 
 
 def page() -> str:
-    warmstart = section("", WarmstartSettings)[1:]
-    return HEAD + "\n".join(section("", RunConfig)) + "\n" + WARMSTART + "\n" + "\n".join(warmstart) + "\n"
+    warmstart, prepare = section("", WarmstartSettings)[1:], section("", PrepareSettings)[1:]
+    pages = [HEAD + "\n".join(section("", RunConfig)), WARMSTART, "\n".join(warmstart), PREPARE, "\n".join(prepare)]
+    return "\n".join(pages) + "\n"
 
 
 if __name__ == "__main__":

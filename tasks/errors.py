@@ -22,6 +22,10 @@ class RewardError(RunError):
     """Answers cannot be judged; the message says why."""
 
 
+class PrepareError(RunError):
+    """The preparation of data cannot go on; what it has done is kept."""
+
+
 class NothingLearnedError(RunError):
     """The run made no update, because no iteration had a group with signal."""
 

@@ -13,6 +13,7 @@ from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.options import HOME, Home, checked_home
+from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import export, show
@@ -55,6 +56,7 @@ app.command()(audit)
 app.command()(track)
 app.command()(evaluate)
 app.add_typer(data, name="data")
+app.command()(prepare)
 app.command()(export)
 app.command()(show)
 

@@ -51,6 +51,15 @@ def warmstart_keys(typed: str) -> list[str]:
     return [f"{key}=" for key in WarmstartSettings.model_fields if key.startswith(typed)]
 
 
+def prepare_keys(typed: str) -> list[str]:
+    """Keys that `--set` accepts for a preparation, without its lists of files."""
+    from nbrl.tasks.prepare.settings import PrepareSettings
+    from nbrl.tasks.runs.setting_keys import dotted
+
+    keys = [key for key in dotted(PrepareSettings) if not key.startswith(("sources.", "evaluation."))]
+    return [f"{key}=" for key in keys if key.startswith(typed)]
+
+
 def variables(typed: str) -> list[str]:
     return sorted(name for name in os.environ if name.startswith(typed) and "KEY" in name)
 

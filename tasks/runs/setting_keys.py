@@ -6,10 +6,10 @@ from pydantic import BaseModel
 
 
 def members(annotation: object) -> list[type[BaseModel]]:
-    """The settings models that an annotation allows: itself, the members of a union, or the values of a mapping."""
+    """The settings models that an annotation allows: itself, the members of a union, or the values of a mapping or list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [] if get_origin(annotation) in (tuple, list) else [m for each in get_args(annotation) for m in members(each)]
+    return [model for each in get_args(annotation) for model in members(each)]
 
 
 def is_mapping(annotation: object) -> bool:

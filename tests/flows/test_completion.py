@@ -61,6 +61,7 @@ def test_the_usual_storage_is_looked_in(root: str, tmp_path: Path) -> None:
         ("train tiny-cpu --set update.critic.l", ["update.critic.lr="]),
         ("train tiny-cpu --set nothing", []),
         ("warmstart out --set warm", ["warmup="]),
+        ("prepare r.yaml --out o --set rate.max_", ["rate.max_tokens=", "rate.max_unrated="]),
     ],
 )
 def test_keys_of_settings_are_offered(typed: str, keys: list[str]) -> None:

@@ -1,0 +1,135 @@
+"""Makes questions to train on: unify → deduplicate → decontaminate → rate → filter → split."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from prefect import State, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed
+
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
+from nbrl.infra import ray_cluster
+from nbrl.infra.home import Home
+from nbrl.infra.ray_data import map_tables
+from nbrl.tasks.errors import PrepareError
+from nbrl.tasks.prepare import outputs
+from nbrl.tasks.prepare.card import Card
+from nbrl.tasks.prepare.decontaminate import decontaminate
+from nbrl.tasks.prepare.deduplicate import deduplicate
+from nbrl.tasks.prepare.difficulty import difficulty
+from nbrl.tasks.prepare.endpoint import asker
+from nbrl.tasks.prepare.filters import by_pass_rate, by_ratings
+from nbrl.tasks.prepare.folder import REPLIES, opened
+from nbrl.tasks.prepare.identity import identity
+from nbrl.tasks.prepare.rate import rate
+from nbrl.tasks.prepare.rows import drops, kept
+from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
+from nbrl.tasks.prepare.source_files import read_evaluation
+from nbrl.tasks.prepare.split import split
+from nbrl.tasks.prepare.stages import Made, Stages, check_whole
+from nbrl.tasks.prepare.unify import unify
+from nbrl.tasks.runs.decisive import decisive
+from nbrl.tasks.services.progress import Progress, timed
+
+Work = Callable[[pa.Table], pa.Table | Awaitable[pa.Table]]
+
+
+@flow(name="prepare", flow_run_name="prepare {folder.name}", persist_result=False)
+async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
+    """Write train, held_out and test questions with a data card into `folder`, and return the card.
+
+    Finished stages of an earlier call with the same settings and files are taken as they are. Raises ConfigError for what cannot
+    work, and PrepareError when too many questions stay unrated, a model's server fails, or no question is left.
+    """
+    wanted = await asyncio.to_thread(identity, settings)
+    async with AsyncExitStack() as stack:
+        progress = stack.enter_context(ProgressDisplay(err))
+        storage = stack.enter_context(opened(folder, wanted))
+        if (card := await asyncio.to_thread(outputs.finished, storage)) is not None:
+            return card
+        progress.begin(f"preparing {folder}")
+        await timed(progress, "Ray", _ray(stack, settings, Home(home)))
+        replies = settings.replies or folder / REPLIES
+        chain = Chain(Stages(storage, progress.say), progress)
+        files = {kind: [wanted[f"{kind}.{name}"] for name in wanted[kind]] for kind in ("sources", "evaluation")}
+
+        await chain.run("unify", files["sources"], lambda _: unify(settings.sources))
+        await chain.run("deduplicate", [decisive(settings.deduplicate), wanted["sources"]], partial(_deduplicate, settings))
+        await chain.run(
+            "decontaminate", [decisive(settings.decontaminate), files["evaluation"]], partial(_decontaminate, settings)
+        )
+        if settings.rate is not None:
+            await chain.run("rate", decisive(settings.rate), partial(_rate, settings.rate, replies, progress))
+            await chain.run("filter-ratings", decisive(settings.filter), lambda rows: by_ratings(rows, settings.filter))
+        if settings.difficulty is not None:
+            await chain.run(
+                "difficulty", decisive(settings.difficulty), partial(_difficulty, settings.difficulty, replies, progress)
+            )
+            await chain.run("filter-pass-rate", decisive(settings.filter), lambda rows: by_pass_rate(rows, settings.filter))
+        await chain.run("split", decisive(settings.split), lambda rows: split(rows, settings.split))
+        return await asyncio.to_thread(outputs.write, storage, chain.tables, wanted)
+
+
+class Chain:
+    """Stages one after another, each on the questions that the one before kept, each a Prefect task that is done once."""
+
+    def __init__(self, stages: Stages, progress: Progress) -> None:
+        self._stages, self._progress = stages, progress
+        self._made: Made | None = None
+        self.tables: dict[str, pa.Table] = {}  # results by stage
+
+    async def run(self, stage: str, decides: Any, work: Work) -> None:
+        """Do a stage, or find what it made. `decides`: all that its result depends on besides the questions, as JSON values."""
+        inputs = [] if self._made is None else [self._made]
+        before = kept(self.tables[self._made.stage]) if self._made is not None else None
+
+        async def once() -> Any:
+            if found := await asyncio.to_thread(self._stages.find, stage, decides, inputs):
+                return Completed(name="Cached", data=found)
+            after = await work(before) if _is_async(work) else await asyncio.to_thread(work, before)
+            if before is not None:
+                check_whole(stage, before, after)
+            return await asyncio.to_thread(self._stages.keep, stage, decides, inputs, after)
+
+        made, _ = await timed(self._progress, stage, task(name=stage, persist_result=False, cache_policy=NO_CACHE)(once)())
+        self._made = await made.aresult() if isinstance(made, State) else made
+        self.tables[stage] = table = await asyncio.to_thread(self._stages.read, self._made)
+        if not len(kept(table)):
+            reasons = ", ".join(f"{count} {reason}" for reason, count in drops(table).items())
+            raise PrepareError(f"no question is left after {stage}: {reasons}; relax its settings, in another --out")
+
+
+def _is_async(work: Work) -> bool:
+    return inspect.iscoroutinefunction(work.func if isinstance(work, partial) else work)
+
+
+def _deduplicate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
+    return deduplicate(rows, [source.name for source in settings.sources], settings.deduplicate, map_tables)
+
+
+def _decontaminate(settings: PrepareSettings, rows: pa.Table) -> pa.Table:
+    evaluation = {file.name: read_evaluation(file) for file in settings.evaluation}
+    return decontaminate(rows, evaluation, settings.decontaminate, map_tables)
+
+
+async def _rate(settings: RateSettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
+    async with asker(settings, replies, progress.say) as model:
+        return await rate(rows, settings, model, progress)
+
+
+async def _difficulty(settings: DifficultySettings, replies: Path, progress: Progress, rows: pa.Table) -> pa.Table:
+    async with asker(settings, replies, progress.say) as policy:
+        return await difficulty(rows, settings, policy, progress, map_tables)
+
+
+async def _ray(stack: AsyncExitStack, settings: PrepareSettings, home: Home) -> None:
+    stack.callback(ray_cluster.stop)
+    await asyncio.to_thread(ray_cluster.start, settings.ray, home.logs)
+    ray_cluster.give_back_sigterm()

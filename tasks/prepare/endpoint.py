@@ -1,0 +1,113 @@
+"""Asks a model behind an OpenAI-compatible server many questions at once."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policy import Sampling
+from nbrl.tasks.errors import ConfigError, PrepareError
+from nbrl.tasks.prepare.replies import Replies, asked
+from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
+
+T = TypeVar("T")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+FAILED_IN_A_ROW = 8  # requests, each tried several times: then the server is at fault, not a question
+
+
+class NoReplyError(Exception):
+    """The server gave no reply to this one question; the message says why."""
+
+
+class Asker:
+    """Asks one model; what it replied is kept in `replies` and found there again."""
+
+    def __init__(self, policy: ChatPolicy, settings: RateSettings | DifficultySettings, replies: Replies) -> None:
+        self._policy, self._settings, self._replies = policy, settings, replies
+        self._failed_in_a_row = 0
+
+    async def reply(self, messages: Sequence[Message], number: int) -> str:
+        """The `number`-th reply to these messages.
+
+        Raises NoReplyError if the server gave none, PrepareError after FAILED_IN_A_ROW requests without one.
+        """
+        name = asked(
+            model=self._settings.model,
+            messages=[[message.role, message.text] for message in messages],
+            temperature=self._settings.temperature,
+            max_tokens=self._settings.max_tokens,
+            number=number,
+            seeded=self._settings.seeded,
+        )
+        if (known := self._replies.find(name)) is not None:
+            return known
+        try:
+            generation = await self._policy.generate(Prompt([], list(messages)), self._settings.max_tokens, number)
+        except PolicyError as error:
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= FAILED_IN_A_ROW:
+                raise PrepareError(
+                    f"{FAILED_IN_A_ROW} requests in a row failed, the last one so: {error}\n"
+                    "All replies so far are kept: run the same command again once the server answers."
+                ) from error
+            raise NoReplyError(str(error)) from error
+        self._failed_in_a_row = 0
+        text = generation.text or ""
+        self._replies.keep(name, text)
+        return text
+
+
+@asynccontextmanager
+async def asker(settings: RateSettings | DifficultySettings, replies: Path, say: Callable[[str], None]) -> AsyncIterator[Asker]:
+    """A connection to the model's server; `replies` is the file of the replies. Raises ConfigError if the key is not set."""
+    key, hint = key_of(settings), f"set {settings.key_variable or 'key_variable'} to a key that the server accepts"
+    async with httpx.AsyncClient(
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        timeout=settings.timeout_s,
+        limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=2.0),
+        trust_env=urlsplit(settings.base_url).hostname not in LOCAL,
+    ) as client:
+        chat = ChatSettings(endpoint=settings.base_url, model=settings.model, seeded=settings.seeded)
+        policy = ChatPolicy(client, chat, Sampling(temperature=settings.temperature), tell=say, key_hint=hint)
+        with closing(Replies(replies)) as known:
+            yield Asker(policy, settings, known)
+
+
+def key_of(settings: RateSettings | DifficultySettings) -> str:
+    """The server's key; empty if it needs none. Raises ConfigError if its variable holds none."""
+    if settings.key_variable is None:
+        return ""
+    key = os.environ.get(settings.key_variable, "").strip()
+    if not key or not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            f"the environment variable {settings.key_variable}, which key_variable names for {settings.model}, "
+            "holds no usable key; set it"
+        )
+    return key
+
+
+async def each(items: Sequence[T], at_once: int, work: Callable[[T], Awaitable[None]], done: Callable[[int], None]) -> None:
+    """Await `work` of every item, `at_once` at a time, and tell how many are done. The first exception ends all of it."""
+    left, finished = iter(items), 0
+
+    async def worker() -> None:
+        nonlocal finished
+        for item in left:
+            await work(item)
+            finished += 1
+            done(finished)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_once, len(items))):
+                group.create_task(worker())
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None

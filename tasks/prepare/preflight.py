@@ -1,0 +1,72 @@
+"""Checks everything that a preparation needs before it begins."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.prepare.endpoint import key_of
+from nbrl.tasks.prepare.folder import check_folder
+from nbrl.tasks.prepare.identity import identity
+from nbrl.tasks.prepare.rows import DROPPED
+from nbrl.tasks.prepare.settings import PrepareSettings
+from nbrl.tasks.prepare.source_files import read_evaluation
+from nbrl.tasks.prepare.unify import unify
+
+
+class Counts(NamedTuple):
+    """Rows by source, those of them that can be questions, and questions by evaluation file."""
+
+    rows: dict[str, int]
+    usable: dict[str, int]
+    evaluation: dict[str, int]
+
+
+def check(settings: PrepareSettings, folder: Path) -> Counts:
+    """Read every file and look at keys, packages and the output folder; nothing is written. Raises ConfigError."""
+    for section in (settings.rate, settings.difficulty):
+        if section is not None:
+            key_of(section)
+    if settings.replies is not None and not settings.replies.absolute().parent.is_dir():
+        raise ConfigError(f"replies names a file in {settings.replies.absolute().parent}, which is no folder; make it first")
+    evaluation = {file.name: len(read_evaluation(file)) for file in settings.evaluation}
+    table = unify(settings.sources)
+    usable = table.filter(pc.is_null(table[DROPPED]))
+    if not len(usable):
+        raise ConfigError("no row of any source can be a question: each lacks a question or an answer; look at sources.columns")
+    if settings.difficulty is not None and "math" in usable["rule"].to_pylist() and find_spec("math_verify") is None:
+        raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
+    check_folder(folder, identity(settings))
+    names = [source.name for source in settings.sources]
+    return Counts(_by_source(table, names), _by_source(usable, names), evaluation)
+
+
+def plan(settings: PrepareSettings, folder: Path, counts: Counts) -> str:
+    """What the preparation would do, in words."""
+    lines = [
+        f"source {name}: {rows} rows, of which {counts.usable[name]} have a question and an answer"
+        for name, rows in counts.rows.items()
+    ]
+    lines += [f"evaluation file {name}: {questions} questions" for name, questions in counts.evaluation.items()]
+    if not counts.evaluation:
+        lines.append("no evaluation files: nothing is decontaminated")
+    total = sum(counts.usable.values())
+    if settings.rate is not None:
+        lines.append(
+            f"rate: {settings.rate.model} at {settings.rate.base_url}, at most {total} questions, one request each and up to "
+            f"{settings.rate.attempts} where its reply cannot be read"
+        )
+    if settings.difficulty is not None:
+        lines.append(
+            f"difficulty: {settings.difficulty.model} at {settings.difficulty.base_url}, at most "
+            f"{total * settings.difficulty.samples} requests, {settings.difficulty.samples} for a question"
+        )
+    return "\n".join([*lines, f"output: {folder}"])
+
+
+def _by_source(table: pa.Table, names: list[str]) -> dict[str, int]:
+    sources = table["source"].to_pylist()
+    return {name: sources.count(name) for name in names}

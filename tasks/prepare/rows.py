@@ -1,0 +1,48 @@
+"""What a stage of the preparation takes and gives: a table of questions, in which each dropped one keeps its reason."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.tasks.environments.questions import SCHEMA
+
+# The columns that files of questions may have.
+QUESTIONS = pa.schema([SCHEMA.field(name) for name in ("id", "question", "answers", "ability", "source", "rule")])
+DROPPED, DETAIL = "dropped", "detail"
+BLOCK_ROWS = 2048  # rows of one Ray task
+
+# Why a row is dropped, and what it was found to be like or wrong with; None for a row that stays.
+Reason = tuple[str, str] | None
+
+
+class Map(Protocol):
+    """`nbrl.infra.ray_data.map_tables`, or what does the same without Ray."""
+
+    def __call__(self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table: ...
+
+
+def marked(table: pa.Table, reasons: Sequence[Reason]) -> pa.Table:
+    """The rows, each with the reason why it is dropped, if it is."""
+    columns = {DROPPED: [reason and reason[0] for reason in reasons], DETAIL: [reason and reason[1] for reason in reasons]}
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values, pa.string()))
+    return table
+
+
+def kept(table: pa.Table) -> pa.Table:
+    """The rows that stay, as the next stage takes them."""
+    return table.filter(pc.is_null(table[DROPPED])).drop_columns([DROPPED, DETAIL])
+
+
+def drops(table: pa.Table) -> dict[str, int]:
+    """Number of dropped rows by reason, most frequent first."""
+    counts = Counter(reason for reason in table[DROPPED].to_pylist() if reason is not None)
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def blocks(table: pa.Table) -> list[pa.Table]:
+    """The rows in tables of BLOCK_ROWS; one table if there are none."""
+    return [table.slice(first, BLOCK_ROWS) for first in range(0, max(1, len(table)), BLOCK_ROWS)]

@@ -1,0 +1,210 @@
+"""The recipe of a preparation: which files become training questions, and what is left out of them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from nbrl.agent.http.address import check_address
+from nbrl.infra.ray_cluster import RaySettings
+from nbrl.tasks.environments.questions import ABILITY
+from nbrl.tasks.errors import did_you_mean
+from nbrl.tasks.reward.rules.rule import Rule
+
+# A path is excluded from the dump: the digest of the file decides, wherever it lies.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$"  # a part of ids, which have at most 120 characters
+MAPPED = ("id", "question", "answers", "ability", "rule")
+FREE: JsonDict = {"decides": False}  # what does not change the prepared data
+RATINGS = ("min_objectivity", "min_stability")
+PASS_RATES = ("min_pass_rate", "max_pass_rate")
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _known(columns: Mapping[str, str], ours: Iterable[str]) -> Mapping[str, str]:
+    for name in columns:
+        if name not in ours:
+            raise ValueError(f"there is no column {name!r} to name; {did_you_mean(name, tuple(ours))}")
+    return columns
+
+
+class Source(Settings):
+    """One item of the list `sources`: a file of questions to train on."""
+
+    name: str = Field(pattern=NAME, description="its name in ids, in the column source and in the data card")
+    path: Path = Field(
+        description="Parquet, JSON lines, JSON, CSV or TSV file; take the training split of a data set", exclude=True
+    )
+    licence: str = Field(min_length=1, description="licence of the data, for the data card")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="name of a column of ours (id, question, answers, ability, rule): its name in the file"
+    )
+    rule: Rule = Field("qa", description="how answers are compared, where the file has no column rule")
+    ability: str = Field("qa", description="ability of the questions, where the file has no column ability")
+
+    @field_validator("columns")
+    @classmethod
+    def _ours(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
+        return _known(columns, MAPPED)
+
+    @field_validator("ability")
+    @classmethod
+    def _ability(cls, ability: str) -> str:
+        if not ABILITY.fullmatch(ability):
+            raise ValueError("an ability is up to 80 letters, digits, spaces, '_', '.', ':' and '-'")
+        return ability
+
+
+class EvaluationFile(Settings):
+    """One item of the list `evaluation`: a file of questions that must not be trained on."""
+
+    name: str = Field(pattern=NAME, description="its name in the data card and in the reasons why questions are dropped")
+    path: Path = Field(description="Parquet, JSON lines, JSON, CSV or TSV file", exclude=True)
+    columns: dict[str, str] = Field(default_factory=dict, description="{question: NAME} if the file's column has another name")
+
+    @field_validator("columns")
+    @classmethod
+    def _ours(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
+        return _known(columns, ("question",))
+
+
+class SimilaritySettings(Settings):
+    """How alike two questions are: the Jaccard similarity of their sets of character n-grams, candidates found by MinHash."""
+
+    threshold: float = Field(ge=0.3, le=1, description="similarity from which two questions are near duplicates")
+    permutations: int = Field(128, ge=16, le=1024, description="length of a MinHash; more finds more of the pairs just above it")
+    ngram: int = Field(5, ge=1, le=50, description="characters of an n-gram")
+
+
+class DeduplicateSettings(SimilaritySettings):
+    """Equal and nearly equal questions, of which the first stays, by the order of the sources and then by id."""
+
+    threshold: float = Field(0.8, ge=0.3, le=1, description="similarity from which two questions are near duplicates")
+    same_answer: bool = Field(
+        True,
+        description="drop a near duplicate only if it shares an answer; else problems that differ in a number, or questions "
+        "that differ in a name, would count as one",
+    )
+
+
+class DecontaminateSettings(SimilaritySettings):
+    """Questions too like one of an evaluation file, whatever their answers."""
+
+    threshold: float = Field(
+        0.7, ge=0.3, le=1, description="similarity from which a question counts as one of an evaluation file"
+    )
+    shared_words: int | None = Field(
+        13, ge=4, description="drop a question that shares so many words in a row with one of an evaluation file; null: none is"
+    )
+
+
+class EndpointSettings(Settings):
+    base_url: str = Field(
+        description="an OpenAI-compatible server: what stands before /chat/completions, such as https://host/v1",
+        json_schema_extra=FREE,
+    )
+    model: str = Field(min_length=1, description="the server's name of the model")
+    key_variable: str | None = Field(
+        None,
+        min_length=1,
+        description="environment variable that holds the server's key; no key is sent when not set",
+        json_schema_extra=FREE,
+    )
+    concurrency: int = Field(16, ge=1, le=1024, description="requests at once", json_schema_extra=FREE)
+    timeout_s: float = Field(120, gt=0, description="maximum seconds for one reply", json_schema_extra=FREE)
+    max_tokens: int = Field(1024, ge=1, description="maximum tokens of a reply, thinking included")
+    seeded: bool = Field(False, description="send the number of the reply to a question as its seed; not every server takes one")
+    max_unrated: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="largest share of questions that may stay unrated; above it the preparation stops",
+        json_schema_extra=FREE,
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        check_address(value)
+        return value.rstrip("/")
+
+
+class RateSettings(EndpointSettings):
+    """A model that rates each question's objectivity and temporal stability as -1, 0 or 1."""
+
+    temperature: float = Field(0.0, ge=0, description="sampling temperature")
+    attempts: int = Field(3, ge=1, le=20, description="replies asked for, at most, until one can be read")
+
+
+class DifficultySettings(EndpointSettings):
+    """A policy that answers each question several times; its share of right answers is the question's pass rate."""
+
+    samples: int = Field(8, ge=1, le=256, description="answers per question")
+    temperature: float = Field(1.0, ge=0, description="sampling temperature")
+
+
+class FilterSettings(Settings):
+    """Which rated questions stay."""
+
+    min_objectivity: int = Field(1, ge=-1, le=1, description="lowest objectivity; needs rate")
+    min_stability: int = Field(1, ge=-1, le=1, description="lowest temporal stability; needs rate")
+    min_pass_rate: float = Field(0.1, ge=0, le=1, description="lowest pass rate; needs difficulty")
+    max_pass_rate: float = Field(0.9, ge=0, le=1, description="highest pass rate; needs difficulty")
+
+    @model_validator(mode="after")
+    def _range(self) -> "FilterSettings":
+        if self.min_pass_rate > self.max_pass_rate:
+            raise ValueError("min_pass_rate is above max_pass_rate, so that no question would stay")
+        return self
+
+
+class SplitSettings(Settings):
+    """Shares of the questions. Where one goes depends on its id and the seed alone, so that it stays there when others come."""
+
+    train: float = Field(0.8, gt=0, le=1, description="share to train on")
+    held_out: float = Field(0.1, ge=0, le=1, description="share to evaluate on during training")
+    test: float = Field(0.1, ge=0, le=1, description="share to keep for the end")
+    seed: int = Field(42, description="another seed deals the questions out anew")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "SplitSettings":
+        if abs(self.train + self.held_out + self.test - 1) > 1e-9:
+            raise ValueError("train, held_out and test must add up to 1")
+        return self
+
+
+class PrepareSettings(Settings):
+    """All settings of a preparation. An unknown key is an error."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    evaluation: tuple[EvaluationFile, ...] = ()
+    deduplicate: DeduplicateSettings = DeduplicateSettings()
+    decontaminate: DecontaminateSettings = DecontaminateSettings()
+    rate: RateSettings | None = None
+    difficulty: DifficultySettings | None = None
+    filter: FilterSettings = FilterSettings()
+    split: SplitSettings = SplitSettings()
+    replies: Path | None = Field(
+        None,
+        description="SQLite file in which models' replies are kept; preparations that name the same file ask for each once. "
+        "replies.sqlite in the output folder when not set",
+        json_schema_extra=FREE,
+    )
+    ray: RaySettings = Field(RaySettings(), json_schema_extra=FREE)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PrepareSettings":
+        for kind, names in (("sources", [s.name for s in self.sources]), ("evaluation", [e.name for e in self.evaluation])):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"two {kind} have the name {twice[0]!r}; each needs its own")
+        for section, rater, keys in (("rate", self.rate, RATINGS), ("difficulty", self.difficulty, PASS_RATES)):
+            if rater is None and (useless := sorted(self.filter.model_fields_set & set(keys))):
+                raise ValueError(f"filter.{useless[0]} does nothing without the section {section}; set it or take the key out")
+        if not self.evaluation and "decontaminate" in self.model_fields_set:
+            raise ValueError("decontaminate does nothing without evaluation files; list them or take the section out")
+        if self.replies is not None and self.rate is None and self.difficulty is None:
+            raise ValueError("replies does nothing without rate or difficulty; take it out")
+        return self

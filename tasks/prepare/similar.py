@@ -1,0 +1,89 @@
+"""Questions that are nearly the same: candidates by MinHash and LSH (datasketch), each confirmed by its exact similarity."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from datasketch import LeanMinHash, MinHash, MinHashLSH
+
+from nbrl.tasks.prepare.rows import Map, blocks
+from nbrl.tasks.prepare.settings import SimilaritySettings
+
+SEED, SCHEME = 1, "affine32"  # of the permutations; signatures of others cannot be compared with these
+RECALL = 0.99
+_SPACE, _EDGE = re.compile(r"\s+"), " \t?!.,;:'\"‘’“”…"
+
+
+def normalise(question: str) -> str:
+    """Lowercase with single spaces, without punctuation at both ends.
+
+    Punctuation within stays: 3 + 4 is not 3 - 4.
+    """
+    return _SPACE.sub(" ", unicodedata.normalize("NFC", question).casefold()).strip(_EDGE)
+
+
+def shingles(text: str, ngram: int) -> frozenset[str]:
+    """The character n-grams of a text; the text itself if it is shorter."""
+    return frozenset(text[start : start + ngram] for start in range(max(1, len(text) - ngram + 1)))
+
+
+def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    """Size of the intersection over size of the union (Broder 1997, "resemblance")."""
+    shared = len(first & second)
+    return shared / (len(first) + len(second) - shared)
+
+
+def sign(table: pa.Table, ngram: int, permutations: int) -> pa.Table:
+    """The MinHash of each text of the column `text`, as the column `signature`: `permutations` numbers. For a Ray task."""
+    sets = [sorted(gram.encode() for gram in shingles(text, ngram)) for text in table["text"].to_pylist()]
+    hashes = MinHash.generator(sets, num_perm=permutations, seed=SEED, scheme=SCHEME)
+    values = np.concatenate([np.empty(0, np.uint32), *(each.hashvalues for each in hashes)])
+    return pa.table({"signature": pa.FixedSizeListArray.from_arrays(pa.array(values, pa.uint32()), permutations)})
+
+
+def signatures(texts: Sequence[str], settings: SimilaritySettings, map_: Map) -> np.ndarray:
+    """The MinHashes of normalised texts, [texts, permutations] uint32."""
+    table = pa.table({"text": pa.array(texts, pa.string())})
+    signed = map_(blocks(table), sign, (settings.ngram, settings.permutations))
+    flat = signed["signature"].combine_chunks().flatten() if len(signed) else pa.array([], pa.uint32())
+    return flat.to_numpy(zero_copy_only=False).reshape(len(texts), settings.permutations)
+
+
+class Index:
+    """Texts by number, among which those like another are found."""
+
+    def __init__(self, settings: SimilaritySettings) -> None:
+        self._settings = settings
+        self._lsh = MinHashLSH(num_perm=settings.permutations, params=bands(settings.threshold, settings.permutations))
+        self._texts: dict[int, str] = {}
+
+    def add(self, number: int, text: str, signature: np.ndarray) -> None:
+        self._texts[number] = text
+        self._lsh.insert(number, _lean(signature))
+
+    def candidates(self, signature: np.ndarray) -> list[int]:
+        """Numbers of texts that may be alike, smallest first."""
+        return sorted(self._lsh.query(_lean(signature)))
+
+    def alike(self, number: int, text: str) -> bool:
+        """Whether the exact similarity of a text of the index and another reaches the threshold."""
+        mine, other = shingles(self._texts[number], self._settings.ngram), shingles(text, self._settings.ngram)
+        return jaccard(mine, other) >= self._settings.threshold
+
+
+def bands(threshold: float, permutations: int) -> tuple[int, int]:
+    """Number of bands and rows of a band, with as many rows as let LSH find a pair at the threshold with probability RECALL.
+
+    A pair of similarity s becomes a candidate with probability 1 - (1 - s^rows)^bands (Leskovec et al., Mining of Massive
+    Datasets, 3.4.2); what is found wrongly costs one exact comparison.
+    """
+    rows = max(
+        (rows for rows in range(1, permutations + 1) if 1 - (1 - threshold**rows) ** (permutations // rows) >= RECALL), default=1
+    )
+    return permutations // rows, rows
+
+
+def _lean(signature: np.ndarray) -> LeanMinHash:
+    return LeanMinHash(seed=SEED, hashvalues=signature, scheme=SCHEME)
