@@ -23,7 +23,8 @@ from nbrl.agent.watcher import Watcher
 class Task:
     """The task of a trajectory. It has no ground truth, which never reaches the agent.
 
-    `instruction` is what its environment adds to the system prompt.
+    `instruction` is what its environment adds to the system prompt; `images` are pictures among its files (PNG, JPEG, GIF, WebP),
+    which policies that can see get with the question.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Task:
     seed: int
     environment: str = ""
     instruction: str = ""
+    images: tuple[bytes, ...] = ()
 
 
 class Episode:
@@ -55,7 +57,7 @@ class Episode:
         self._task, self._policy, self._kernel, self._toolbox = task, policy, kernel, toolbox
         self._tokenizer, self._settings = tokenizer, settings
         system = settings.render_system_prompt(describe(toolbox.tools.values()), task.instruction)
-        self._context = Context(tokenizer, settings, system, task.question)
+        self._context = Context(tokenizer, settings, system, task.question, task.images)
         self._state = State()
         self._steps: list[Step] = []
         self._watcher = watcher

@@ -10,7 +10,8 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn: `body`, inside `tag` if there is one. `images` are PNG files, shown after the text to policies that can see.
+    """One turn: `body`, inside `tag` if there is one. `images` are PNG files, or pictures that a question came with, shown after
+    the text to policies that can see.
 
     Body and tag are kept apart because the body of an observation is also its step's: a long text is held once.
     """

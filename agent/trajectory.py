@@ -96,6 +96,13 @@ class Step(_Record):
     kernel_seconds: float = 0.0
 
 
+class ProducedFile(_Record):
+    """A file of the working folder as it was at the end."""
+
+    path: str
+    data: bytes
+
+
 class Trajectory(_Record):
     """Everything about one rollout except its score. `group` is the prompt's id, `sample` the rollout's number in its group."""
 
@@ -112,6 +119,7 @@ class Trajectory(_Record):
     started_at: float = 0.0
     seconds: float = 0.0
     environment: str = ""
+    files: list[ProducedFile] = Field(default_factory=list)
 
     def sampled(self) -> list[Node]:
         """The sampled action of every step, in order."""
@@ -177,6 +185,7 @@ SCHEMA = pa.schema(
         ("started_at", pa.float64()),
         ("seconds", pa.float64()),
         ("environment", pa.string()),
+        ("files", pa.list_(pa.struct([("path", pa.string()), ("data", pa.binary())]))),
     ]
 )
 

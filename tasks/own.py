@@ -13,7 +13,8 @@ class Question:
     """One task. `reference` is JSON for `Tasks.score`, and never reaches the agent, as little as `answers` do.
 
     With another `rule` (qa, number, choice, math, ...) the answer is compared with `answers` by it, and `Tasks.score` is not
-    called. `files` are paths of files that are in the working folder from the beginning. An empty `id` is made of the split and
+    called. `files` are paths of files that are in the working folder from the beginning, `collect` names files of the
+    working folder that `Tasks.score` gets. An empty `id` is made of the split and
     the question's number.
     """
 
@@ -24,6 +25,7 @@ class Question:
     ability: str = "task"
     id: str = ""
     files: Sequence[str] = ()
+    collect: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,13 @@ class Context:
     Invariant: every prompt and the room after it are within `context_tokens`.
     """
 
-    def __init__(self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str) -> None:
+    def __init__(
+        self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str, images: tuple[bytes, ...] = ()
+    ) -> None:
         self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
-        self._opening = [Message("system", system), Message("user", task)]
+        self._opening = [Message("system", system), Message("user", task, images)]
         first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
+        second = second + array("i", pictures) if (pictures := tokenizer.pictures(images)) else second
         top = self._tree.add(ROOT, "system", 0, first)
         self._task = self._tail = self._tree.add(top, "task", 0, second)
         self._head, self._start = [first, second], len(first) + len(second)

@@ -7,6 +7,7 @@ from typing import Any
 
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.messages import Message
+from nbrl.agent.pictures import picture_kind
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 # What models of the known families take for the marks of a turn, where a server renders text and then tokenises all of it.
@@ -40,4 +41,5 @@ def _without_thinking(text: str) -> str:
 
 
 def _part(image: bytes) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(image).decode()}"}}
+    kind = picture_kind(image) or "image/png"
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(image).decode()}"}}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.pictures import picture_kind
 from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
@@ -27,6 +28,7 @@ from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
+PICTURE_BYTES = 8 * MIB
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Question:
         """The question as the agent reads it, with the names of its files; a recorded one already contains them."""
         return with_files(self.text, self.files)
 
+    @property
+    def pictures(self) -> tuple[bytes, ...]:
+        """Those of the files that a model which sees gets with the question."""
+        return tuple(data for data in self.files.values() if picture_kind(data) and len(data) <= PICTURE_BYTES)
+
 
 async def answer(
     question: Question,
@@ -73,7 +80,15 @@ async def answer(
         kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"
-        task = Task(id=name, group=name, sample=0, question=question.task, ability=question.ability, seed=question.seed)
+        task = Task(
+            id=name,
+            group=name,
+            sample=0,
+            question=question.task,
+            ability=question.ability,
+            seed=question.seed,
+            images=question.pictures,
+        )
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
         try:
             keep(await episode.run())

@@ -1,7 +1,7 @@
 """Questions and passages from files of one's own: Parquet, JSON lines, a JSON list, CSV or TSV, with columns of any name."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from nbrl.infra.storage import sha256
+from nbrl.tasks.environments.attachments import attached_column, expected_columns
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.rule import RULES, Rule
@@ -18,10 +18,10 @@ from nbrl.tasks.reward.rules.rule import RULES, Rule
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
 OPTIONAL = ("id", "ability", "source", "rule", "files")
-ATTACHED_BYTES = 32 << 20
+EXPECTED = "expected"  # paths of the files that the agent has to make, for the rule files
 # What is never taken from a file.
-OURS = ("reference", "environment")
-MAPPED = tuple(name for name in SCHEMA.names if name not in OURS)
+OURS = ("reference", "environment", "collect")
+MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED)
 
 
 def read_questions(
@@ -58,21 +58,28 @@ def questions_of(
         "ability": lambda: pa.array(["qa"] * rows, pa.string()),
         "source": lambda: pa.array([name] * rows, pa.string()),
         "rule": lambda: pa.array([rule] * rows, pa.string()),
+        "answers": lambda: pa.array([[]] * rows, SCHEMA.field("answers").type),
+        "files": lambda: pa.array([[]] * rows, SCHEMA.field("files").type),
         "reference": lambda: pa.array([""] * rows, pa.string()),
         "environment": lambda: pa.array([""] * rows, pa.string()),
-        "files": lambda: pa.array([[]] * rows, SCHEMA.field("files").type),
+        "collect": lambda: pa.array([[]] * rows, SCHEMA.field("collect").type),
     }
-    found = {}
+    expected = columns.get(EXPECTED, EXPECTED)
+    expects = expected in table.column_names
+    optional = (*OPTIONAL, "answers") if expects else OPTIONAL
+    found = dict[str, Any](expected_columns(where, table[expected].to_pylist(), folder) if expects else {})
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
         empty = field.name == "rule" and theirs in table.column_names and table[theirs].null_count == rows
-        if field.name in OURS or (field.name in OPTIONAL and (theirs not in table.column_names or empty)):
+        if field.name in found:
+            continue
+        if field.name in OURS or (field.name in optional and (theirs not in table.column_names or empty)):
             found[field.name] = made[field.name]()
         elif field.name == "files":
-            found[field.name] = _files(where, table[theirs].to_pylist(), folder, {} if attached is None else attached)
+            found[field.name] = attached_column(where, table[theirs].to_pylist(), folder, {} if attached is None else attached)
         else:
             found[field.name] = _column(where, table, theirs, field, key)
-    questions = pa.table(found, schema=SCHEMA)
+    questions = pa.table({name: found[name] for name in SCHEMA.names}, schema=SCHEMA)
     for found_rule in questions["rule"].unique().to_pylist():
         if found_rule not in RULES:
             raise ConfigError(f"{where} has the rule {found_rule!r}; {did_you_mean(found_rule, RULES)}")
@@ -85,38 +92,6 @@ def read_passages(path: Path, key: str) -> pa.Table:
     path = path.absolute()
     (field,) = CORPUS_SCHEMA
     return pa.table({field.name: _column(f"data file {path}", _read(path, key), field.name, field, key)}, schema=CORPUS_SCHEMA)
-
-
-def _files(where: str, rows: list[Any], folder: Path | None, attached: dict[str, Path]) -> pa.Array:
-    """The files of each question: a path or a list of them, within the data file's folder; an empty one is none."""
-    found = []
-    for row in rows:
-        names = [name for name in ([row] if isinstance(row, str) else list(row or ())) if name]
-        if folder is None and names:
-            raise ConfigError(f"{where} names the file {names[0]!r}; fetch the data set into a folder, with its files beside it")
-        paths = [Path(folder or "", name) for name in names]
-        for path, name in zip(paths, names, strict=True):
-            if folder is not None and not path.resolve().is_relative_to(folder.resolve()):
-                raise ConfigError(f"{where} names the file {name!r}, which is not in its folder {folder}; bring it there")
-        found.append(attach(paths, where, attached))
-    return pa.array(found, SCHEMA.field("files").type)
-
-
-def attach(paths: Sequence[Path], where: str, attached: dict[str, Path]) -> list[dict[str, str]]:
-    """The files of a question, as SCHEMA has them; their paths are added to `attached`. Raises ConfigError."""
-    files: dict[str, str] = {}
-    for path in paths:
-        if path.name in files:
-            raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{where}: the file {path} cannot be read: {error.strerror}; bring it, or leave it out") from error
-        if len(data) > ATTACHED_BYTES:
-            raise ConfigError(f"{where}: the file {path} is larger than {ATTACHED_BYTES >> 20} MiB; make it smaller")
-        digest = files[path.name] = sha256(data)
-        attached[digest] = path
-    return [{"name": name, "digest": digest} for name, digest in files.items()]
 
 
 def _name(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.rules.rule import NO_ANSWERS, QA, readable
+from nbrl.tasks.reward.rules.rule import FILES, NO_ANSWERS, QA, readable
 
 SCHEMA = pa.schema(
     [
@@ -22,11 +22,13 @@ SCHEMA = pa.schema(
         ("environment", pa.string()),
         # In the working folder from the beginning: the name there, and the SHA-256 of the content.
         ("files", pa.list_(pa.struct([("name", pa.string()), ("digest", pa.string())]))),
+        ("collect", pa.list_(pa.string())),  # names of files of the working folder that are kept for the score
     ]
 )
-DEFAULTS: Mapping[str, Any] = {"rule": QA, "reference": "", "environment": "", "files": []}
+DEFAULTS: Mapping[str, Any] = {"rule": QA, "reference": "", "environment": "", "files": [], "collect": []}
 CORPUS_SCHEMA = pa.schema([("passage", pa.string())])
 ID = re.compile(r"[A-Za-z0-9._:-]{1,120}")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 _.-]{0,119}")  # of a file in the working folder
 ABILITY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9 _.:-]{0,79}")  # part of a metric's name
 
 
@@ -50,7 +52,7 @@ def check(questions: pa.Table, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
         raise ConfigError(f"{where} has the id {twice[:80]!r} more than once; every question needs its own")
-    for row in questions.select(["id", "question", "answers", "ability", "rule"]).to_pylist():
+    for row in questions.select(["id", "question", "answers", "ability", "rule", "collect"]).to_pylist():
         if not ID.fullmatch(row["id"]):
             raise ConfigError(f"{where}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")
         if not ABILITY.fullmatch(row["ability"]):
@@ -59,6 +61,11 @@ def check(questions: pa.Table, where: str) -> None:
             )
         if not row["question"].strip():
             raise ConfigError(f"{where}: question {row['id']!r} is empty")
+        for name in row["collect"]:
+            if not NAME.fullmatch(name):
+                raise ConfigError(f"{where}: question {row['id']!r} expects the file {name[:80]!r}; take a plain name")
+        if row["rule"] == FILES and not row["collect"]:
+            raise ConfigError(f"{where}: question {row['id']!r} expects no file; name some in the column expected")
         if row["rule"] in NO_ANSWERS:
             continue
         if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):

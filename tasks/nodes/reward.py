@@ -5,6 +5,7 @@ import asyncio
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import RewardError
@@ -15,6 +16,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
+FILES = TRAJECTORIES.field("files")
 BLOCK_ROWS = 256  # rows that one Ray task scores
 COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps"]
 FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
@@ -29,6 +31,8 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
         [places[group] for group in trajectories["group"].to_pylist()]
     )
     table = trajectories.select(COLUMNS)
+    produced = "files" in trajectories.column_names  # earlier releases collected none
+    table = table.append_column("files", trajectories["files"] if produced else pa.array([[]] * len(table), FILES.type))
     for name in asked.column_names:
         table = table.append_column(name, asked[name])
     return table

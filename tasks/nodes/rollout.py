@@ -31,9 +31,10 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
             "ability": prompt["ability"],
             "environment": prompt["environment"],
             "files": prompt["files"],
+            "collect": prompt["collect"],
             "seed": derive_seed(seed, prompt["group"], sample),
         }
-        for prompt in completed(prompts).select(["group", "question", "ability", "environment", "files"]).to_pylist()
+        for prompt in completed(prompts).select(["group", "question", "ability", "environment", "files", "collect"]).to_pylist()
         for sample in range(group_size)
     ]
 

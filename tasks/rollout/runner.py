@@ -6,8 +6,8 @@ infrastructure fault costs an attempt, but never ends the batch, except a fault 
 
 import asyncio
 import uuid
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from nbrl.agent.text import with_files
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.library import Equipment
-from nbrl.agent.trajectory import Status, Trajectory, to_table
+from nbrl.agent.trajectory import ProducedFile, Status, Trajectory, to_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
@@ -33,6 +33,8 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.chunks import Chunks, finished
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
+
+COLLECTED_BYTES = 2 << 20  # of one file; it is stored with the trajectory
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ class RunnerPlan:
     agent: AgentSettings
     sandbox: SandboxSettings
     rollout: RolloutSettings
+
+
+@dataclass(frozen=True)
+class Files:
+    """Of a task: `attached` are in the working folder from the beginning, names and SHA-256; `collect` are kept at the end."""
+
+    attached: Mapping[str, str]
+    collect: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -141,10 +151,11 @@ class Runner:
                     return known[row["id"]]
                 given = dict(row)
                 files = {file["name"]: file["digest"] for file in given.pop("files")}
+                collect = tuple(given.pop("collect"))
                 given["question"] = with_files(given["question"], files)
                 task = Task(**given, instruction=self._plan.environments[row["environment"]].prompt)
                 async with gate:
-                    trajectory, table = _storable(task, await self._attempts(task, files, session, batch))
+                    trajectory, table = _storable(task, await self._attempts(task, Files(files, collect), session, batch))
                 if trajectory.status is Status.FAILED:
                     chunks.pass_over()
                 else:
@@ -160,9 +171,7 @@ class Runner:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attempts(
-        self, task: Task, files: Mapping[str, str], session: aiohttp.ClientSession, batch: RolloutBatch
-    ) -> Trajectory:
+    async def _attempts(self, task: Task, files: Files, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
@@ -172,9 +181,7 @@ class Runner:
                 break
         return trajectory
 
-    async def _episode(
-        self, task: Task, files: Mapping[str, str], session: aiohttp.ClientSession, batch: RolloutBatch
-    ) -> Trajectory:
+    async def _episode(self, task: Task, files: Files, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the runner was stopped while it ran a batch")
@@ -190,8 +197,9 @@ class Runner:
         )
         try:
             async with live.notebooks.new(task.environment, task.ability) as (kernel, toolbox):
-                await asyncio.to_thread(self._attach, kernel, files)
+                await asyncio.to_thread(self._attach, kernel, files.attached)
                 trajectory = await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
+                trajectory.files = await asyncio.to_thread(_collect, kernel, files.collect)
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
@@ -206,6 +214,17 @@ class Runner:
         """Put the question's files into the working folder."""
         for name, digest in files.items():
             kernel.files.put(name, self._plan.storage.read_bytes(f"{self._plan.attached}/{digest}", digest))
+
+
+def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
+    """Those of the files that are in the working folder, are regular and not too large."""
+    found = []
+    for name in names:
+        with suppress(SandboxError):
+            data = kernel.files.read(name)
+            if len(data) <= COLLECTED_BYTES:
+                found.append(ProducedFile(path=name, data=data))
+    return found
 
 
 def _equipment(plan: RunnerPlan) -> dict[str, Equipment]:

@@ -154,7 +154,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     if "deadly" in line:
         sys.exit(1)
-    print(1.0, flush=True)
+    print('{"score": 1.0}', flush=True)
 """
 
 
@@ -164,7 +164,8 @@ def test_an_answer_that_ends_the_program_costs_itself_alone(tmp_path: Path, monk
     program.write_text(FRAGILE)
     monkeypatch.setattr(confined, "PROGRAM", program)
     asked = [{"answer": answer} for answer in ("a", "deadly", "b", "deadly")]
-    assert confined.compare(GYM, asked) == [1.0, 0.0, 1.0, 0.0]
+    scores = [done.get("score", 0.0) for done in confined.compare(GYM, asked)]
+    assert scores == [1.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.sandbox

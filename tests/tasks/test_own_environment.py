@@ -89,7 +89,7 @@ def rows(place: str, *answers: str | None, **settings: Any) -> list[dict[str, An
     step = {"kind": "cell", "think": "I think about it", "code": "print(1 + 1)", "observation": "2", "cell_status": "ok"}
     step |= {"malformed": "", "outputs": [{"kind": "stream", "text": "2", "image": b""}]}
     return [
-        question | {"id": f"t{n}", "group": "g", "status": "answered", "answer": answer, "steps": [step, step]}
+        question | {"id": f"t{n}", "group": "g", "status": "answered", "answer": answer, "steps": [step, step], "files": []}
         for n, answer in enumerate(answers)
     ]
 

@@ -39,7 +39,7 @@ def test_every_format_gives_the_same_questions(tmp_path: Path, suffix: str) -> N
     assert table.schema == SCHEMA
     assert table.to_pylist() == [
         {"id": f"my-data-{n:06d}", "question": row["problem"], "answers": [row["solution"]], "ability": "qa", "source": "my-data"}
-        | {"rule": "number", "reference": "", "environment": "", "files": []}
+        | {"rule": "number", "reference": "", "environment": "", "files": [], "collect": []}
         for n, row in enumerate(ROWS)
     ]
 
@@ -48,7 +48,7 @@ def test_columns_that_are_there_are_taken_as_they_are(tmp_path: Path) -> None:
     row = {"id": "a", "question": "q?", "answers": ["x", "y"], "ability": "one", "source": "s"}
     for suffix in (".parquet", ".jsonl", ".json"):
         assert read_questions(write(tmp_path / f"x{suffix}", [row | {"more": 1}]), {}, "qa").to_pylist() == [
-            row | {"rule": "qa", "reference": "", "environment": "", "files": []}
+            row | {"rule": "qa", "reference": "", "environment": "", "files": [], "collect": []}
         ]
 
 

@@ -56,7 +56,8 @@ def plan(storage: Storage, episodes: int = 8) -> RunnerPlan:
 
 def rows(count: int) -> list[dict[str, Any]]:
     return [
-        {"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n} | {"environment": "e", "files": []}
+        {"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n}
+        | {"environment": "e", "files": [], "collect": []}
         for n in range(count)
     ]
 

@@ -4,12 +4,12 @@ import base64
 from collections.abc import Awaitable, Callable
 
 from nbrl.agent.http.chat_model import ChatModel
+from nbrl.agent.pictures import picture_kind
 from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
 from nbrl.agent.tools.functions import FunctionTool
 
 IMAGE_BYTES = 8 << 20
 QUESTION_CHARS = 4_000
-_IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 ReadFile = Callable[[str], Awaitable[bytes]]
 """The bytes of a regular file of the workspace, bounded; raises with a message for the cell."""
@@ -38,12 +38,10 @@ def visual_qa(read_file: ReadFile, model: ChatModel) -> FunctionTool:
 
 def image_kind(data: bytes) -> str:
     """The media type from the first bytes. Raises DocumentError for anything but an image."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    for magic, kind in _IMAGES.items():
-        if data.startswith(magic):
-            return kind
-    raise DocumentError("the file is no PNG, JPEG, GIF or WebP image")
+    kind = picture_kind(data)
+    if kind is None:
+        raise DocumentError("the file is no PNG, JPEG, GIF or WebP image")
+    return kind
 
 
 def file_text(read_file: ReadFile, documents: Documents) -> FunctionTool:

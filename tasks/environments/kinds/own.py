@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from nbrl.tasks.environments.attachments import attach
 from nbrl.tasks.environments.environment import Environment, Tables
-from nbrl.tasks.environments.files import attach
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.own import Question, Tasks
@@ -94,6 +94,7 @@ class OwnEnvironment(Environment):
             "source": self.place,
             "rule": question.rule,
             "reference": stored,
+            "collect": list(question.collect),
             "files": attach([Path(file) for file in question.files], f"{key}: question {name}", attached),
         }
 

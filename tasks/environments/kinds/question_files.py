@@ -22,11 +22,11 @@ class FilesEnvironment(Environment):
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="name of a column of ours (id, question, answers, ability, source, rule, files): its name in your files",
+        description="id, question, answers, ability, source, rule, files or expected: the column's name in your files",
     )
     rule: Rule = Field(
         "qa",
-        description="how answers are compared, where files have no column rule: as words, numbers, options or mathematics",
+        description="how answers are compared, where files have no column rule: as words, numbers, options, mathematics or files",
     )
 
     @field_validator("columns")

@@ -1,5 +1,6 @@
 """Scores by the class of an environment of one's own, each in a confined process that has nothing but its module."""
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -64,7 +65,8 @@ def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
         {name: step[name] for name in names} | {"outputs": [(output["kind"], output["text"]) for output in step["outputs"]]}
         for step in row["steps"]
     ]
-    return {name: row[name] for name in ("question", "ability", "status", "answer")} | {"steps": steps}
+    files = {file["path"]: base64.b64encode(file["data"]).decode() for file in row["files"]}
+    return {name: row[name] for name in ("question", "ability", "status", "answer")} | {"steps": steps, "files": files}
 
 
 def _judged(done: Mapping[str, Any], steps: int) -> Judged:

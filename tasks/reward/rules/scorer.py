@@ -9,6 +9,7 @@ packages are imported, with little memory and at most SECONDS seconds. It import
 environments of one's own.
 """
 
+import base64
 import contextlib
 import ctypes
 import importlib
@@ -98,8 +99,9 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
 
     reference, told = json.loads(comparison["reference"]), comparison["trajectory"]
     steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
+    files = {path: base64.b64decode(data) for path, data in told.pop("files").items()}
     tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
-    score = tasks.score(Trajectory(**told, steps=steps), reference["reference"])
+    score = tasks.score(Trajectory(**told, steps=steps, files=files), reference["reference"])
     return {
         "success": bool(score.success),
         "value": None if score.value is None else float(score.value),

@@ -161,6 +161,7 @@ def prompts(made: Services, count: int = 2) -> Artifact:
             "source": ["test"] * count,
             "environment": ["e"] * count,
             "files": [[]] * count,
+            "collect": [[]] * count,
         }
     )
     path = SCOPE.layout.round(0).prompts

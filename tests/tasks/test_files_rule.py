@@ -1,0 +1,146 @@
+"""Files that the agent made, compared with those that were expected; and files that questions come with."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Sampling
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.trajectory import Status, from_table
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.nodes.reward import with_references
+from nbrl.tasks.nodes.rollout import task_rows
+from nbrl.tasks.reward.rules import files
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.rollout import runner as runner_module
+from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan
+from nbrl.tasks.runs.recipes import load
+
+TABLE = b"name,height\nElm,12.5\nOak,20\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "produced", "expected", "worth"),
+    [
+        ("a.csv", b"name, height\r\nElm,12.50\r\nOak,20.0\r\n\r\n", TABLE, 1.0),
+        ("a.csv", b"name,height\nElm,12.5\nOak,21\n", TABLE, 5 / 6),
+        ("a.csv", b"name,height\nElm,12.5\n", TABLE, 4 / 6),
+        ("a.csv", TABLE + b"Fir,1\nAsh,2\n", TABLE, 6 / 10),
+        ("a.csv", b"\xff\xfe", TABLE, 0.0),
+        ("a.csv", b"x," * 300_000, TABLE, 0.0),
+        ("a.tsv", b"a\t1.0", b"a\t1", 1.0),
+        ("a.json", b'{"b": [1.0, 2], "a": "x"}', b'{"a": "x", "b": [1, 2.0000000001]}', 1.0),
+        ("a.json", b'{"a": true}', b'{"a": 1}', 0.0),
+        ("a.json", b"[" * 100_000, b"[1]", 0.0),
+        ("a.json", b"1" + b"0" * 4_000, b"1.0", 0.0),
+        ("a.json", b"not json", b"{}", 0.0),
+        ("a.txt", b" one\ntwo \n", b"one\ntwo", 1.0),
+        ("a.txt", b"one\nthree", b"one\ntwo", 0.5),
+        ("a.bin", b"\x00\x01", b"\x00\x02", 0.0),
+        ("a.bin", b"\x00\x01", b"\x00\x01", 1.0),
+    ],
+)
+def test_a_file_is_compared_by_what_its_name_says_it_is(name: str, produced: bytes, expected: bytes, worth: float) -> None:
+    assert files.share(name, produced, expected) == pytest.approx(worth)
+
+
+def test_all_files_must_be_right_and_others_do_not_count() -> None:
+    reference = files.reference_of({"a.csv": TABLE, "b.txt": b"yes"})
+    assert files.judge({"a.csv": TABLE, "b.txt": b"yes", "c": b""}, reference) == Judged(1.0, 1.0)
+    assert files.judge({"a.csv": TABLE}, reference) == Judged(0.0, 0.5)
+    assert files.judge({}, reference) == Judged(0.0, 0.0)
+
+
+def questions(folder: Path) -> FilesEnvironment:
+    """A question with a table and the file that has to be made of it."""
+    (folder / "trees").mkdir()
+    (folder / "trees/trees.csv").write_bytes(TABLE)
+    (folder / "tallest.csv").write_text("name,height\nOak,20\n")
+    row = {"question": "Write the tallest tree to tallest.csv.", "files": "trees/trees.csv", "expected": ["tallest.csv"]}
+    path = folder / "q.jsonl"
+    path.write_text(json.dumps(row | {"rule": "files"}) + "\n")
+    return FilesEnvironment(kind="files", train=path, held_out=path)
+
+
+def test_paths_outside_the_folder_of_the_questions_are_refused(tmp_path: Path) -> None:
+    for field in ("files", "expected"):
+        path = tmp_path / "q.jsonl"
+        path.write_text(json.dumps({"question": "?", "answers": "x", field: "../../etc/passwd"}) + "\n")
+        environment = FilesEnvironment(kind="files", train=path, held_out=path)
+        with pytest.raises(ConfigError, match="which is not in its folder"):
+            environment.load("environments.e")
+        path.write_text(json.dumps({"question": "?", "answers": "x", field: "none.csv"}) + "\n")
+        with pytest.raises(ConfigError, match="cannot be read: No such file or directory; bring it"):
+            environment.load("environments.e")
+    path.write_text(json.dumps({"question": "?", "answers": "x", "rule": "files"}) + "\n")
+    with pytest.raises(ConfigError, match="expects no file; name some in the column expected"):
+        environment.load("environments.e")
+
+
+CELLS = {
+    "right": "lines = open('trees.csv').read().splitlines()\nopen('tallest.csv', 'w').write(lines[0] + '\\n' + lines[2])",
+    "link": "import os\nos.symlink('/etc/passwd', 'tallest.csv')",
+    "large": "open('tallest.csv', 'w').write('x' * 3_000_000)",
+    "nothing": "print(open('trees.csv').read())",
+}
+
+
+@pytest.mark.sandbox
+def test_attached_files_are_in_the_working_folder_and_what_was_made_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = {"trees": questions(tmp_path)}
+    storage, layout = Storage(StorageSettings(root=str(tmp_path / "root"))), DataLayout("data")
+    stored.write(environments, storage, layout)
+    stored.check(storage, layout)
+    config = load("tiny-cpu", ["agent.context_tokens=900", "agent.action_tokens=400"])
+    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
+    cells = iter(CELLS.values())
+
+    class Scripted(ScriptedPolicy):
+        interrupted = False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            actions = [next(cells), "submit_final_answer('done')"]
+            super().__init__([f"<think>I do as I am told</think><code>{code}</code>" for code in actions], tokenizer)
+
+        async def serves(self) -> bool:
+            return True
+
+    monkeypatch.setattr(runner_module, "SglangPolicy", Scripted)
+    prompts = stored.read(storage, layout, "train")
+    prompts = prompts.append_column("group", prompts["id"])
+    rows = task_rows(prompts, len(CELLS), 0)
+    places = {"trees": EnvironmentPlan(None, (), "Be brief.")}
+    plan = RunnerPlan(config.policy.path, places, layout.attached_folder, storage, config.agent, config.sandbox, config.rollout)
+
+    async def work() -> Any:
+        runner = Runner(plan)
+        try:
+            return await runner.run(RolloutBatch(rows, "", None, "unfinished", (), Sampling(), EngineSettings()))
+        finally:
+            await runner.stop()
+
+    table = asyncio.run(work())
+    made = from_table(table)
+    assert [each.status for each in made] == [Status.ANSWERED] * len(CELLS), [each.failure for each in made]
+    assert all(each.question.endswith("Files in the working folder:\n- trees.csv") for each in made)
+    assert [[file.path for file in each.files] for each in made] == [["tallest.csv"], [], [], []]
+    assert "Elm,12.5" in made[3].steps[0].observation
+    assert all("root:" not in str(each.files) for each in made)
+    scored = score_table(with_references(table, prompts), RewardSettings())
+    assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0]
+    assert scored["environment"].to_pylist() == ["trees"] * len(CELLS)
+    system = tokenizer.decode(made[0].nodes[0].token_ids)
+    assert system.endswith("\nBe brief.") or "Be brief." in system
