@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.tasks.reward.rules import choice, number
-from nbrl.tasks.reward.rules.rule import Judged, judge, readable
+from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, Judged, judge, readable
+
+ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
 
 
 @pytest.mark.parametrize(
