@@ -9,7 +9,8 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.http.chat_model import ChatModel
 from nbrl.agent.http.json_service import Service
 from nbrl.agent.tools.base import Tool
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.tools.files import files
 from nbrl.agent.tools.files.documents import UNCONFINED, Documents
 from nbrl.agent.tools.files.files import ReadFile
@@ -44,9 +45,9 @@ class Library:
     one that is named cannot be set up.
     """
 
-    def __init__(self, settings: ToolSettings, passages: Sequence[str], parser: Sequence[str] = UNCONFINED) -> None:
-        self._settings, self._passages, self._parser = settings, passages, parser
-        self._default = settings.default if settings.default is not None else (("search",) if passages else ())
+    def __init__(self, settings: ToolSettings, corpus: Corpus, parser: Sequence[str] = UNCONFINED) -> None:
+        self._settings, self._corpus, self._parser = settings, corpus, parser
+        self._default = settings.default if settings.default is not None else (("search",) if corpus else ())
         self._shared: dict[str, list[Tool]] = {}
         self._services: list[Service] = []
         self._sessions: list[McpSession] = []
@@ -120,7 +121,7 @@ class Library:
     def _search(self) -> Tool:
         match self._settings.search:
             case CorpusSearch(top_k=top_k):
-                return SearchTool(self._passages, top_k)
+                return SearchTool(self._corpus, top_k)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]
                 searcher = kind(base_url or url, top_k, timeout_s)

@@ -13,6 +13,7 @@ from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
@@ -41,7 +42,7 @@ class Question:
     seed: int
     files: dict[str, bytes]
     tools: ToolSettings
-    passages: list[str]
+    corpus: Corpus
     ability: str
     files_to: Path | None = None
     recorded: Trajectory | None = None
@@ -69,7 +70,7 @@ async def answer(
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
         sandbox = _sandbox(question.files)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, question.passages, sandbox))
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, question.corpus, sandbox))
         kernel, toolbox = await stack.enter_async_context(notebooks.new(question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"

@@ -1,13 +1,14 @@
 """Joins the agent's protocols to the sandbox's kernel. Imports no Ray and no Prefect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import functions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.replay import Replay
@@ -33,9 +34,9 @@ class Notebooks:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, tools: ToolSettings, passages: Sequence[str], sandbox: SandboxSettings) -> "AsyncIterator[Notebooks]":
-        """`passages` are what the tool search looks in. Raises AgentError or SandboxError when tools or kernels cannot be had."""
-        library = Library(tools, passages, parser())
+    async def open(cls, tools: ToolSettings, corpus: Corpus, sandbox: SandboxSettings) -> "AsyncIterator[Notebooks]":
+        """`corpus` is what the tool search looks in. Raises AgentError or SandboxError when tools or kernels cannot be had."""
+        library = Library(tools, corpus, parser())
         try:
             await library.open()
             async with KernelPool(sandbox, prelude=prelude(library.common())) as pool:

@@ -23,10 +23,12 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import Status, Trajectory, to_table
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.chunks import Chunks, finished
+from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
 
@@ -42,6 +44,7 @@ class RunnerPlan:
     agent: AgentSettings
     sandbox: SandboxSettings
     rollout: RolloutSettings
+    home: Home
 
 
 @dataclass(frozen=True)
@@ -77,22 +80,30 @@ class Runner:
         self._lock = asyncio.Lock()
         self._finished = 0
         self._damaged: list[str] = []
+        self._said: list[str] = []
         self._life = uuid.uuid4().hex
 
     async def start(self) -> None:
-        """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
+        """Idempotent. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
         async with self._lock:
             if self._live is not None:
                 return
             plan = self._plan
-            corpus = await asyncio.to_thread(plan.storage.read_table, plan.corpus_path, plan.corpus_digest)
-            passages = corpus["passage"].to_pylist()
+            corpus = await asyncio.to_thread(open_corpus, plan.home, plan.corpus_digest, self._read_passages, self._said.append)
             tokenizer = ChatTokenizer.load(plan.model_path, plan.agent)
             async with AsyncExitStack() as stack:
-                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, passages, plan.sandbox))
+                notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, corpus, plan.sandbox))
                 for ability in notebooks.library.abilities:
                     check_room(tokenizer, plan.agent, describe(notebooks.library.tools(ability)))
                 self._live = _Live(notebooks, tokenizer, stack.pop_all())
+
+    def _read_passages(self) -> pa.ChunkedArray:
+        return self._plan.storage.read_table(self._plan.corpus_path, self._plan.corpus_digest)["passage"]
+
+    async def said(self) -> list[str]:
+        """Sentences about the start, since this was asked last."""
+        said, self._said = self._said, []
+        return said
 
     async def stop(self) -> None:
         async with self._lock:

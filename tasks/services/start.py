@@ -35,12 +35,15 @@ from nbrl.tasks.tracking.delivery import Delivery
 T = TypeVar("T")
 
 
-async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage) -> RunnerPool:
+async def _runners(
+    stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage, progress: Progress
+) -> RunnerPool:
     digests = await asyncio.to_thread(storage.read_json, data.digests)
-    plan = RunnerPlan(str(model), data.corpus, digests[data.corpus], storage, config.agent, config.sandbox, config.rollout)
+    home = Home(config.home)
+    plan = RunnerPlan(str(model), data.corpus, digests[data.corpus], storage, config.agent, config.sandbox, config.rollout, home)
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
-    await runners.start()
+    await runners.start(progress.say)
     return runners
 
 
@@ -79,7 +82,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage))
+            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage, progress))
             return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
 
         room, version = adapter_room(config.update.lora, initial), str(newest.updates)
@@ -108,7 +111,7 @@ async def evaluation_services(
 
         async def on_ray() -> RunnerPool:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            return await _shown(progress, "runners", _runners(stack, config, model, data, storage))
+            return await _shown(progress, "runners", _runners(stack, config, model, data, storage, progress))
 
         engines, runners = await both(
             _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.warmstart.demonstrators import record
@@ -49,6 +50,6 @@ def _record(seed: int, n: int, good: float, tokenizer: ChatTokenizer) -> list[Ex
     found = []
     for start in range(0, n, PER_WORLD):
         world = World.generate(seed + start, "train", min(PER_WORLD, n - start))
-        search = SearchTool(world.corpus)
+        search = SearchTool(Corpus.in_memory(world.corpus))
         found += examples(asyncio.run(record(world.problems, good, seed + start, search, tokenizer, TINY_AGENT)))
     return found

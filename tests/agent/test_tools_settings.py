@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.functions import tool
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import CorpusSearch, ToolSettings
@@ -28,7 +29,7 @@ def halve(number: int) -> float:
 
 def names(settings: dict[str, Any], ability: str, corpus: list[str] | None = None) -> list[str]:
     async def work() -> list[str]:
-        library = Library(ToolSettings.model_validate(settings), CORPUS if corpus is None else corpus)
+        library = Library(ToolSettings.model_validate(settings), Corpus.in_memory(CORPUS if corpus is None else corpus))
         await library.open()
         try:
             return [tool.name for tool in library.tools(ability)]
@@ -59,7 +60,7 @@ def test_an_ability_has_the_tools_that_it_names() -> None:
 
 def test_what_every_ability_has_is_common() -> None:
     async def common(settings: dict[str, Any]) -> list[str]:
-        library = Library(ToolSettings.model_validate(settings), CORPUS)
+        library = Library(ToolSettings.model_validate(settings), Corpus.in_memory(CORPUS))
         await library.open()
         return [tool.name for tool in library.common()]
 

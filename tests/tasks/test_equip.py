@@ -11,6 +11,7 @@ import pytest
 
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import prelude
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.settings import ToolSettings
@@ -31,7 +32,7 @@ SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
     async def work() -> tuple[list[CellResult], list[ToolCall]]:
-        library = Library(ToolSettings.model_validate(settings), ["Tilo was born in Keldra."], parser())
+        library = Library(ToolSettings.model_validate(settings), Corpus.in_memory(["Tilo was born in Keldra."]), parser())
         await library.open()
         source = prelude(library.common())
         try:

@@ -16,6 +16,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
@@ -28,14 +29,14 @@ def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> Ru
     monkeypatch.setattr(pool, "Runner", runner)
     config = load("tiny-cpu")
     storage = Storage(StorageSettings(root=str(folder)))
-    return RunnerPool(RunnerPlan(config.policy.path, "corpus", "", storage, config.agent, config.sandbox, config.rollout))
+    return RunnerPool(RunnerPlan(config.policy.path, "corpus", "", storage, config.agent, config.sandbox, config.rollout, Home()))
 
 
 def silent(*heard: object) -> None: ...
 
 
 async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> pa.Table:
-    await runners.start()
+    await runners.start(silent)
     try:
         rows = [{"id": "a"}]
         return await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), silent, silent, say)
@@ -54,6 +55,9 @@ class Playing:
         (self._folder / self._life).touch()
 
     async def stop(self) -> None: ...
+
+    async def said(self) -> list[str]:
+        return []
 
     async def finished(self) -> tuple[str, int]:
         return self._life, 0
@@ -139,7 +143,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
 
     async def work() -> pa.Table:
         runners = make_pool(tmp_path, monkeypatch, Dying)
-        await runners.start()
+        await runners.start(silent)
         try:
             return await runners.run(rows, [("url", None)], "f", (), Sampling(), EngineSettings(), silent, silent, said.append)
         finally:
@@ -166,8 +170,33 @@ def test_a_runner_that_cannot_start_says_why_in_its_own_words(
         async def start(self) -> None:
             raise AgentError("no question has room")
 
+        async def said(self) -> list[str]:
+            return []
+
     async def work() -> None:
-        await make_pool(tmp_path, monkeypatch, Refusing).start()
+        await make_pool(tmp_path, monkeypatch, Refusing).start(silent)
 
     with pytest.raises(AgentError, match=r"^no question has room$"):
         asyncio.run(work())
+
+
+def test_what_a_runner_does_while_it_starts_is_told(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Playing):
+        _heard = False
+
+        async def start(self) -> None:
+            while not self._heard:
+                await asyncio.sleep(0.02)
+
+        async def said(self) -> list[str]:
+            first, self._heard = not self._heard, True
+            return ["indexing 3 passages"] * first
+
+    async def work() -> None:
+        runners = make_pool(tmp_path, monkeypatch, Slow)
+        await runners.start(heard.append)
+        await runners.stop()
+
+    heard: list[str] = []
+    asyncio.run(work())
+    assert heard == ["indexing 3 passages"]
