@@ -121,5 +121,5 @@ def test_what_ends_the_indexing_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_home_that_is_no_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "corpora").write_text("a file")
-    with pytest.raises(InfraError, match="cannot be indexed in .*; make room, or set another home"):
+    with pytest.raises(InfraError, match=r"cannot be indexed in .*; make room, or set another home"):
         opened(tmp_path, [])

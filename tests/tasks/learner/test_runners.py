@@ -182,14 +182,18 @@ def test_a_runner_that_cannot_start_says_why_in_its_own_words(
 
 def test_what_a_runner_does_while_it_starts_is_told(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Playing):
-        _heard = False
+        """It starts once it was asked what it does."""
+
+        def __init__(self, plan: Any) -> None:
+            super().__init__(plan)
+            self._asked = asyncio.Event()
 
         async def start(self) -> None:
-            while not self._heard:
-                await asyncio.sleep(0.02)
+            await self._asked.wait()
 
         async def said(self) -> list[str]:
-            first, self._heard = not self._heard, True
+            first = not self._asked.is_set()
+            self._asked.set()
             return ["indexing 3 passages"] * first
 
     async def work() -> None:
