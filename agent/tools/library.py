@@ -18,7 +18,8 @@ from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.mcp.session import McpSession
 from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.names import check_tool_name
-from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
+from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, SimulatedSearch, ToolSettings, WebSearch
+from nbrl.agent.tools.simulated import Asked, simulated_search
 from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.agent.tools.web.exa import Exa
 from nbrl.agent.tools.web.firecrawl import Firecrawl
@@ -53,6 +54,7 @@ class Library:
         self._sessions: list[McpSession] = []
         self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s, parser)
         self._model = self._chat_model(settings.model)
+        self._simulator = self._chat_model(settings.search.model) if isinstance(settings.search, SimulatedSearch) else None
 
     async def open(self) -> None:
         """Set up every tool that an ability has."""
@@ -79,22 +81,25 @@ class Library:
         """The tools and MCP servers that the settings name for an ability."""
         return self._settings.abilities.get(ability, self._default)
 
-    def tools(self, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
-        """The tools of an ability; those over files read by `read_file`."""
-        return self._resolve(self.names(ability), read_file)
+    def tools(self, ability: str, read_file: ReadFile = no_files, asked: Asked | None = None) -> list[Tool]:
+        """The tools of an ability; those over files read by `read_file`, and a simulated search is about what is `asked`."""
+        return self._resolve(self.names(ability), read_file, asked)
 
     def common(self) -> list[Tool]:
         """The tools that all abilities have in common."""
         lists = [self._default, *self._settings.abilities.values()]
-        return self._resolve(tuple(name for name in self._default if all(name in names for names in lists)), no_files)
+        return self._resolve(tuple(name for name in self._default if all(name in names for names in lists)), no_files, None)
 
-    def _resolve(self, names: tuple[str, ...], read_file: ReadFile) -> list[Tool]:
+    def _resolve(self, names: tuple[str, ...], read_file: ReadFile, asked: Asked | None) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            tools += self._shared[name] if name in self._shared else [self._file_tool(name, read_file)]
+            tools += self._shared[name] if name in self._shared else [self._own_tool(name, read_file, asked)]
         return tools
 
-    def _file_tool(self, name: str, read_file: ReadFile) -> Tool:
+    def _own_tool(self, name: str, read_file: ReadFile, asked: Asked | None) -> Tool:
+        """A tool that each trajectory has for itself."""
+        if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
+            return simulated_search(self._simulator, self._settings.search, asked)
         match name, self._model:
             case "visual_qa", ChatModel() as model:
                 return files.visual_qa(read_file, model)
@@ -106,7 +111,7 @@ class Library:
 
     async def _open(self) -> None:
         named = self._settings.named() | set(self._default)
-        if "search" in named:
+        if "search" in named and self._simulator is None:
             self._shared["search"] = [self._search()]
         if "read_page" in named:
             self._shared["read_page"] = [self._page_reader()]
@@ -127,6 +132,7 @@ class Library:
                 searcher = kind(base_url or url, top_k, timeout_s)
                 self._services.append(searcher.service)
                 return web_search(searcher)
+        raise RuntimeError("a simulated search is made for each trajectory")
 
     def _page_reader(self) -> Tool:
         settings = self._settings.read_page

@@ -12,7 +12,7 @@ import pyarrow as pa
 import yaml
 
 from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.settings import ToolSettings, WebSearch
+from nbrl.agent.tools.settings import SimulatedSearch, ToolSettings, WebSearch
 from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.flows.ask.endpoint import Endpoint, chat_url
 from nbrl.flows.ask.options import checked, checked_file
@@ -76,6 +76,8 @@ class ToolOptions:
         if not isinstance(content, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
         settings = checked_file(ToolSettings, content, file)
+        if isinstance(settings.search, SimulatedSearch):
+            raise ConfigError(f"{file} simulates search from a question's answers, which nobody knows here; set another engine")
         if self.corpus is not None and not settings.needs_corpus():
             raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
         if self.corpus is None and settings.needs_corpus():

@@ -7,6 +7,7 @@ from nbrl.agent.errors import ContextError, ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.library import own_tool
+from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import sources
@@ -84,6 +85,10 @@ def _check_tools(config: RunConfig) -> None:
     without = isinstance(config.data, GymData) or (isinstance(config.data, FileData) and config.data.corpus is None)
     if tools.needs_corpus() and without:
         raise ConfigError("rollout.tools names search but there is no corpus: set data.corpus, or rollout.tools.search.engine")
+    if isinstance(tools.search, SimulatedSearch) and isinstance(config.data, GymData):
+        raise ConfigError(
+            "rollout.tools.search is simulated from a question's answers, which tasks of a gym lack; set another engine"
+        )
     for name, place in tools.own.items():
         try:
             own_tool(name, place)

@@ -46,3 +46,10 @@ def test_a_large_corpus_is_indexed_once_below_the_current_folder(tmp_path: Path,
         assert ToolOptions(corpus=lines).open_corpus(said.append).retrieve("vorn", 1) == ["Keldra lies on the Vorn"]
     assert len(said) == 2
     assert (tmp_path / ".nbrl" / "corpora").is_dir()
+
+
+def test_a_search_that_is_simulated_from_answers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yaml"
+    file.write_text("default: [search]\nsearch: {engine: simulated, model: {base_url: 'http://127.0.0.1:1', name: m}}\n")
+    with pytest.raises(ConfigError, match="simulates search from a question's answers, which nobody knows here"):
+        ToolOptions(file=file).settings(None, None, attached=False)

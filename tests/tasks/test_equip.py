@@ -104,6 +104,13 @@ def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> N
     check_config(config({"default": ["search"], "search": {"engine": "exa"}}, data=data), "evaluate")
 
 
+def test_a_simulated_search_for_questions_without_answers_is_refused_before_any_work() -> None:
+    data = {"kind": "reasoning_gym", "tasks": ["chain_sum"]}
+    search = {"engine": "simulated", "model": {"base_url": "http://127.0.0.1:1/v1", "name": "m"}}
+    with pytest.raises(ConfigError, match="simulated from a question's answers, which tasks of a gym lack"):
+        check_config(config({"default": ["search"], "search": search}, data=data), "evaluate")
+
+
 def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.tools\.own: the tool mine is not at 'no\.such:f'"):
         check_config(config({"default": ["mine"], "own": {"mine": "no.such:f"}}), "evaluate")
