@@ -4,8 +4,9 @@ Passages of 60 to 100 words are drawn by Zipf's law from an invented vocabulary,
 made once of all of them, and once of the tenth that the index in memory is made of. Then fresh processes take turns: one opens
 the large index on disk, one the small one, one reads and indexes the tenth in memory. `first_hit_s` is the time from the call
 that opens or indexes to the first answer, imports not counted; the files are in the page cache. RSS and PSS are a process's own,
-after all queries; `together` are processes that have the large index open at once, and `shared_pss_mb` is one's share. `cpu_s` is
-processor time, which other work on the machine changes less than the time on the clock.
+after all queries; `together` are processes that have the large index open at once, and `shared_pss_mb` is one's share.
+Anonymous memory is what is no page of a file: the system cannot take it back. `cpu_s` is processor time, which other work on the
+machine changes less than the time on the clock.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def work(way: str, folder: Path, name: str, asked: int) -> None:
     for _ in sys.stdin:
         lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]]
         sizes = {line[0]: int(line[1]) * 1024 / MB for line in lines}
-        print(json.dumps({"rss_mb": sizes["Rss:"], "pss_mb": sizes["Pss:"]}), flush=True)
+        print(json.dumps({"rss_mb": sizes["Rss:"], "pss_mb": sizes["Pss:"], "anonymous_mb": sizes["Anonymous:"]}), flush=True)
 
 
 def workers(count: int, way: str, folder: Path, name: str, asked: int) -> dict[str, float]:

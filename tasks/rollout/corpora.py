@@ -23,7 +23,7 @@ CORPORA = "corpora"
 """Folder below the home. What is in it may be deleted when no run is under way."""
 IN_MEMORY = 20_000
 """Passages from which on the index is kept on disk: fewer are indexed in 2 s and 100 MB."""
-BUILD_KB = 5
+BUILD_KB = 4
 """Memory that indexing takes for a passage of 80 words."""
 
 

@@ -1,5 +1,6 @@
 """A large corpus is indexed once per host; neither a kill, nor a race, nor damage leaves a wrong index."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,8 +16,11 @@ import pytest
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import corpora
 from nbrl.tasks.rollout.corpora import open_corpus
+from nbrl.tasks.rollout.runner import Runner, RunnerPlan
+from nbrl.tasks.runs.recipes import load
 
 pytestmark = pytest.mark.process
 PASSAGES = pa.chunked_array([[f"Town {number} lies on river {number % 11}" for number in range(10, 40)]])
@@ -85,6 +89,25 @@ def test_of_several_at_once_one_makes_the_index(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert (found, len(said)) == ([FOUND] * 4, 2)
+
+
+@pytest.mark.sandbox
+def test_a_runner_says_that_it_indexes_and_another_takes_the_index(tmp_path: Path) -> None:
+    async def started(plan: RunnerPlan) -> list[str]:
+        runner = Runner(plan)
+        try:
+            await runner.start()
+            return [*await runner.said(), *await runner.said()]
+        finally:
+            await runner.stop()
+
+    config, storage = load("tiny-cpu"), Storage(StorageSettings(root=str(tmp_path / "storage")))
+    digest = storage.write_table("corpus", pa.table({"passage": PASSAGES}))
+    home = Home(tmp_path / "home")
+    plan = RunnerPlan(config.policy.path, "corpus", digest, storage, config.agent, config.sandbox, config.rollout, home)
+    assert [sentence.partition(" ")[0] for sentence in asyncio.run(started(plan))] == ["indexing", "indexed"]
+    storage.delete("corpus")
+    assert asyncio.run(started(plan)) == []
 
 
 MAKER = """

@@ -21,7 +21,7 @@ def test_the_search_of_a_small_corpus_is_measured(monkeypatch: pytest.MonkeyPatc
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (found["part"], found["passages"], found["tenth_passages"]) == ("search", 1000, 100)
     for way in ("disk", "disk_tenth", "memory_tenth"):
-        for figure in ("first_hit_s", "query_ms", "rss_mb", "pss_mb"):
+        for figure in ("first_hit_s", "query_ms", "rss_mb", "pss_mb", "anonymous_mb"):
             assert found[f"{way}_{figure}"] > 0
     assert min(found[key] for key in ("index_s", "index_mb", "text_mb", "index_peak_mb", "shared_pss_mb")) > 0
     assert found["machine"]
