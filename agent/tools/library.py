@@ -93,10 +93,10 @@ class Library:
     def _resolve(self, names: tuple[str, ...], read_file: ReadFile, asked: Asked | None) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            tools += self._shared[name] if name in self._shared else [self._own_tool(name, read_file, asked)]
+            tools += self._shared[name] if name in self._shared else [self._trajectory_tool(name, read_file, asked)]
         return tools
 
-    def _own_tool(self, name: str, read_file: ReadFile, asked: Asked | None) -> Tool:
+    def _trajectory_tool(self, name: str, read_file: ReadFile, asked: Asked | None) -> Tool:
         """A tool that each trajectory has for itself."""
         if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
             return simulated_search(self._simulator, self._settings.search, asked)
