@@ -57,13 +57,15 @@ class RunnerPool:
 
     async def start(self, say: Callable[[str], None]) -> None:
         """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
+        heard = [0] * len(self._runners)
         starts = asyncio.gather(*(_await(runner.start.remote()) for runner in self._runners))
         try:
             while not starts.done():
                 await asyncio.wait([starts], timeout=POLL_S)
-                for sentences in (await _answers([runner.said.remote() for runner in self._runners])).values():
-                    for sentence in sentences:
+                for number, said in (await _answers([runner.said.remote() for runner in self._runners])).items():
+                    for sentence in said[heard[number] :]:
                         say(sentence)
+                    heard[number] = len(said)
             await starts
             await self._look()
         except RayTaskError as error:

@@ -101,9 +101,8 @@ class Runner:
         return self._plan.storage.read_table(self._plan.corpus_path, self._plan.corpus_digest)["passage"]
 
     async def said(self) -> list[str]:
-        """Sentences about the start, since this was asked last."""
-        said, self._said = self._said, []
-        return said
+        """All sentences about the start so far."""
+        return list(self._said)
 
     async def stop(self) -> None:
         async with self._lock:
