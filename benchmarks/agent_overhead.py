@@ -24,7 +24,8 @@ from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Status
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
@@ -131,7 +132,7 @@ async def rate(work: Callable[[int], Awaitable[None]], count: int) -> float:
 
 
 async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, float | int]:
-    index = SearchTool([PASSAGE, "Keldra lies on the Vorn."])
+    index = SearchTool(Corpus.in_memory([PASSAGE, "Keldra lies on the Vorn."]))
     settings = SandboxSettings(warm=concurrency, max_live=2 * concurrency)
     async with KernelPool(settings, prelude=prelude([index])) as pool:
         ours = Ours(pool, [index], concurrency)

@@ -1,5 +1,7 @@
 """A model behind an OpenAI-compatible endpoint, asked one question."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from nbrl.agent.http.json_service import Service, ServiceError
@@ -12,12 +14,11 @@ class ChatModel:
         self.service = Service("the model behind the tool", base_url, variable=variable, timeout_s=timeout_s)
         self._name, self._max_tokens = name, max_tokens
 
-    async def ask(self, content: str | list[dict[str, Any]]) -> str:
-        """The model's answer to one user message. Raises ServiceError."""
+    async def ask(self, content: str | list[dict[str, Any]], sampling: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The model's answer to one user message. `sampling`: more fields of the request. Raises ServiceError."""
         messages = [{"role": "user", "content": content}]
-        reply = await self.service.post(
-            "/chat/completions", {"model": self._name, "messages": messages, "max_tokens": self._max_tokens}
-        )
+        request = {"model": self._name, "messages": messages, "max_tokens": self._max_tokens, **sampling}
+        reply = await self.service.post("/chat/completions", request)
         match reply:
             case {"choices": [{"message": {"content": str(answer)}}, *_]}:
                 return answer

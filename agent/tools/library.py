@@ -3,14 +3,15 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.http.chat_model import ChatModel
 from nbrl.agent.http.json_service import Service
 from nbrl.agent.tools.base import Tool
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.tools.files import files
 from nbrl.agent.tools.files.documents import UNCONFINED, Documents
 from nbrl.agent.tools.files.files import ReadFile
@@ -18,7 +19,8 @@ from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.mcp.session import McpSession
 from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.names import check_tool_name
-from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, ToolSettings, WebSearch
+from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, SimulatedSearch, ToolSettings, WebSearch
+from nbrl.agent.tools.simulated import Asked, simulated_search
 from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.agent.tools.web.exa import Exa
 from nbrl.agent.tools.web.firecrawl import Firecrawl
@@ -40,9 +42,9 @@ async def no_files(path: str) -> bytes:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What an environment brings along: passages for the search of the corpus, and its tools; None are the default ones."""
+    """What an environment brings along: what the search of the corpus looks in, and its tools; None are the default ones."""
 
-    passages: Sequence[str] = ()
+    corpus: Corpus = field(default_factory=lambda: Corpus.in_memory([]))
     tools: tuple[str, ...] | None = None
 
 
@@ -61,6 +63,7 @@ class Library:
         self._sessions: list[McpSession] = []
         self._documents = Documents(settings.inspect_file.max_chars, settings.inspect_file.timeout_s, parser)
         self._model = self._chat_model(settings.model)
+        self._simulator = self._chat_model(settings.search.model) if isinstance(settings.search, SimulatedSearch) else None
 
     async def open(self) -> None:
         """Set up every tool that an ability has."""
@@ -89,28 +92,34 @@ class Library:
         if ability in settings.abilities:
             return settings.abilities[ability]
         named = settings.default if equipment.tools is None else equipment.tools
-        return named if named is not None else (("search",) if equipment.passages else ())
+        return named if named is not None else (("search",) if equipment.corpus else ())
 
-    def tools(self, environment: str, ability: str, read_file: ReadFile = no_files) -> list[Tool]:
-        """The tools of an ability in an environment; those over files read by `read_file`."""
-        return self._resolve(environment, self.names(environment, ability), read_file)
+    def tools(self, environment: str, ability: str, read_file: ReadFile = no_files, asked: Asked | None = None) -> list[Tool]:
+        """The tools of an ability in an environment, for one trajectory.
+
+        Those over files read by `read_file`, and a simulated search is about what is `asked`.
+        """
+        return self._resolve(environment, self.names(environment, ability), read_file, asked)
 
     def common(self) -> list[Tool]:
         """The tools that every ability has in every environment, as kernels know them: by their names and parameters."""
         lists = [self.names(*each) for each in self.every]
-        environment = next(iter(self._environments))
-        return self._resolve(environment, tuple(name for name in lists[0] if all(name in names for names in lists)), no_files)
+        environment, names = next(iter(self._environments)), tuple(n for n in lists[0] if all(n in names for names in lists))
+        return self._resolve(environment, names, no_files, None)
 
-    def _resolve(self, environment: str, names: tuple[str, ...], read_file: ReadFile) -> list[Tool]:
+    def _resolve(self, environment: str, names: tuple[str, ...], read_file: ReadFile, asked: Asked | None) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            if name == "search" and name not in self._shared:
+            if name == "search" and environment in self._searches:
                 tools.append(self._searches[environment])
             else:
-                tools += self._shared[name] if name in self._shared else [self._file_tool(name, read_file)]
+                tools += self._shared[name] if name in self._shared else [self._trajectory_tool(name, read_file, asked)]
         return tools
 
-    def _file_tool(self, name: str, read_file: ReadFile) -> Tool:
+    def _trajectory_tool(self, name: str, read_file: ReadFile, asked: Asked | None) -> Tool:
+        """A tool that each trajectory has for itself."""
+        if isinstance(self._settings.search, SimulatedSearch) and self._simulator is not None and name == "search":
+            return simulated_search(self._simulator, self._settings.search, asked)
         match name, self._model:
             case "visual_qa", ChatModel() as model:
                 return files.visual_qa(read_file, model)
@@ -122,7 +131,7 @@ class Library:
 
     async def _open(self) -> None:
         named = {name for each in self.every for name in self.names(*each)}
-        if "search" in named:
+        if "search" in named and self._simulator is None:
             self._open_search()
         if "read_page" in named:
             self._shared["read_page"] = [self._page_reader()]
@@ -139,7 +148,7 @@ class Library:
             case CorpusSearch(top_k=top_k):
                 for name, environment in self._environments.items():
                     if any("search" in self.names(*each) for each in self.every if each[0] == name):
-                        self._searches[name] = SearchTool(environment.passages, top_k)
+                        self._searches[name] = SearchTool(environment.corpus, top_k)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]
                 searcher = kind(base_url or url, top_k, timeout_s)

@@ -42,6 +42,36 @@ class WebSearch(_Settings):
     timeout_s: float = Field(20.0, gt=0, description="maximum seconds of one search")
 
 
+class ModelSettings(_Settings):
+    """The model that a tool uses, at any OpenAI-compatible endpoint."""
+
+    base_url: str = Field(description="the address up to /chat/completions")
+    name: str = Field(description="name of the model at the endpoint")
+    key: Variable | None = Field("OPENAI_API_KEY", description="environment variable with the API key; null: none is sent")
+    max_tokens: int = Field(1_000, ge=1, description="maximum tokens of one answer")
+    timeout_s: float = Field(25.0, gt=0, description="maximum seconds of one answer")
+
+
+class SimulatedSearch(_Settings):
+    """Search that a model answers with documents it writes, knowing the question's answers (ZeroSearch, arXiv 2505.04588).
+
+    In training documents are noisy with a probability that goes from `noise_start` to `noise_end`; in an evaluation none is.
+    """
+
+    engine: Literal["simulated"] = Field(description="a model writes what search finds")
+    model: ModelSettings = Field(description="the model that writes the documents")
+    temperature: float = Field(0.8, ge=0, le=2, description="temperature of the model")
+    documents: int = Field(5, ge=1, le=20, description="documents returned")
+    words: int = Field(30, ge=5, le=200, description="words of a document, about")
+    noise_start: float = Field(0.0, ge=0, le=1, description="probability of noisy documents when training begins")
+    noise_end: float = Field(0.5, ge=0, le=1, description="probability of noisy documents when training ends")
+    noise_iterations: int = Field(200, ge=1, description="iterations of the training over which the noise changes")
+    noise_base: float = Field(4.0, gt=1, description="base of the curve between both; with a larger one more of it comes late")
+
+
+SearchSettings = CorpusSearch | WebSearch | SimulatedSearch
+
+
 class PageSettings(_Settings):
     """Reading of web pages: `direct` from the host, public addresses only; `jina` by its reader, with JINA_API_KEY if set."""
 
@@ -66,16 +96,6 @@ class FileSettings(_Settings):
 
     max_chars: int = Field(100_000, ge=100, description="longest text returned, or shown to the model; the rest is cut")
     timeout_s: float = Field(15.0, gt=0, description="maximum seconds of one file")
-
-
-class ModelSettings(_Settings):
-    """The model that `visual_qa` and `inspect_file` use, at any OpenAI-compatible endpoint."""
-
-    base_url: str = Field(description="the address up to /chat/completions")
-    name: str = Field(description="name of the model at the endpoint")
-    key: Variable | None = Field("OPENAI_API_KEY", description="environment variable with the API key; null: none is sent")
-    max_tokens: int = Field(1_000, ge=1, description="maximum tokens of one answer")
-    timeout_s: float = Field(25.0, gt=0, description="maximum seconds of one answer")
 
 
 class McpSettings(_Settings):
@@ -108,7 +128,7 @@ class ToolSettings(_Settings):
         None, description="tools of abilities that are not named; when not set, search if there is a corpus"
     )
     abilities: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="name of an ability: its tools; may be empty")
-    search: CorpusSearch | WebSearch = Field(CorpusSearch(), discriminator="engine")
+    search: SearchSettings = Field(CorpusSearch(), discriminator="engine")
     read_page: PageSettings = PageSettings()
     inspect_file: FileSettings = FileSettings()
     model: ModelSettings | None = None

@@ -22,6 +22,7 @@ from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
@@ -87,7 +88,7 @@ async def research(given: argparse.Namespace) -> Trajectory:
     chosen, task = settings(given), Task("report", "report", 0, given.question, "research", seed=0)
     async with AsyncExitStack() as stack:
         acting, tokenizer = await policy(stack, given, chosen)
-        corpus = (HERE / "corpus.txt").read_text(encoding="utf-8").splitlines()
+        corpus = Corpus.in_memory((HERE / "corpus.txt").read_text(encoding="utf-8").splitlines())
         # A clean kernel that knows notepad, context, history and a function for each tool; calls come back to this process.
         notebooks = await stack.enter_async_context(Notebooks.open(tools(given), corpus, SandboxSettings(warm=0)))
         kernel, toolbox = await stack.enter_async_context(notebooks.new(task.ability))

@@ -15,6 +15,7 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import with_files
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
@@ -45,7 +46,7 @@ class Question:
     seed: int
     files: dict[str, bytes]
     tools: ToolSettings
-    passages: list[str]
+    corpus: Corpus
     ability: str
     files_to: Path | None = None
     recorded: Trajectory | None = None
@@ -76,7 +77,7 @@ async def answer(
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
         sandbox = _sandbox(question.files)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": Equipment(question.passages)}, sandbox))
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": Equipment(question.corpus)}, sandbox))
         kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"

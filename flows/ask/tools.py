@@ -3,18 +3,24 @@
 import json
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.tools.settings import ToolSettings, WebSearch
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.settings import SimulatedSearch, ToolSettings, WebSearch
 from nbrl.agent.tools.web import exa, firecrawl, serper
 from nbrl.flows.ask.endpoint import Endpoint, chat_url
 from nbrl.flows.ask.options import checked, checked_file
+from nbrl.infra.home import Home
+from nbrl.infra.manifest import file_sha256
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.rollout.corpora import open_corpus
 
 TOP_K = 5
 SEARCH_KEYS = {"serper": serper.VARIABLE, "exa": exa.VARIABLE, "firecrawl": firecrawl.VARIABLE}
@@ -71,6 +77,8 @@ class ToolOptions:
         if not isinstance(content, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
         settings = _used(checked_file(ToolSettings, content, file), str(file))
+        if isinstance(settings.search, SimulatedSearch):
+            raise ConfigError(f"{file} simulates search from a question's answers, which nobody knows here; set another engine")
         if self.corpus is not None and not settings.needs_corpus():
             raise ConfigError(f"no ability of {file} searches the corpus; leave out --corpus, or name search in the file")
         if self.corpus is None and settings.needs_corpus():
@@ -92,6 +100,16 @@ class ToolOptions:
         if not passages:
             raise ConfigError(f"the corpus {self.corpus} is empty; give a file with one passage per line")
         return passages
+
+    def open_corpus(self, say: Callable[[str], None]) -> Corpus:
+        """What `search` looks in. A large one is indexed once, which `say` hears of. Raises ConfigError or InfraError."""
+        if self.corpus is None:
+            return Corpus.in_memory([])
+        try:
+            digest = f"{file_sha256(self.corpus)}-{'jsonl' if self._jsonl else 'lines'}"
+        except OSError as error:
+            raise ConfigError(f"the corpus {self.corpus} cannot be read as text: {error}") from error
+        return open_corpus(Home(), digest, lambda: pa.chunked_array([pa.array(self.passages(), pa.large_string())]), say)
 
     @property
     def _jsonl(self) -> bool:
@@ -128,7 +146,7 @@ def _passage(line: str, where: str) -> str:
         raise ConfigError(f"{where} is not JSON: {error}") from error
     match row:
         case str(text) | {"passage": str(text)} | {"text": str(text)}:
-            return text
+            return text.encode("utf-8", "replace").decode()  # of half a character, which JSON can escape, a question mark
     raise ConfigError(f'{where} has no text; a line is a string or an object with "passage" or "text"')
 
 

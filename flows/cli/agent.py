@@ -147,6 +147,7 @@ def agent(
             server = Endpoint(endpoint, model, _key(api_key_env), tokenizer, sees_images, seed is not None)
         played = None if recorded is None or server is not None else sum(step.kind == "cell" for step in recorded.steps)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
+        tell = _tell_nobody if quiet else say
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
         available = options.settings(server, api_key_env, attached=bool(file))
         if recorded is None:
@@ -171,7 +172,7 @@ def agent(
             files=attachments(file or []),
             files_to=files_to,
             tools=available,
-            passages=options.passages(),
+            corpus=options.open_corpus(tell),
             ability=ability,
             recorded=recorded,
             tokenizer=tokenizer,
@@ -183,7 +184,6 @@ def agent(
                 write(path, trajectory)
 
         with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
-            tell = _tell_nobody if quiet else say
             asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))

@@ -6,22 +6,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.tools.settings import SearchSettings
 from nbrl.agent.trajectory import Status
 from nbrl.tasks.layout import DataLayout, RoundLayout
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.reward import score_trajectories
-from nbrl.tasks.nodes.rollout import earlier_chunks, roll_out, task_rows
+from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
 from nbrl.tasks.runs.config import EvaluateSettings
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
 
-def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int) -> list[dict[str, Any]]:
+def asked(held_out: pa.Table, settings: EvaluateSettings, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
     """One row per trajectory of an evaluation, as `task_rows` makes them; `seed` is that of the run."""
     questions = first_of_each(held_out, settings.questions)
-    return task_rows(questions.append_column("group", questions["id"]), settings.samples, derive_seed(seed, "evaluate"))
+    return task_rows(questions.append_column("group", questions["id"]), settings.samples, derive_seed(seed, "evaluate"), search)
 
 
 def first_of_each(questions: pa.Table, count: int | None) -> pa.Table:
@@ -47,7 +48,7 @@ async def evaluate_into(
     """
     settings = services.config.evaluate
     table = await asyncio.to_thread(services.reads.questions, data, "held_out")
-    rows = asked(table, settings, seed)
+    rows = asked(table, settings, seed, services.config.rollout.tools.search)
     trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version, policy, earlier)
     rewards = await score_trajectories(services, layout, trajectories, table)
     sampled, scored = trajectories.values, rewards.values

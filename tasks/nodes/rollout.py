@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.policy import Sampling
+from nbrl.agent.tools.settings import CorpusSearch, SearchSettings, SimulatedSearch
 from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.questions import completed
@@ -19,9 +20,16 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
+CORPUS = CorpusSearch()
+ASKED = ["group", "question", "ability", "environment", "files", "collect", "answers"]
 
-def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, Any]]:
-    """One row per trajectory with what the agent may know of its prompt, without the references."""
+
+def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSettings = CORPUS) -> list[dict[str, Any]]:
+    """One row per trajectory with what the agent may know of its prompt.
+
+    The references are left out, but for the answers that a simulated search uses on the host.
+    """
+    simulated = isinstance(search, SimulatedSearch)
     return [
         {
             "id": f"{prompt['group']}-{sample}",
@@ -32,9 +40,12 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int) -> list[dict[str, A
             "environment": prompt["environment"],
             "files": prompt["files"],
             "collect": prompt["collect"],
+            "answers": prompt["answers"] if simulated else [],
             "seed": derive_seed(seed, prompt["group"], sample),
         }
-        for prompt in completed(prompts).select(["group", "question", "ability", "environment", "files", "collect"]).to_pylist()
+        for prompt in completed(prompts)
+        .select(["group", "question", "ability", "environment", "files", "collect", "answers"])
+        .to_pylist()
         for sample in range(group_size)
     ]
 
@@ -74,11 +85,13 @@ async def roll_out(
     version: str,
     policy: str = "",
     earlier: tuple[str, ...] = (),
+    trained: float | None = None,
 ) -> Artifact:
     """Run all rows and write them as one table. Shared by training and evaluation; `name` is which. The chunks stay.
 
     `policy` is the digest of the weights `version`; what other processes finished with them is in the folders `earlier`.
-    Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
+    `trained` is the share of the training that is done for a simulated search, None in an evaluation. Raises RolloutError if
+    every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
     """
     table = await services.runners.run(
         rows,
@@ -87,6 +100,7 @@ async def roll_out(
         earlier,
         sampling,
         services.config.engine,
+        trained,
         lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,
         services.progress.say,
@@ -119,6 +133,8 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     settings = services.config.rollout
     version = await services.serve(scope)
     table = await asyncio.to_thread(services.read, prompts)
-    rows = task_rows(table, settings.group_size, scope.draw("rollout"))
+    search = settings.tools.search
+    trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
+    rows = task_rows(table, settings.group_size, scope.draw("rollout"), search)
     layout, policy, earlier = scope.layout.round(round_), scope.weights.digest, await earlier_chunks(services, scope, round_)
-    return await roll_out(services, "rollout", rows, layout, services.config.sampling, version, policy, earlier)
+    return await roll_out(services, "rollout", rows, layout, services.config.sampling, version, policy, earlier, trained)

@@ -12,6 +12,7 @@ from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.replay import Replay
 from nbrl.agent.tools.settings import ToolSettings
+from nbrl.agent.tools.simulated import Asked
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.host_calls import CallHandler
@@ -47,11 +48,11 @@ class Notebooks:
 
     @asynccontextmanager
     async def new(
-        self, environment: str, ability: str, recorded: Trajectory | None = None
+        self, environment: str, ability: str, recorded: Trajectory | None = None, asked: Asked | None = None
     ) -> AsyncIterator[tuple[SandboxKernel, Toolbox]]:
         """A kernel with the tools of an ability in an environment, of which `equip` says more; it ends with the context."""
         async with self._pool.kernel() as kernel:
-            yield kernel, await equip(kernel, self.library, environment, ability, recorded)
+            yield kernel, await equip(kernel, self.library, environment, ability, recorded, asked)
 
 
 def handlers(toolbox: Toolbox) -> dict[str, CallHandler]:
@@ -65,18 +66,23 @@ def parser() -> tuple[str, ...]:
 
 
 async def equip(
-    kernel: SandboxKernel, library: Library, environment: str, ability: str, recorded: Trajectory | None = None
+    kernel: SandboxKernel,
+    library: Library,
+    environment: str,
+    ability: str,
+    recorded: Trajectory | None = None,
+    asked: Asked | None = None,
 ) -> Toolbox:
     """Give a clean kernel the tools of an ability in an environment; the prelude has defined those that every ability has.
 
-    With a `recorded` trajectory, its answers are served and no service is called. Raises SandboxError if the tools cannot be
-    defined in the kernel.
+    A simulated search is about what is `asked`. With a `recorded` trajectory, its answers are served and no service is called.
+    Raises SandboxError if the tools cannot be defined in the kernel.
     """
 
     async def read_file(path: str) -> bytes:
         return await asyncio.to_thread(kernel.files.read, path)
 
-    tools = library.tools(environment, ability, read_file)
+    tools = library.tools(environment, ability, read_file, asked)
     toolbox = Toolbox(tools) if recorded is None else Replay([recorded], tools)
     kernel.host_calls.tools = handlers(toolbox)
     defined = {tool.name for tool in library.common()}

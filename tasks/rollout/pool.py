@@ -11,6 +11,7 @@ from ray.exceptions import RayTaskError
 from nbrl.agent.errors import AgentError
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import InfraError
 from nbrl.infra.process.budget import Budget
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
@@ -32,11 +33,12 @@ def run_on_runner(
     earlier: tuple[str, ...],
     sampling: Sampling,
     engine: EngineSettings,
+    trained: float | None,
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, unfinished, earlier, sampling, engine)
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, unfinished, earlier, sampling, engine, trained)
     return ray.get(runners[number].run.remote(batch))
 
 
@@ -54,15 +56,25 @@ class RunnerPool:
         self._budget = Budget(RESTARTS, WINDOW_S)
         self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
 
-    async def start(self) -> None:
-        """Start all runners. Raises the AgentError or SandboxError of a runner that cannot start."""
+    async def start(self, say: Callable[[str], None]) -> None:
+        """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
+        heard = [0] * len(self._runners)
+        starts = asyncio.gather(*(_await(runner.start.remote()) for runner in self._runners))
         try:
-            await asyncio.gather(*(runner.start.remote() for runner in self._runners))
+            while not starts.done():
+                await asyncio.wait([starts], timeout=POLL_S)
+                for number, said in (await _answers([runner.said.remote() for runner in self._runners])).items():
+                    for sentence in said[heard[number] :]:
+                        say(sentence)
+                    heard[number] = len(said)
+            await starts
             await self._look()
         except RayTaskError as error:
-            if isinstance(error.cause, AgentError | SandboxError):
+            if isinstance(error.cause, AgentError | SandboxError | InfraError):
                 raise error.cause from error  # Ray's own text is the runner's traceback
             raise
+        finally:
+            starts.cancel()
 
     async def stop(self) -> None:
         """Stop all runners. One that does not stop in time is killed; its zygote ends with it.
@@ -84,11 +96,14 @@ class RunnerPool:
         earlier: tuple[str, ...],
         sampling: Sampling,
         engine: EngineSettings,
+        trained: float | None,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
     ) -> pa.Table:
         """Return the trajectories of all rows, sampled by `engines`, each given as its address and the adapter to name there.
+
+        `trained` is the share of the training that is done, for a simulated search.
 
         What finishes is kept in the folder `unfinished`; what is there or in the `earlier` folders is not run again.
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
@@ -97,7 +112,7 @@ class RunnerPool:
         count = len(self._runners)
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         finished = before = await self._looked(say)
-        arguments = (self._runners, engines, unfinished, earlier, sampling, engine)
+        arguments = (self._runners, engines, unfinished, earlier, sampling, engine, trained)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
@@ -124,14 +139,8 @@ class RunnerPool:
 
         A runner that is busy or being restarted is left out: a count is not worth waiting for it.
         """
-        asked = [asyncio.ensure_future(_await(runner.finished.remote())) for runner in self._runners]
-        await asyncio.wait(asked, timeout=ANSWER_S)
         finished = restarted = 0
-        for number, answer in enumerate(asked):
-            if not answer.done() or answer.exception() is not None:
-                answer.cancel()
-                continue
-            life, count = answer.result()
+        for number, (life, count) in (await _answers([runner.finished.remote() for runner in self._runners])).items():
             finished += count
             restarted += self._lives.get(number, life) != life
             self._lives[number] = life
@@ -147,6 +156,18 @@ class RunnerPool:
                 )
             say("a runner ended and was started again; its finished trajectories are kept")
         return finished
+
+
+async def _answers(references: list[Any]) -> dict[int, Any]:
+    """The answers of runners by number, without those that do not come in time or are errors."""
+    asked = [asyncio.ensure_future(_await(reference)) for reference in references]
+    await asyncio.wait(asked, timeout=ANSWER_S)
+    answers = {}
+    for number, answer in enumerate(asked):
+        if answer.done() and answer.exception() is None:
+            answers[number] = answer.result()
+        answer.cancel()
+    return answers
 
 
 def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:

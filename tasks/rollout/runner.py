@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -23,14 +24,18 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import with_files
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
+from nbrl.agent.tools.simulated import Asked
 from nbrl.agent.trajectory import ProducedFile, Status, Trajectory, to_table
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.chunks import Chunks, finished
+from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 from nbrl.tasks.rollout.settings import RolloutSettings
 
@@ -60,14 +65,20 @@ class RunnerPlan:
     agent: AgentSettings
     sandbox: SandboxSettings
     rollout: RolloutSettings
+    home: Home
 
 
 @dataclass(frozen=True)
-class Files:
-    """Of a task: `attached` are in the working folder from the beginning, names and SHA-256; `collect` are kept at the end."""
+class Hidden:
+    """What belongs to a task and the agent is not told.
+
+    The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
+    kept at the end. `answers` are those that a simulated search may use; empty with any other.
+    """
 
     attached: Mapping[str, str]
     collect: Sequence[str]
+    answers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,8 @@ class RolloutBatch:
     """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows for the engine at `url`.
 
     `adapter` is the name of the engine's LoRA adapter to sample with. What finishes is kept in the folder `unfinished`, where a
-    runner that Ray started again finds it; the folders of `earlier` attempts are looked into as well.
+    runner that Ray started again finds it; the folders of `earlier` attempts are looked into as well. `trained` is the share of
+    the training that is done, and None in an evaluation.
     """
 
     rows: list[dict[str, Any]]
@@ -85,6 +97,7 @@ class RolloutBatch:
     earlier: tuple[str, ...]
     sampling: Sampling
     engine: EngineSettings
+    trained: float | None = None
 
 
 @dataclass
@@ -103,15 +116,16 @@ class Runner:
         self._lock = asyncio.Lock()
         self._finished = 0
         self._damaged: list[str] = []
+        self._said: list[str] = []
         self._life = uuid.uuid4().hex
 
     async def start(self) -> None:
-        """Idempotent. Raises SandboxError or AgentError if kernels or the tokenizer cannot start, or no question fits."""
+        """Idempotent. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
         async with self._lock:
             if self._live is not None:
                 return
             plan = self._plan
-            equipment = await asyncio.to_thread(_equipment, plan)
+            equipment = await asyncio.to_thread(self._equipment)
             tokenizer = ChatTokenizer.load(plan.model_path, plan.agent)
             async with AsyncExitStack() as stack:
                 notebooks = await stack.enter_async_context(Notebooks.open(plan.rollout.tools, equipment, plan.sandbox))
@@ -119,6 +133,21 @@ class Runner:
                     tools = describe(notebooks.library.tools(name, ability))
                     check_room(tokenizer, plan.agent, tools, plan.environments[name].prompt)
                 self._live = _Live(notebooks, tokenizer, stack.pop_all())
+
+    def _equipment(self) -> dict[str, Equipment]:
+        """What the environments bring along; an index of many passages is made once on this machine."""
+        plan, found = self._plan, dict[str, Equipment]()
+        for name, each in plan.environments.items():
+            corpus = Corpus.in_memory([])
+            if each.corpus is not None:
+                read = partial(_passages, plan.storage, *each.corpus)
+                corpus = open_corpus(plan.home, each.corpus[1], read, self._said.append)
+            found[name] = Equipment(corpus, each.tools)
+        return found
+
+    async def said(self) -> list[str]:
+        """All sentences about the start so far."""
+        return list(self._said)
 
     async def stop(self) -> None:
         async with self._lock:
@@ -150,12 +179,12 @@ class Runner:
                 if row["id"] in known:
                     return known[row["id"]]
                 given = dict(row)
-                files = {file["name"]: file["digest"] for file in given.pop("files")}
-                collect = tuple(given.pop("collect"))
-                given["question"] = with_files(given["question"], files)
+                attached = {file["name"]: file["digest"] for file in given.pop("files")}
+                hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
+                given["question"] = with_files(given["question"], attached)
                 task = Task(**given, instruction=self._plan.environments[row["environment"]].prompt)
                 async with gate:
-                    trajectory, table = _storable(task, await self._attempts(task, Files(files, collect), session, batch))
+                    trajectory, table = _storable(task, await self._attempts(task, hidden, session, batch))
                 if trajectory.status is Status.FAILED:
                     chunks.pass_over()
                 else:
@@ -171,17 +200,17 @@ class Runner:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attempts(self, task: Task, files: Files, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
+    async def _attempts(self, task: Task, hidden: Hidden, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         """Try until the trajectory ends without an infrastructure fault or the attempts are used up."""
         for attempt in range(self._plan.rollout.attempts):
             if attempt:
                 await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
-            trajectory = await self._episode(task, files, session, batch)
+            trajectory = await self._episode(task, hidden, session, batch)
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
 
-    async def _episode(self, task: Task, files: Files, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
+    async def _episode(self, task: Task, hidden: Hidden, session: aiohttp.ClientSession, batch: RolloutBatch) -> Trajectory:
         live, settings = self._live, self._plan.agent
         if live is None:
             raise RuntimeError("the runner was stopped while it ran a batch")
@@ -195,19 +224,19 @@ class Runner:
             batch.adapter,
             away_s=engine.start_timeout_s,
         )
+        asked = Asked(task.question, hidden.answers, task.seed, batch.trained) if hidden.answers else None
         try:
-            async with live.notebooks.new(task.environment, task.ability) as (kernel, toolbox):
-                await asyncio.to_thread(self._attach, kernel, files.attached)
+            async with live.notebooks.new(task.environment, task.ability, asked=asked) as (kernel, toolbox):
+                await asyncio.to_thread(self._attach, kernel, hidden.attached)
                 trajectory = await Episode(task, policy, SandboxedKernel(kernel), toolbox, live.tokenizer, settings).run()
-                trajectory.files = await asyncio.to_thread(_collect, kernel, files.collect)
+                trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
         except (SandboxError, AgentError) as error:
             return failed(task, str(error))
         except Exception as error:  # no fault of one trajectory may end the others
             return failed(task, f"{type(error).__name__}: {error}")
         if trajectory.status is Status.TIMEOUT and (policy.interrupted or not await policy.serves()):
-            return await self._episode(
-                task, files, session, batch
-            )  # its deadline passed while it waited for an engine that was away
+            # Its deadline passed while it waited for an engine that was away.
+            return await self._episode(task, hidden, session, batch)
         return trajectory
 
     def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:
@@ -227,13 +256,8 @@ def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
     return found
 
 
-def _equipment(plan: RunnerPlan) -> dict[str, Equipment]:
-    """What the environments bring along, read from storage."""
-    passages = {
-        name: plan.storage.read_table(*each.corpus)["passage"].to_pylist() if each.corpus else []
-        for name, each in plan.environments.items()
-    }
-    return {name: Equipment(passages[name], each.tools) for name, each in plan.environments.items()}
+def _passages(storage: Storage, key: str, digest: str) -> pa.ChunkedArray:
+    return storage.read_table(key, digest)["passage"]
 
 
 def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:

@@ -1,5 +1,6 @@
 """Checks that the settings of a run fit together and match the files that they name."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from nbrl.agent.context.context import check_room
@@ -7,14 +8,17 @@ from nbrl.agent.errors import ContextError, ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.library import own_tool
+from nbrl.agent.tools.settings import SimulatedSearch
 from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
 from nbrl.tasks.model_folder.source import local_config
+from nbrl.tasks.reward.rules.rule import NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
 
 Purpose = Literal["train", "evaluate"]
@@ -40,7 +44,7 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
             f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
-    _check_tools(config)
+    _check_tools(config, loaded)
     if purpose == "train":
         if model is not None:
             _check_model(config.policy.path, config.update)
@@ -77,7 +81,7 @@ def _check_tokens(config: RunConfig, vocabulary: int) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _check_tools(config: RunConfig) -> None:
+def _check_tools(config: RunConfig, loaded: Mapping[str, Tables]) -> None:
     tools = config.rollout.tools
     try:
         tools.check_used(name for each in config.environments.values() for name in each.tools or ())
@@ -89,6 +93,12 @@ def _check_tools(config: RunConfig) -> None:
             raise ConfigError(
                 f"environments.{name} has the tool search but no corpus: set its corpus, its tools, or "
                 "rollout.tools.search.engine"
+            )
+        rules = {rule for split in stored.SPLITS for rule in loaded[name].split(split)["rule"].to_pylist()}
+        if isinstance(tools.search, SimulatedSearch) and "search" in (named or ()) and rules & set(NO_ANSWERS):
+            raise ConfigError(
+                f"rollout.tools.search is simulated from a question's answers, which those of environments.{name} lack; set its "
+                "tools, or another engine"
             )
     for name, place in tools.own.items():
         try:

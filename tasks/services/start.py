@@ -36,15 +36,18 @@ from nbrl.tasks.tracking.delivery import Delivery
 T = TypeVar("T")
 
 
-async def _runners(stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage) -> RunnerPool:
+async def _runners(
+    stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage, progress: Progress
+) -> RunnerPool:
     corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
     environments = {
         name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
     }
-    plan = RunnerPlan(str(model), environments, data.attached_folder, storage, config.agent, config.sandbox, config.rollout)
+    home, attached = Home(config.home), data.attached_folder
+    plan = RunnerPlan(str(model), environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
-    await runners.start()
+    await runners.start(progress.say)
     return runners
 
 
@@ -83,7 +86,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage))
+            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage, progress))
             return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
 
         room, version = adapter_room(config.update.lora, initial), str(newest.updates)
@@ -112,7 +115,7 @@ async def evaluation_services(
 
         async def on_ray() -> RunnerPool:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            return await _shown(progress, "runners", _runners(stack, config, model, data, storage))
+            return await _shown(progress, "runners", _runners(stack, config, model, data, storage, progress))
 
         engines, runners = await both(
             _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.warmstart.demonstrators import record
@@ -54,6 +55,6 @@ def _record(seed: int, n: int, good: float, share: float, tokenizer: ChatTokeniz
         count = min(PER_WORLD, n - start)
         world = World.generate(seed + start, "train", count - round(share * count))
         problems = [*world.problems, *sums(seed + start, round(share * count))]
-        search = SearchTool(world.corpus)
+        search = SearchTool(Corpus.in_memory(world.corpus))
         found += examples(asyncio.run(record(problems, good, seed + start, search, tokenizer, TINY_AGENT)))
     return found

@@ -15,14 +15,15 @@ from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import cut_middle
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
 from tests.flows.model_server import act
 from tests.tokenizer import byte_tokenizer
 
 TASK = Task(id="q-0", group="q", sample=0, question="Where was Tilo born?", ability="one_hop", seed=1)
 TOKENIZER = byte_tokenizer()
-SEARCH: list[Tool] = [SearchTool(["Tilo was born in Keldra.", "Keldra lies on the Vorn."])]
+SEARCH: list[Tool] = [SearchTool(Corpus.in_memory(["Tilo was born in Keldra.", "Keldra lies on the Vorn."]))]
 
 
 def play(actions: Sequence[str], settings: AgentSettings | None = None, policy: Policy | None = None) -> Trajectory:

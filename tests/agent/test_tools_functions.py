@@ -13,7 +13,8 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import functions, prelude
 from nbrl.agent.tools.base import RECORDED_CHARS, SHORT_CHARS, Parameter, Tool, Toolbox, describe
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.tools.functions import FunctionTool, tool
 
 
@@ -60,7 +61,7 @@ def run(cell: str, *tools: Tool) -> tuple[str, Toolbox]:
 def test_all_words_come_from_the_function() -> None:
     assert (weather.name, weather.summary) == ("weather", "Forecasts the weather of a town.")
     assert weather.details == "It knows {braces} and 'quotes'."
-    assert describe([weather, SearchTool(["a word"])]) == (
+    assert describe([weather, SearchTool(Corpus.in_memory(["a word"]))]) == (
         "weather(town: str, days: int = 3, unit: Literal['C', 'F'] = 'C', tags: list[str] | None = None) -> str: "
         "Forecasts the weather of a town.\n"
         "search(query: str) -> str: looks up the corpus and returns what fits best"

@@ -17,6 +17,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Toolbox, describe
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.mcp.schema import checker
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
@@ -68,7 +69,7 @@ def server(request: pytest.FixtureRequest) -> McpSettings:
 
 def with_library(settings: ToolSettings, work: Callable[[Library], Awaitable[T]]) -> T:
     async def body() -> T:
-        library = Library(settings, {"": Equipment(["Tilo was born in Keldra."])})
+        library = Library(settings, {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))})
         await library.open()
         try:
             return await work(library)

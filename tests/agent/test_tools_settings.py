@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.agent.errors import ToolError
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.functions import tool
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import CorpusSearch, ToolSettings
@@ -26,11 +27,15 @@ def halve(number: int) -> float:
     return number / 2
 
 
+def brings(passage: str, tools: tuple[str, ...] | None = None) -> Equipment:
+    return Equipment(Corpus.in_memory([passage]), tools)
+
+
 def names(settings: dict[str, Any], ability: str, corpus: list[str] | None = None) -> list[str]:
     async def work() -> list[str]:
         given = ToolSettings.model_validate(settings)
         given.check_used()
-        library = Library(given, {"": Equipment(CORPUS if corpus is None else corpus)})
+        library = Library(given, {"": Equipment(Corpus.in_memory(CORPUS if corpus is None else corpus))})
         await library.open()
         try:
             return [tool.name for tool in library.tools("", ability)]
@@ -61,7 +66,7 @@ def test_an_ability_has_the_tools_that_it_names() -> None:
 
 def test_what_every_ability_has_is_common() -> None:
     async def common(settings: dict[str, Any]) -> list[str]:
-        library = Library(ToolSettings.model_validate(settings), {"": Equipment(CORPUS)})
+        library = Library(ToolSettings.model_validate(settings), {"": Equipment(Corpus.in_memory(CORPUS))})
         await library.open()
         return [tool.name for tool in library.common()]
 
@@ -101,6 +106,10 @@ def test_an_own_tool_that_is_not_there_is_refused(place: str) -> None:
         ({"search": {"engine": "serper", "key": "secret"}}, "Extra inputs"),
         ({"search": {"engine": "exa", "base_url": "http://user:password@a"}}, "without a name or password in it"),
         ({"search": {"engine": "exa"}}, "nothing has the tool search"),
+        ({"search": {"engine": "simulated", "model": MODEL}}, "nothing has the tool search"),
+        ({"default": ["search"], "search": {"engine": "simulated"}}, "model"),
+        ({"default": ["search"], "search": {"engine": "simulated", "model": MODEL, "noise_base": 1}}, "greater than 1"),
+        ({"default": ["search"], "search": {"engine": "simulated", "model": MODEL, "noise_end": 1.5}}, "less than or equal to 1"),
         ({"default": ["search"], "read_page": {"max_chars": 500}}, "nothing has the tool read_page"),
         ({"default": ["search"], "inspect_file": {"timeout_s": 5}}, "nothing has the tool inspect_file"),
         ({"default": ["read_page"], "read_page": {"base_url": "http://a"}}, "base_url does nothing with reader direct"),
@@ -119,8 +128,12 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], reason:
 def test_an_environment_has_its_own_corpus_and_the_tools_that_it_names() -> None:
     async def work() -> list[list[str]]:
         settings = ToolSettings.model_validate({"abilities": {"math": []}, "own": {"twice": f"{__name__}:double"}})
-        environments = {"sums": Equipment(tools=("twice",)), "tea": Equipment(["Tea grows in Assam."]), "none": Equipment()}
-        library = Library(settings, environments | {"coffee": Equipment(["Coffee grows in Kaffa."], ("search", "twice"))})
+        environments = {
+            "sums": Equipment(tools=("twice",)),
+            "tea": brings("Tea grows in Assam."),
+            "none": Equipment(),
+        }
+        library = Library(settings, environments | {"coffee": brings("Coffee grows in Kaffa.", ("search", "twice"))})
         await library.open()
         every = [(name, ability) for name in environments for ability in ("qa", "math")]
         named = [[tool.name for tool in library.tools(*each)] for each in every]

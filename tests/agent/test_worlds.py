@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.world.names import all_names, split_of
 from nbrl.tasks.environments.world.world import ABILITIES, Problem, World
@@ -29,7 +30,7 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def search(world: World) -> SearchTool:
-    return SearchTool(world.corpus)
+    return SearchTool(Corpus.in_memory(world.corpus))
 
 
 def _names(world: World) -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import prelude
+from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import ToolSettings
@@ -30,7 +31,8 @@ SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
     async def work() -> tuple[list[CellResult], list[ToolCall]]:
-        library = Library(ToolSettings.model_validate(settings), {"": Equipment(["Tilo was born in Keldra."])}, parser())
+        corpus = Corpus.in_memory(["Tilo was born in Keldra."])
+        library = Library(ToolSettings.model_validate(settings), {"": Equipment(corpus)}, parser())
         await library.open()
         source = prelude(library.common())
         try:
@@ -101,6 +103,13 @@ def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> N
         check_config(config({"default": ["search"]}, environments={"e": data}), "evaluate")
     check_config(config({}, environments={"e": data}), "evaluate")
     check_config(config({"default": ["search"], "search": {"engine": "exa"}}, environments={"e": data}), "evaluate")
+
+
+def test_a_simulated_search_for_questions_without_answers_is_refused_before_any_work() -> None:
+    data = {"kind": "reasoning_gym", "tasks": ["chain_sum"]}
+    search = {"engine": "simulated", "model": {"base_url": "http://127.0.0.1:1/v1", "name": "m"}}
+    with pytest.raises(ConfigError, match=r"simulated from a question's answers, which those of environments\.e lack"):
+        check_config(config({"default": ["search"], "search": search}, environments={"e": data}), "evaluate")
 
 
 def test_an_own_tool_that_is_not_there_is_refused_before_any_work() -> None:

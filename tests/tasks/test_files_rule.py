@@ -12,6 +12,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import Status, from_table
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
@@ -123,7 +124,9 @@ def test_attached_files_are_in_the_working_folder_and_what_was_made_is_scored(
     prompts = prompts.append_column("group", prompts["id"])
     rows = task_rows(prompts, len(CELLS), 0)
     places = {"trees": EnvironmentPlan(None, (), "Be brief.")}
-    plan = RunnerPlan(config.policy.path, places, layout.attached_folder, storage, config.agent, config.sandbox, config.rollout)
+    plan = RunnerPlan(
+        config.policy.path, places, layout.attached_folder, storage, config.agent, config.sandbox, config.rollout, Home()
+    )
 
     async def work() -> Any:
         runner = Runner(plan)

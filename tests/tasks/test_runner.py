@@ -12,6 +12,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Node, Status, Trajectory, from_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
@@ -49,15 +50,14 @@ def sampled() -> Node:
 
 def plan(storage: Storage, episodes: int = 8) -> RunnerPlan:
     config = load("tiny-cpu", [f"rollout.episodes_per_runner={episodes}"])
-    return RunnerPlan(
-        config.policy.path, {"e": EnvironmentPlan()}, "attached", storage, config.agent, config.sandbox, config.rollout
-    )
+    environments = {"e": EnvironmentPlan()}
+    return RunnerPlan(config.policy.path, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
 
 
 def rows(count: int) -> list[dict[str, Any]]:
     return [
         {"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n}
-        | {"environment": "e", "files": [], "collect": []}
+        | {"environment": "e", "files": [], "collect": [], "answers": []}
         for n in range(count)
     ]
 

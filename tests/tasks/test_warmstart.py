@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.tasks.environments.world.names import all_names
 from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError
@@ -98,7 +99,7 @@ def test_the_shipped_policy_expects_what_is_demonstrated() -> None:
     """Per-token loss on held-out good actions: low enough to act well often, high enough to leave something to learn."""
     world = World.generate(7, "held_out", 40)
     tokenizer = ChatTokenizer.load(POLICY)
-    trajectories = asyncio.run(record(world.problems, 1.0, 0, SearchTool(world.corpus), tokenizer, TINY_AGENT))
+    trajectories = asyncio.run(record(world.problems, 1.0, 0, SearchTool(Corpus.in_memory(world.corpus)), tokenizer, TINY_AGENT))
     model, losses = AutoModelForCausalLM.from_pretrained(POLICY), []
     for example in examples(trajectories):
         ids = torch.tensor([example.prompt + example.action])

@@ -8,14 +8,15 @@ from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers
 
 pytestmark = pytest.mark.sandbox
 
-TOOLS: list[Tool] = [SearchTool(["Tilo was born in Keldra."])]
+TOOLS: list[Tool] = [SearchTool(Corpus.in_memory(["Tilo was born in Keldra."]))]
 
 
 def run(*cells: str) -> tuple[list[CellResult], Toolbox]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbrl.agent.http.json_service import ServiceError
-from nbrl.agent.tools.corpus import QUERY_CHARS
+from nbrl.agent.tools.corpus.search import QUERY_CHARS
 from nbrl.agent.tools.functions import FunctionTool
 
 TITLE_CHARS, PASSAGE_CHARS = 200, 1_000

@@ -16,11 +16,12 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import Runner, RunnerPlan, failed
+from nbrl.tasks.rollout.runner import EnvironmentPlan, Runner, RunnerPlan, failed
 from nbrl.tasks.runs.recipes import load
 
 
@@ -28,17 +29,19 @@ def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> Ru
     monkeypatch.setattr(pool, "Runner", runner)
     config = load("tiny-cpu")
     storage = Storage(StorageSettings(root=str(folder)))
-    return RunnerPool(RunnerPlan(config.policy.path, {}, "attached", storage, config.agent, config.sandbox, config.rollout))
+    environments = {"e": EnvironmentPlan()}
+    plan = RunnerPlan(config.policy.path, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
+    return RunnerPool(plan)
 
 
 def silent(*heard: object) -> None: ...
 
 
 async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> pa.Table:
-    await runners.start()
+    await runners.start(silent)
     try:
         rows = [{"id": "a"}]
-        return await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), silent, silent, say)
+        return await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), None, silent, silent, say)
     finally:
         await runners.stop()
 
@@ -54,6 +57,9 @@ class Playing:
         (self._folder / self._life).touch()
 
     async def stop(self) -> None: ...
+
+    async def said(self) -> list[str]:
+        return []
 
     async def finished(self) -> tuple[str, int]:
         return self._life, 0
@@ -127,7 +133,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     class Dying(Runner):
         async def start(self) -> None: ...
 
-        async def _attempts(self, task: Any, session: Any, batch: Any) -> Trajectory:
+        async def _attempts(self, task: Any, hidden: Any, session: Any, batch: Any) -> Trajectory:
             while int(task.id) >= 5 and not dead.exists():
                 await asyncio.sleep(0.05)
                 if len(self._plan.storage.list(batch.unfinished)) > 1:
@@ -139,14 +145,16 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
 
     async def work() -> pa.Table:
         runners = make_pool(tmp_path, monkeypatch, Dying)
-        await runners.start()
+        await runners.start(silent)
         try:
-            return await runners.run(rows, [("url", None)], "f", (), Sampling(), EngineSettings(), silent, silent, said.append)
+            engines, sampling = [("url", None)], Sampling()
+            return await runners.run(rows, engines, "f", (), sampling, EngineSettings(), None, silent, silent, said.append)
         finally:
             await runners.stop()
 
     said: list[str] = []
-    rows = [{"id": str(n), "group": "g", "sample": n, "question": "q", "ability": "qa", "seed": n} for n in range(10)]
+    same = {"group": "g", "question": "q", "ability": "qa", "environment": "e", "files": [], "collect": [], "answers": []}
+    rows = [{"id": str(n), "sample": n, "seed": n} | same for n in range(10)]
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "half.parquet").write_bytes(b"PAR1")
     table = asyncio.run(work())
@@ -166,8 +174,36 @@ def test_a_runner_that_cannot_start_says_why_in_its_own_words(
         async def start(self) -> None:
             raise AgentError("no question has room")
 
+        async def said(self) -> list[str]:
+            return []
+
     async def work() -> None:
-        await make_pool(tmp_path, monkeypatch, Refusing).start()
+        await make_pool(tmp_path, monkeypatch, Refusing).start(silent)
 
     with pytest.raises(AgentError, match=r"^no question has room$"):
         asyncio.run(work())
+
+
+def test_what_a_runner_does_while_it_starts_is_told(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Playing):
+        """It starts once it was asked what it does."""
+
+        def __init__(self, plan: Any) -> None:
+            super().__init__(plan)
+            self._asked = asyncio.Event()
+
+        async def start(self) -> None:
+            await self._asked.wait()
+
+        async def said(self) -> list[str]:
+            self._asked.set()
+            return ["indexing 3 passages"]
+
+    async def work() -> None:
+        runners = make_pool(tmp_path, monkeypatch, Slow)
+        await runners.start(heard.append)
+        await runners.stop()
+
+    heard: list[str] = []
+    asyncio.run(work())
+    assert heard == ["indexing 3 passages"]

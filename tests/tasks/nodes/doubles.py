@@ -68,6 +68,7 @@ class DoubleRunners:
         earlier: tuple[str, ...],
         sampling: object,
         engine: object,
+        trained: float | None,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],

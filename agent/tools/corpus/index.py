@@ -1,0 +1,58 @@
+"""The index of a large corpus on disk: passages, words and scores, all memory-mapped, so that processes share their pages.
+
+`write_passages`, then `index_passages` in a process of its own (`python -m nbrl.agent.tools.corpus.index FOLDER`), whose memory
+is given back when it ends; after that `open_corpus` takes milliseconds. A process that was cut off leaves half of the files: the
+caller makes them in a temporary folder, and renames it.
+"""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from nbrl.agent.tools.corpus.corpus import Corpus, index_of
+from nbrl.agent.tools.corpus.words import Words, words_table
+
+FORMAT = 1
+"""Counts up when these files change, or what bm25s makes of the same passages does."""
+PASSAGES, WORDS = "passages.arrow", "words.arrow"
+
+
+def write_passages(passages: pa.ChunkedArray, folder: Path) -> None:
+    """Write passages, an array of strings, into a folder that exists."""
+    _write(pa.table({"passage": passages}), folder / PASSAGES)
+
+
+def index_passages(folder: Path) -> None:
+    """Add the index to the passages of a folder. Takes about 0.1 ms and 4 kB of memory for a passage of 80 words."""
+    index = index_of(passage.as_py() for passage in _map(folder / PASSAGES)["passage"])
+    words = {} if index is None else index.vocab_dict
+    _write(words_table(words), folder / WORDS)
+    if index is not None:
+        index.vocab_dict = {}  # bm25s would read all words into memory again
+        index.save(folder, show_progress=False)
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """The corpus of a folder that was indexed. Raises OSError or ValueError where files are missing or damaged."""
+    import bm25s
+
+    words, passages = Words(_map(folder / WORDS)), _map(folder / PASSAGES)["passage"]
+    if not words:
+        return Corpus(passages, None)
+    index = bm25s.BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
+    index.vocab_dict = words
+    return Corpus(passages, index)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _map(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+if __name__ == "__main__":
+    index_passages(Path(sys.argv[1]))
