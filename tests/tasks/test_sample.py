@@ -2,7 +2,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.environments.mixture import visit_order, with_groups
+from nbrl.tasks.environments.mixture import prompts_at, turns, visit_order, with_groups
+from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.seeds import derive_seed
 
 
@@ -36,3 +37,50 @@ def test_a_batch_across_an_epochs_edge_has_no_group_twice() -> None:
     groups = with_groups(prompts, [(8 + step) // 12 for step in range(8)])["group"].to_pylist()
     assert len(set(groups)) == 8
     assert [group for group in groups if "." not in group] == [str(row) for row in rows[:4]]
+
+
+WEIGHTS = st.lists(st.floats(0.05, 20, allow_nan=False), min_size=1, max_size=6)
+
+
+@given(weights=WEIGHTS, first=st.integers(0, 2_000), count=st.integers(1, 60))
+def test_turns_are_a_function_of_the_position_alone(weights: list[float], first: int, count: int) -> None:
+    assert turns(weights, first, count) == turns(weights, 0, first + count)[first:]
+
+
+@given(weights=WEIGHTS, count=st.integers(1, 300))
+def test_every_environment_has_its_share_of_any_number_of_turns(weights: list[float], count: int) -> None:
+    order = turns(weights, 0, count)
+    for number, weight in enumerate(weights):
+        mine = [turn for whose, turn in order if whose == number]
+        assert mine == list(range(len(mine)))
+        assert abs(len(mine) - count * weight / sum(weights)) <= len(weights)
+
+
+def mixture(sizes: dict[str, int]) -> pa.Table:
+    rows = [
+        {"id": f"{name}:{n}", "question": "?", "answers": ["x"], "ability": "a", "source": "s", "environment": name}
+        for name, size in sizes.items()
+        for n in range(size)
+    ]
+    return table_of(rows)
+
+
+def test_prompts_of_several_environments_come_by_weight_each_in_epochs_of_its_own() -> None:
+    questions, weights = mixture({"big": 12, "small": 4}), {"big": 3.0, "small": 1.0, "evaluated": 0.0}
+    prompts = prompts_at(questions, weights, 7, 0, 64)
+    names: list[str] = prompts["environment"].to_pylist()
+    assert (names.count("big"), names.count("small")) == (48, 16)
+    assert [names[start : start + 4].count("small") for start in range(0, 64, 4)] == [1] * 16
+    for name, size in (("big", 12), ("small", 4)):
+        ids = [one for one, whose in zip(prompts["id"].to_pylist(), names, strict=True) if whose == name]
+        for start in range(0, len(ids), size):
+            assert len(set(ids[start : start + size])) == size
+    assert len(set(prompts["group"].to_pylist())) == 64
+    parts = [prompts_at(questions, weights, 7, cursor, 16) for cursor in range(0, 64, 16)]
+    assert pa.concat_tables(parts).equals(prompts)
+
+
+def test_one_environment_is_asked_in_the_order_of_the_run_whatever_its_weight() -> None:
+    questions = mixture({"only": 9})
+    expected = [f"only:{row}" for row in visit_order(3, 9, 4, 7)]
+    assert prompts_at(questions, {"only": 0.3}, 3, 4, 7)["id"].to_pylist() == expected

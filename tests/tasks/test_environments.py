@@ -1,0 +1,182 @@
+"""The environments of a run on storage: mixed, read back, and those of runs that earlier releases began."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.environment import Environment
+from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
+from nbrl.tasks.environments.kinds.hub import HubEnvironment
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.nodes.evaluate import first_of_each
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.earlier import of_this_release
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import open_run
+
+LAYOUT = DataLayout("data")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(StorageSettings(root=str(tmp_path / "root")))
+
+
+def world(**fields: Any) -> WorldEnvironment:
+    return WorldEnvironment(kind="world", train=8, held_out=4, **fields)
+
+
+def own(folder: Path, *answers: str, **fields: Any) -> FilesEnvironment:
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps({"question": f"What is {n}?", "answers": each}) + "\n" for n, each in enumerate(answers)))
+    return FilesEnvironment(kind="files", train=path, held_out=path, **fields)
+
+
+def test_of_several_environments_every_id_says_whose_it_is_and_of_one_none_does(tmp_path: Path, storage: Storage) -> None:
+    both: dict[str, Environment] = {"world": world(), "other": world(seed=1), "own": own(tmp_path, "1", "2")}
+    stored.write(both, storage, LAYOUT)
+    train = stored.read(storage, LAYOUT, "train")
+    assert train["environment"].to_pylist() == ["world"] * 8 + ["other"] * 8 + ["own"] * 2
+    assert all(
+        one.startswith(f"{name}:") for one, name in zip(*train.select(["id", "environment"]).to_pydict().values(), strict=True)
+    )
+    places = stored.corpora(storage, LAYOUT, both)
+    assert sorted(places) == ["other", "world"]
+    assert len({place.digest for place in places.values()}) == 2
+    alone = DataLayout("alone")
+    stored.write({"own": both["own"]}, storage, alone)
+    assert stored.read(storage, alone, "train")["id"].to_pylist() == ["own-000000", "own-000001"]
+
+
+def test_an_environment_of_weight_0_is_only_evaluated(tmp_path: Path, storage: Storage) -> None:
+    mixed: dict[str, Environment] = {"world": world(), "own": own(tmp_path, "1", weight=0.0)}
+    stored.write(mixed, storage, LAYOUT)
+    assert set(stored.read(storage, LAYOUT, "train")["environment"].to_pylist()) == {"world"}
+    assert stored.read(storage, LAYOUT, "held_out")["environment"].to_pylist() == ["world"] * 4 + ["own"]
+    with pytest.raises(ConfigError, match=r"rollout\.prompts is 32 but there are only 0 training questions"):
+        check_config(load("tiny-cpu", ["environments.world.weight=0"]))
+
+
+def test_the_first_questions_of_each_environment_are_evaluated(tmp_path: Path, storage: Storage) -> None:
+    stored.write({"world": world(), "own": own(tmp_path, "1", "2", "3")}, storage, LAYOUT)
+    held_out = stored.read(storage, LAYOUT, "held_out")
+    assert first_of_each(held_out, 2)["environment"].to_pylist() == ["world"] * 2 + ["own"] * 2
+    assert first_of_each(held_out, None).equals(held_out)
+
+
+def test_a_table_or_file_that_is_not_what_was_written_is_damaged(tmp_path: Path, storage: Storage) -> None:
+    environment = own(tmp_path, "1")
+    (tmp_path / "note.txt").write_text("a note")
+    rows = [{"question": "?", "answers": "x", "files": ["note.txt"]}]
+    environment.held_out.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    stored.write({"own": environment}, storage, LAYOUT)
+    stored.check(storage, LAYOUT)
+    (file,) = stored.read(storage, LAYOUT, "train")["files"].to_pylist()[0]
+    storage.write_bytes(LAYOUT.attached(file["digest"]), b"another note")
+    with pytest.raises(DamagedError):
+        stored.check(storage, LAYOUT)
+
+
+def test_a_run_that_an_earlier_release_began_goes_on_with_its_questions_and_settings(tmp_path: Path) -> None:
+    overrides = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
+    config = load("tiny-cpu", [*overrides, f"storage.root={tmp_path}/root"])
+    storage = Storage(config.storage)
+    run, _ = open_run(config, "a", storage)
+    identity, layout = storage.read_json(run.layout.identity), run.layout.data
+    data = {"kind": "generated", "seed": 0, "train": 8, "held_out": 4}
+    identity["config"] = {key: value for key, value in identity["config"].items() if key != "environments"} | {"data": data}
+    del identity["sources"]
+    storage.write_json(run.layout.identity, identity)
+    # As the release before environments wrote them: fewer columns, and one corpus.
+    digests = {}
+    for split in stored.SPLITS:
+        earlier = stored.read(storage, layout, split).select(["id", "question", "answers", "ability", "source"])
+        digests[layout.split(split)] = storage.write_table(layout.split(split), earlier)
+    digests[layout.corpus()] = storage.write_table(layout.corpus(), storage.read_table(layout.corpus("world")))
+    storage.write_json(layout.digests, digests)
+    again, created = open_run(config, "a", storage)
+    assert (again.run_id, created) == (run.run_id, False)
+    questions = stored.read(storage, layout, "train")
+    assert questions.schema.names == SCHEMA.names
+    assert set(questions["rule"].to_pylist()) == {"qa"}
+    assert stored.corpora(storage, layout, config.environments)["world"].key == layout.corpus()
+    with pytest.raises(ConfigError, match=r"environments\.world\.seed is 1, the run began with 0"):
+        open_run(load("tiny-cpu", [*overrides, "environments.world.seed=1", f"storage.root={tmp_path}/root"]), "a", storage)
+
+
+def test_settings_of_earlier_releases_are_those_of_one_environment() -> None:
+    tiny = yaml.safe_load(Path("infra/recipes/tiny-cpu.yaml").read_text())
+    del tiny["environments"]
+    for data, name in (({"seed": 3}, "world"), ({"kind": "reasoning_gym", "tasks": ["gcd"]}, "reasoning_gym")):
+        config = RunConfig.model_validate(of_this_release(tiny | {"data": data}))
+        assert list(config.environments) == [name]
+    files = {"kind": "files", "train": "a", "held_out": "b", "rule": "number"}
+    assert RunConfig.model_validate(of_this_release(tiny | {"data": files})).environments["files"].kind == "files"
+
+
+def test_a_change_of_the_source_of_an_environment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "changing.py"
+    module.write_text(
+        "from nbrl.tasks.own import Question, Tasks\n\n\nclass Mine(Tasks):\n    def questions(self, split):\n"
+        "        return [Question(f'{split} {n}?') for n in range(40)]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = ["environments={mine: {kind: own, place: 'changing:Mine'}}", f"storage.root={tmp_path}/root"]
+    storage = Storage(StorageSettings(root=f"{tmp_path}/root"))
+    open_run(load("tiny-cpu", settings), "a", storage)
+    open_run(load("tiny-cpu", settings), "a", storage)
+    module.write_text(module.read_text() + "\n# another score\n")
+    with pytest.raises(ConfigError, match=r"the source of environments\.mine has changed since the run began"):
+        open_run(load("tiny-cpu", settings), "a", storage)
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from nbrl.tasks.environments.datasets import fetch
+
+    asked: list[tuple[str, str, str]] = []
+
+    def downloaded(repository: str, configuration: str, split: str) -> list[str]:
+        asked.append((repository, configuration, split))
+        table = pa.table({"problem": [f"{split} 1?", f"{split} 2?"], "solution": ["1", "2"]})
+        if repository == "openai/gsm8k":
+            table = pa.table({"question": [f"{split}?"], "answer": ["so\n#### 1,072"]})
+        path = tmp_path / f"{len(asked)}.parquet"
+        pa.parquet.write_table(table, path)
+        return [str(path)]
+
+    monkeypatch.setattr(fetch, "_downloaded", downloaded)
+    columns = {"question": "problem", "answers": "solution"}
+    other = HubEnvironment(kind="hub", dataset="me/sums", columns=columns, rule="number", limit=1).load("environments.e")
+    assert other.train.select(["id", "question", "answers", "rule"]).to_pylist() == [
+        {"id": "sums-train-000000", "question": "train 1?", "answers": ["1"], "rule": "number"}
+    ]
+    known = HubEnvironment(kind="hub", dataset="gsm8k").load("environments.e")
+    assert known.held_out["answers"].to_pylist() == [["1,072"]]
+    assert asked[-1] == ("openai/gsm8k", "main", "test")
+    with pytest.raises(ConfigError, match=r"no column 'answer', which environments\.e\.columns\.answers names; there are: problem, solution"):
+        HubEnvironment(kind="hub", dataset="me/sums", columns=columns | {"answers": "answer"}).load("environments.e")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dataset": "gsm8"}, "did you mean 'gsm8k'"),
+        ({"dataset": "gsm8k", "rule": "qa"}, "configuration, columns and rule of gsm8k are known"),
+        ({"dataset": "me/x", "columns": {"anwers": "a"}}, "did you mean 'answers'"),
+        ({"dataset": "me/x", "train": None}, "name a split to train on, or set weight to 0"),
+    ],
+)
+def test_settings_of_a_data_set_that_cannot_work_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        HubEnvironment.model_validate({"kind": "hub"} | fields)
