@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, grade, number, own, qa
 from nbrl.tasks.reward.rules.judged import Judged
 
-Rule = Literal["qa", "number", "choice", "math"]
+Rule = Literal["qa", "number", "choice", "math", "judge"]
 RULES: tuple[str, ...] = get_args(Rule)
-QA, GYM, OWN = "qa", "reasoning_gym", own.RULE
+QA, GYM, OWN, JUDGE = "qa", "reasoning_gym", own.RULE, grade.RULE
 CONFINED = ("math", GYM, OWN)
 NO_ANSWERS = (GYM, OWN)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
@@ -31,14 +31,16 @@ def given(answer: str | None) -> str | None:
 def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Compare the `answer` of each row with its `answers` and `reference` by its `rule`; the best one counts.
 
-    No answer is wrong, but an environment of one's own may find a success in what was done. Raises RewardError if a rule's
-    package cannot be used.
+    By the rule `judge` the row's `grade` decides, which a model gave before. No answer is wrong, but an environment of one's own
+    may find a success in what was done. Raises RewardError if a rule's package cannot be used.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     for place, row in enumerate(rows):
         if (answer := given(row["answer"])) and row["rule"] in _COMPARE:
             exact, partial = _COMPARE[row["rule"]]
             judged[place] = Judged(exact(answer, row["answers"]), partial(answer, row["answers"]))
+        elif row["rule"] == JUDGE:
+            judged[place] = grade.score(answer, row)
     for rule in CONFINED:
         places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
         scores = own.scores([rows[place] for place in places]) if rule == OWN else _compared(rule, [rows[p] for p in places])
