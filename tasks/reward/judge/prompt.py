@@ -44,7 +44,7 @@ AGAIN = (
     "Your earlier reply was refused, for it did not end with one line GRADE: and a grade, or it named several grades. Reply with "
     "that line alone, by the rubric."
 )
-THOUGHT = "</think>"
+THINK, THOUGHT = "<think>", "</think>"
 _LINE = re.compile(rf"[*`\s]*GRADE:[*`\s]*({'|'.join(GRADES)})[*`\s]*")
 _SAID = re.compile(r"\bgrade\W*[:=]", re.IGNORECASE)
 _GRADE = re.compile(rf"\b(?:{'|'.join(GRADES)})\b")
@@ -82,9 +82,9 @@ def encoded(value: str | Sequence[str]) -> str:
 
 def read_grade(reply: str) -> str | None:
     """The grade in the last line of a reply, after its thinking if it shows any; None if it speaks of another one too."""
-    if reply.count(THOUGHT) > 1:
+    text = reply.partition(THOUGHT)[2].strip() if THOUGHT in reply else reply.strip()
+    if THINK in text or THOUGHT in text:
         return None
-    text = reply.rpartition(THOUGHT)[2].strip()
     found = _LINE.fullmatch(text.rpartition("\n")[2])
     alone = len(_SAID.findall(text)) == 1 and len(set(_GRADE.findall(text))) == 1
     return found[1] if found and alone else None
