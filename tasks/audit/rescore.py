@@ -24,5 +24,5 @@ def rescored(
     """What the trajectories earn. No model is asked: its grades are read, and where it gave none `rewards` say so."""
     unscored = {row["trajectory"]: row["unscored"] for row in completed(rewards).select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
-    lost = f"{len(gone)} grades of the judge are gone, so its rewards cannot be checked; the first was {gone[0]}" if gone else ""
+    lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
     return Rescored(score_table(rows, settings), lost)

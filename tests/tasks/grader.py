@@ -10,14 +10,14 @@ from typing import Any
 
 from nbrl.tasks.reward.judge.prompt import AGAIN
 
-ANSWER, REFERENCES = re.compile(r"^answer: (.*)$", re.MULTILINE), re.compile(r"^references: (.*)$", re.MULTILINE)
+LINES = [re.compile(rf"^{name}: (.*)$", re.MULTILINE) for name in ("question", "references", "answer")]
 
 
 class Grader(ThreadingHTTPServer):
     """An answer that equals a reference is right, `no idea` is no attempt, all else is wrong.
 
-    An answer with `twice` gets several grades at first, one with `never` no other, one with `long` a reply that was cut, and one
-    with `refused` status 400.
+    Words in question or answer do more: with `twice` the first reply has several grades, with `never` each has, with `long` it is
+    cut, and with `refused` its status is 400.
     """
 
     daemon_threads = True
@@ -36,16 +36,17 @@ class Grader(ThreadingHTTPServer):
     @property
     def answers(self) -> list[str]:
         """The answers of which grades were asked for, sorted."""
-        return sorted(json.loads(ANSWER.findall(body["messages"][-1]["content"])[0]) for body in self.bodies)
+        return sorted(json.loads(LINES[2].findall(body["messages"][-1]["content"])[0]) for body in self.bodies)
 
     def reply(self, body: dict[str, Any]) -> tuple[int, str, str]:
         said = body["messages"][-1]["content"]
-        answer, references = json.loads(ANSWER.findall(said)[0]), json.loads(REFERENCES.findall(said)[0])
-        if "refused" in answer:
+        question, references, answer = (json.loads(found[0]) for found in (each.findall(said) for each in LINES))
+        words = f"{question} {answer}".split()
+        if "refused" in words:
             return 400, "", ""
-        if "long" in answer:
+        if "long" in words:
             return 200, "GRADE: CORRECT", "length"
-        if "never" in answer or ("twice" in answer and AGAIN not in said):
+        if "never" in words or ("twice" in words and AGAIN not in said):
             return 200, "GRADE: INCORRECT\nGRADE: CORRECT", "stop"
         grade = "CORRECT" if answer in references else "NOT_ATTEMPTED" if answer == "no idea" else "INCORRECT"
         return 200, f"I compared them.\nGRADE: {grade}", "stop"
