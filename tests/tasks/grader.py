@@ -26,6 +26,7 @@ class Grader(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.bodies: list[dict[str, Any]] = []
         self.heads: list[dict[str, str]] = []
+        self.broken = 0  # so many requests are answered with status 503 first
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
 
@@ -40,6 +41,10 @@ class Grader(ThreadingHTTPServer):
 
     def reply(self, body: dict[str, Any]) -> tuple[int, str, str]:
         said = body["messages"][-1]["content"]
+        with self.lock:
+            self.broken -= 1
+            if self.broken >= 0:
+                return 503, "", ""
         question, references, answer = (json.loads(found[0]) for found in (each.findall(said) for each in LINES))
         words = f"{question} {answer}".split()
         if "refused" in words:

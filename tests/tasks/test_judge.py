@@ -121,6 +121,16 @@ def test_a_reply_that_was_cut_is_no_grade_and_a_failed_request_is_a_fault(tmp_pa
     assert [row["ungraded"] for row in found[2:]] == [""] * 8
 
 
+def test_a_server_that_is_busy_is_asked_again_and_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    with grading() as server:
+        server.broken = 3
+        table = rows("1844", "1845", "1846")
+        done = asyncio.run(graded(table, settings_for(server), storage_in(tmp_path), said.append))
+    assert done["grade"].to_pylist() == ["CORRECT", "INCORRECT", "INCORRECT"]
+    assert [text.partition(";")[0] for text in said] == ["the model server answered 503"]
+
+
 def test_too_many_failures_end_it_and_the_grades_so_far_are_kept(tmp_path: Path) -> None:
     with grading() as server:
         table = rows("1844", *["refused"] * 2, *(f"refused {number}" for number in range(40)))

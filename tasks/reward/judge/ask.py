@@ -39,11 +39,19 @@ async def ask(
     except ValueError as error:
         raise RewardError(f"reward.judge.key: {error}") from error
     grades: dict[Asked, str] = {}
-    left = iter(asked)
+    left, heard = iter(asked), set[str]()
+
+    def tell(text: str) -> None:
+        """Each trouble of the server once, for many requests have the same."""
+        trouble = text.partition(";")[0]
+        if trouble not in heard:
+            heard.add(trouble)
+            say(text)
+
     async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
         chat = ChatSettings(endpoint=settings.base_url, model=settings.name, seeded=True)
         hint = f"set {settings.key or 'reward.judge.key'} to a key that the server accepts"
-        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=say, key_hint=hint)
+        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=tell, key_hint=hint)
 
         async def worker() -> None:
             for each in left:
