@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-RUNS, EVALUATIONS = "runs", "evaluations"
+RUNS, EVALUATIONS, JUDGEMENTS = "runs", "evaluations", "judgements"
 TRAJECTORIES, UNFINISHED = "trajectories.parquet", "trajectories"
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order.
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
@@ -234,6 +234,11 @@ class EvaluationLayout:
     @property
     def round(self) -> RoundLayout:
         return RoundLayout(self.folder)
+
+
+def judgement(digest: str) -> str:
+    """What a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
+    return f"{JUDGEMENTS}/{digest[:2]}/{digest}.json"
 
 
 def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:

@@ -7,12 +7,11 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.recompute import same
+from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.nodes.evaluate import asked
-from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights
-from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run
@@ -40,5 +39,8 @@ def check_evaluation(
     except BrokenInvariantError as error:
         yield str(error)
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)
-    if not same(rewards, score_table(with_references(trajectories, questions), config.reward)):
+    again = rescored(storage, config.reward, trajectories, questions, rewards)
+    if again.lost:
+        yield again.lost
+    elif not same(rewards, again.rewards):
         yield "the rewards are not what its trajectories earn"

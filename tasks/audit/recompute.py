@@ -8,16 +8,15 @@ from itertools import accumulate
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_at
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
-from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import check_weights, task_rows
 from nbrl.tasks.nodes.select import selected
-from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.run import Run
@@ -49,7 +48,10 @@ class Recompute:
             if not same(completed(prompts), expected):
                 yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
             yield from (where + words for words in self._sampled(prompts, trajectories))
-            if not same(rewards, score_table(with_references(trajectories, prompts), self._config.reward)):
+            again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards)
+            if again.lost:
+                yield f"{where}{again.lost}"
+            elif not same(rewards, again.rewards):
                 yield f"{where}the rewards are not what the trajectories earn"
             chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
             if not same(selection, chosen):

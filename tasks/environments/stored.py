@@ -26,10 +26,14 @@ class Place(NamedTuple):
 def load(environments: Mapping[str, Environment]) -> dict[str, Tables]:
     """What every environment gives. Raises ConfigError if that cannot be had, or two environments name one question alike."""
     loaded = {name: environment.load(f"environments.{name}") for name, environment in environments.items()}
-    rules = {rule for tables in loaded.values() for split in SPLITS for rule in tables.split(split)["rule"].unique().to_pylist()}
-    if "math" in rules and find_spec("math_verify") is None:
+    if "math" in rules(loaded) and find_spec("math_verify") is None:
         raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
     return loaded
+
+
+def rules(loaded: Mapping[str, Tables]) -> set[str]:
+    """The rules by which answers to any of the questions are scored."""
+    return {rule for tables in loaded.values() for split in SPLITS for rule in tables.split(split)["rule"].unique().to_pylist()}
 
 
 def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables], split: str) -> pa.Table:

@@ -43,8 +43,8 @@ async def evaluate_into(
 ) -> Artifact:
     """Write trajectories of each environment's first `evaluate.questions` held-out questions and their rewards below `layout`.
 
-    A failed trajectory counts as wrong, so that an evaluation always covers all questions. Raises BrokenInvariantError if one was
-    sampled from other weights than `version`.
+    A trajectory that failed or could not be scored counts as wrong, so that an evaluation always covers all questions. Raises
+    BrokenInvariantError if one was sampled from other weights than `version`.
     """
     settings = services.config.evaluate
     table = await asyncio.to_thread(services.reads.questions, data, "held_out")
@@ -59,6 +59,7 @@ async def evaluate_into(
         "questions": float(len(rows) // settings.samples),
         "trajectories": float(len(rows)),
         "failed": sampled[f"rollout/status/{Status.FAILED}"],
+        "unscored": scored["reward/unscored"],
         "sampled_tokens": sampled["rollout/sampled_tokens"],
         "steps": sampled["rollout/steps"],
     }

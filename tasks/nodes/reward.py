@@ -8,11 +8,12 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.environments.questions import completed
-from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.reward.unscored import check_unscored
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
@@ -20,7 +21,6 @@ FILES = TRAJECTORIES.field("files")
 BLOCK_ROWS = 256  # rows that one Ray task scores
 COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps"]
 FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
-MAX_UNSCORED = 0.2  # of a round's trajectories; if scorers fail on more, they are at fault and not the trajectories
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
@@ -61,22 +61,22 @@ def _means(rewards: pa.Table, suffix: str) -> dict[str, float]:
 
 
 def check_scored(rewards: pa.Table) -> None:
-    """Raises RewardError if scorers failed on more than MAX_UNSCORED of the trajectories."""
-    faults = [fault for fault in rewards["unscored"].to_pylist() if fault]
-    if len(faults) > MAX_UNSCORED * len(rewards):
-        raise RewardError(
-            f"scorers failed on {len(faults)} of {len(rewards)} trajectories, of which {MAX_UNSCORED:.0%} are allowed; the first "
-            f"says: {faults[0]}; correct what scores them, and begin another run"
-        )
+    """Raises RewardError if scorers failed on more of the trajectories than are allowed."""
+    check_unscored([fault for fault in rewards["unscored"].to_pylist() if fault], len(rewards))
 
 
 async def score_trajectories(services: Services, layout: RoundLayout, trajectories: Artifact, prompts: pa.Table) -> Artifact:
-    """Score the trajectories of a round against the prompts that they answer. Shared by training and evaluation."""
+    """Score the trajectories of a round against the prompts that they answer. Shared by training and evaluation.
+
+    Where a model judges, it is asked before the answers are scored.
+    """
+    settings, say = services.config.reward, services.progress.say
+    asked = await asyncio.to_thread(lambda: with_references(services.read(trajectories), prompts))
+    rows = await graded(asked, settings.judge, services.storage, lambda text: say(f"nbrl: reward.judge: {text}"))
 
     def score() -> Artifact:
-        rows = with_references(services.read(trajectories), prompts)
         blocks = [rows.slice(first, BLOCK_ROWS) for first in range(0, len(rows), BLOCK_ROWS)]
-        rewards = map_tables(blocks, score_table, (services.config.reward,))
+        rewards = map_tables(blocks, score_table, (settings,))
         check_scored(rewards)
         digest = services.storage.write_table(layout.rewards, rewards)
         return Artifact(path=layout.rewards, digest=digest, metrics=facet_means(rewards))

@@ -1,16 +1,13 @@
 """Asks a model behind an OpenAI-compatible server many questions at once."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
-
-import httpx
 
 from nbrl.agent.errors import PolicyError
+from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policy import Sampling
@@ -19,7 +16,6 @@ from nbrl.tasks.prepare.replies import Replies, asked
 from nbrl.tasks.prepare.settings import DifficultySettings, RateSettings
 
 T = TypeVar("T")
-LOCAL = ("127.0.0.1", "localhost", "::1")
 FAILED_IN_A_ROW = 8  # requests, each tried several times: then the server is at fault, not a question
 
 
@@ -69,12 +65,7 @@ class Asker:
 async def asker(settings: RateSettings | DifficultySettings, replies: Path, say: Callable[[str], None]) -> AsyncIterator[Asker]:
     """A connection to the model's server; `replies` is the file of the replies. Raises ConfigError if the key is not set."""
     key, hint = key_of(settings), f"set {settings.key_variable or 'key_variable'} to a key that the server accepts"
-    async with httpx.AsyncClient(
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=settings.timeout_s,
-        limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=2.0),
-        trust_env=urlsplit(settings.base_url).hostname not in LOCAL,
-    ) as client:
+    async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
         chat = ChatSettings(endpoint=settings.base_url, model=settings.model, seeded=settings.seeded)
         policy = ChatPolicy(client, chat, Sampling(temperature=settings.temperature), tell=say, key_hint=hint)
         with closing(Replies(replies)) as known:
@@ -83,15 +74,10 @@ async def asker(settings: RateSettings | DifficultySettings, replies: Path, say:
 
 def key_of(settings: RateSettings | DifficultySettings) -> str:
     """The server's key; empty if it needs none. Raises ConfigError if its variable holds none."""
-    if settings.key_variable is None:
-        return ""
-    key = os.environ.get(settings.key_variable, "").strip()
-    if not key or not (key.isascii() and key.isprintable()):
-        raise ConfigError(
-            f"the environment variable {settings.key_variable}, which key_variable names for {settings.model}, "
-            "holds no usable key; set it"
-        )
-    return key
+    try:
+        return usable_key(settings.key_variable)
+    except ValueError as error:
+        raise ConfigError(f"key_variable of {settings.model}: {error}") from error
 
 
 async def each(items: Sequence[T], at_once: int, work: Callable[[T], Awaitable[None]], done: Callable[[int], None]) -> None:

@@ -15,6 +15,7 @@ from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.source_files import read_evaluation
 from nbrl.tasks.prepare.unify import unify
+from nbrl.tasks.reward.rules.rule import JUDGE
 
 
 class Counts(NamedTuple):
@@ -39,6 +40,8 @@ def check(settings: PrepareSettings, folder: Path) -> Counts:
         raise ConfigError("no row of any source can be a question: each lacks a question or an answer; look at sources.columns")
     if settings.difficulty is not None and "math" in usable["rule"].to_pylist() and find_spec("math_verify") is None:
         raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
+    if settings.difficulty is not None and JUDGE in usable["rule"].to_pylist():
+        raise ConfigError("difficulty cannot compare answers by the rule judge; leave difficulty out, or set another rule")
     check_folder(folder, identity(settings))
     names = [source.name for source in settings.sources]
     return Counts(_by_source(table, names), _by_source(usable, names), evaluation)

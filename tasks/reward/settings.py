@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nbrl.tasks.reward.judge.settings import JudgeSettings
+
 # What L0's training passes to its QA reward (repository cmriat/l0); the paper names 0.4, 0.5 and 0.1.
 L0_WEIGHTS = {"f1": 0.0, "exact": 0.9, "answered": 0.1}
 
@@ -51,6 +53,7 @@ class RewardSettings(BaseModel):
     length: float = Field(0.0, ge=0, description="weight of thoughts about length_target words long")
     length_target: int | None = Field(None, ge=1, description="target number of words of a thought; for the weight length")
     qa_weights: QaWeights = QaWeights()
+    judge: JudgeSettings | None = None
     compat: Literal["none", "l0"] = Field(
         "none",
         description="l0 rewards as L0's training did, including its faults, with qa_weights of 0, 0.9 and 0.1 unless set: see "

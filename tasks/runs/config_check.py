@@ -18,7 +18,7 @@ from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
 from nbrl.tasks.model_folder.source import local_config
-from nbrl.tasks.reward.rules.rule import NO_ANSWERS
+from nbrl.tasks.reward.rules.rule import JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
 
 Purpose = Literal["train", "evaluate"]
@@ -45,6 +45,7 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
     _check_tools(config, loaded)
+    _check_judge(config, stored.rules(loaded))
     if purpose == "train":
         if model is not None:
             _check_model(config.policy.path, config.update)
@@ -105,6 +106,16 @@ def _check_tools(config: RunConfig, loaded: Mapping[str, Tables]) -> None:
             own_tool(name, place)
         except ToolError as error:
             raise ConfigError(f"rollout.tools.own: {error}") from error
+
+
+def _check_judge(config: RunConfig, rules: set[str]) -> None:
+    if JUDGE in rules and config.reward.judge is None:
+        raise ConfigError(
+            "questions have the rule judge, but no model that grades their answers is named; set reward.judge.base_url and "
+            "reward.judge.name, or another rule"
+        )
+    if JUDGE not in rules and config.reward.judge is not None:
+        raise ConfigError("reward.judge has no effect, for no question has the rule judge; leave it out, or set this rule")
 
 
 def _check_training(config: RunConfig, questions: int) -> None:

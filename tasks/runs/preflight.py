@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from nbrl.agent.http.client import usable_key
 from nbrl.infra import ray_cluster, tracking
 from nbrl.infra.engine.arguments import refusal
 from nbrl.infra.engine.settings import EngineSettings
@@ -42,6 +43,11 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
     if storage.is_local:
         _makeable("storage.root", Path(config.storage.root).expanduser())
     _engine(config.engine)
+    if config.reward.judge is not None:
+        try:
+            usable_key(config.reward.judge.key)
+        except ValueError as error:
+            raise ConfigError(f"reward.judge.key: {error}, or set reward.judge.key to null if the server needs none") from error
     if purpose == "train":
         _workers(config)
     try:
@@ -79,6 +85,8 @@ def rehearse(config: RunConfig) -> list[str]:
             raise ConfigError(str(error)) from error
     if config.tracking.uri is not None and not config.tracking.uri.startswith(tracking.SERVERS):
         unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
+    if config.reward.judge is not None:
+        unchecked.append(f"reward.judge: {config.reward.judge.base_url} is first asked when there are answers to grade")
     if config.ray.address is not None:
         contacted = "" if config.ray.address != "auto" else "no cluster was looked for; "
         unchecked.append(f"ray.address {config.ray.address}: {contacted}its processors and GPUs are known when it is joined")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from nbrl.agent.settings import AgentSettings
+from nbrl.tasks.reward.settings import RewardSettings
 from tests.flows.model_server import act, model_server
 
 pytestmark = pytest.mark.sandbox
@@ -52,7 +53,7 @@ def shell(word: str) -> str:
 
 def test_every_block_is_known() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "yaml", "sh"}
-    assert len(BLOCKS) == 12
+    assert len(BLOCKS) == 13
 
 
 def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
@@ -79,6 +80,13 @@ def test_a_task_of_ones_own_passes_every_check(folder: Path) -> None:
 
 def test_its_reward_is_what_the_settings_pay(folder: Path) -> None:
     assert run(folder, "python try_reward.py") == "1.0 1.0 [0.05, 0.95]\n"
+
+
+def test_a_judge_is_named_by_settings(folder: Path) -> None:
+    recipe = yaml.safe_load((folder / "judged.yaml").read_text(encoding="utf-8"))
+    judge = RewardSettings.model_validate(recipe["reward"]).judge
+    assert judge is not None
+    assert judge.key == "OPENAI_API_KEY"
 
 
 def test_a_prompt_says_how_an_action_is_written(folder: Path) -> None:

@@ -116,5 +116,5 @@ def test_the_rule_of_the_question_decides_and_no_answer_is_wrong() -> None:
     assert judged("number", "-4", "4") == Judged(0.0, 0.0)
     assert judged("qa", "the red barn", "red house") == Judged(0.0, 0.5)
     assert judged("choice", "(a)", "A") == Judged(1.0, 1.0)
-    assert {judged(rule, answer, "4") for rule in ANSWERED for answer in (None, " ")} == {Judged(0.0, 0.0)}
-    assert [readable(rule, "four") for rule in ("qa", "number", "choice", "math")] == [True, False, False, True]
+    assert {judged(rule, answer, "4")[:2] for rule in ANSWERED for answer in (None, " ")} == {(0.0, 0.0)}
+    assert [readable(rule, "four") for rule in ("qa", "number", "choice", "math", "judge")] == [True, False, False, True, True]

@@ -12,7 +12,7 @@ from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.files import MAPPED, questions_of
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA
 from nbrl.tasks.errors import did_you_mean
-from nbrl.tasks.reward.rules.rule import Rule
+from nbrl.tasks.reward.rules.rule import JUDGE, Rule
 
 
 class HubEnvironment(Environment):
@@ -27,7 +27,10 @@ class HubEnvironment(Environment):
     columns: dict[str, str] = Field(
         default_factory=dict, description="name of a column of ours: its name in the data set; of owner/name only"
     )
-    rule: Rule = Field("qa", description="how answers are compared; of owner/name only, as known data sets have theirs")
+    rule: Rule | None = Field(
+        None,
+        description="how answers are compared: when not set, by the rule of a known data set, else qa; known ones may have judge",
+    )
 
     @field_validator("columns")
     @classmethod
@@ -41,8 +44,9 @@ class HubEnvironment(Environment):
     def _acts(self) -> "HubEnvironment":
         if "/" not in self.dataset and self.dataset not in CATALOGUE:
             raise ValueError(f"there is no data set {self.dataset!r}; {did_you_mean(self.dataset, CATALOGUE)}")
-        if self.dataset in CATALOGUE and {"configuration", "columns", "rule"} & self.model_fields_set:
-            raise ValueError(f"configuration, columns and rule of {self.dataset} are known; leave them out")
+        told = self.configuration != "default" or self.columns or self.rule not in (None, JUDGE)
+        if self.dataset in CATALOGUE and told:
+            raise ValueError(f"configuration, columns and rule of {self.dataset} are known; leave them out (rule may be judge)")
         if self.weight and self.train is None:
             raise ValueError("train is not set; name a split to train on, or set weight to 0")
         return self
@@ -61,8 +65,12 @@ class HubEnvironment(Environment):
             return Tables(SCHEMA.empty_table(), SCHEMA.empty_table())
         if self.dataset in CATALOGUE:
             fetched = convert(self.dataset, split, from_hub(self.dataset, split), self.limit)
-            return Tables(fetched.questions, fetched.questions, fetched.passages)
+            questions = fetched.questions
+            if self.rule == JUDGE:
+                judged = pa.array([JUDGE] * len(questions), pa.string())
+                questions = questions.set_column(SCHEMA.get_field_index("rule"), SCHEMA.field("rule"), judged)
+            return Tables(questions, questions, fetched.passages)
         table = hub_table(self.dataset, self.configuration, split, self.limit)
         name = f"{self.dataset.rpartition('/')[2]}-{split}"
-        found = questions_of(table, f"the data set {self.dataset}", name, self.columns, self.rule, key)
+        found = questions_of(table, f"the data set {self.dataset}", name, self.columns, self.rule or "qa", key)
         return Tables(found, found)

@@ -26,7 +26,8 @@ class FilesEnvironment(Environment):
     )
     rule: Rule = Field(
         "qa",
-        description="how answers are compared, where files have no column rule: as words, numbers, options, mathematics or files",
+        description="how answers are compared, where files have no column rule: as words, numbers, options, mathematics, files, "
+        "or by a model that reward.judge names",
     )
 
     @field_validator("columns")

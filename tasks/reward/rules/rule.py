@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, files, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, files, grade, number, own, qa
 from nbrl.tasks.reward.rules.judged import Judged
 
-Rule = Literal["qa", "number", "choice", "math", "files"]
+Rule = Literal["qa", "number", "choice", "math", "files", "judge"]
 RULES: tuple[str, ...] = get_args(Rule)
-QA, GYM, OWN, FILES = "qa", "reasoning_gym", own.RULE, "files"
+QA, GYM, OWN, FILES, JUDGE = "qa", "reasoning_gym", own.RULE, "files", grade.RULE
 CONFINED = ("math", GYM, OWN)
 NO_ANSWERS = (GYM, OWN, FILES)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
@@ -31,8 +31,8 @@ def given(answer: str | None) -> str | None:
 def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Compare the `answer` of each row with its `answers` and `reference` by its `rule`; the best one counts.
 
-    No answer is wrong, unless files are compared or an environment of one's own scores what was done. Raises RewardError if a
-    rule's package cannot be used.
+    By the rule `judge` the row's `grade` decides, which a model gave before. No answer is wrong, unless files are compared or an
+    environment of one's own scores what was done. Raises RewardError if a rule's package cannot be used.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     for place, row in enumerate(rows):
@@ -41,6 +41,8 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
             judged[place] = Judged(exact(answer, row["answers"]), partial(answer, row["answers"]))
         elif row["rule"] == FILES:
             judged[place] = files.judge({file["path"]: file["data"] for file in row["files"]}, row["reference"])
+        elif row["rule"] == JUDGE:
+            judged[place] = grade.score(answer, row)
     for rule in CONFINED:
         places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
         scores = own.scores([rows[place] for place in places]) if rule == OWN else _compared(rule, [rows[p] for p in places])

@@ -155,7 +155,7 @@ def test_a_server_that_refuses_stops_it_and_keeps_what_was_paid_for(tmp_path: Pa
 
 def test_the_key_is_sent_and_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rating() as server:
-        with pytest.raises(ConfigError, match="MY_KEY, which key_variable names"):
+        with pytest.raises(ConfigError, match=r"key_variable of .*: the environment variable MY_KEY holds"):
             rated(server, tmp_path, "plain?", key_variable="MY_KEY")
         monkeypatch.setenv("MY_KEY", "s3cret")
         rated(server, tmp_path, "plain?", key_variable="MY_KEY")

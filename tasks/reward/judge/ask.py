@@ -1,0 +1,89 @@
+"""Asks the grader for grades, several at once."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.http.client import model_client, usable_key
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
+from nbrl.agent.policy import Sampling
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import RewardError
+from nbrl.tasks.reward.judge.grades import keep
+from nbrl.tasks.reward.judge.prompt import Asked, messages, read_grade
+from nbrl.tasks.reward.judge.settings import JudgeSettings
+
+SEED = 0
+SHOWN_CHARS, FAULT_CHARS = 80, 300
+
+
+class UngradedError(Exception):
+    """The grader gave this one answer no grade; the message says why."""
+
+
+async def ask(
+    asked: Collection[Asked],
+    settings: JudgeSettings,
+    storage: Storage,
+    say: Callable[[str], None],
+    failed: Callable[[Asked, str], None],
+) -> dict[Asked, str]:
+    """The grades of these answers, each kept as soon as it is there.
+
+    `failed` hears of each answer that gets none, with the reason; what it raises ends all requests. Raises RewardError if the
+    key is not set.
+    """
+    try:
+        key = usable_key(settings.key)
+    except ValueError as error:
+        raise RewardError(f"reward.judge.key: {error}") from error
+    grades: dict[Asked, str] = {}
+    left, heard = iter(asked), set[str]()
+
+    def tell(text: str) -> None:
+        """Each trouble of the server once, for many requests have the same."""
+        trouble = text.partition(";")[0]
+        if trouble not in heard:
+            heard.add(trouble)
+            say(text)
+
+    async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
+        chat = ChatSettings(endpoint=settings.base_url, model=settings.name, seeded=True)
+        hint = f"set {settings.key or 'reward.judge.key'} to a key that the server accepts"
+        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=tell, key_hint=hint)
+
+        async def worker() -> None:
+            for each in left:
+                try:
+                    grade, reply = await _one(policy, each, settings)
+                except UngradedError as error:
+                    failed(each, " ".join(str(error).split())[:FAULT_CHARS])
+                    continue
+                grades[each] = await asyncio.to_thread(keep, storage, each, settings, grade, reply)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(settings.concurrency, len(asked))):
+                    group.create_task(worker())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+    return grades
+
+
+async def _one(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tuple[str, str]:
+    """A grade with the reply that gave it. Raises UngradedError."""
+    text = ""
+    for attempt in range(settings.attempts):
+        prompt = Prompt([], messages(asked, settings.rubric, again=attempt > 0))
+        try:
+            reply = await policy.generate(prompt, settings.max_tokens, SEED)
+        except PolicyError as error:
+            raise UngradedError(f"the judge failed: {error}") from error
+        text = reply.text or ""
+        grade = read_grade(text) if reply.finish == "stop" else None
+        if grade is not None:
+            return grade, text
+    cut = "" if reply.finish == "stop" else f" (cut at reward.judge.max_tokens {settings.max_tokens})"
+    shown = text.strip()[-SHOWN_CHARS:]
+    raise UngradedError(f"the judge gave no single grade in {settings.attempts} replies; the last ends{cut} with {shown!r}")

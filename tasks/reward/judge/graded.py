@@ -1,0 +1,84 @@
+"""Joins grades to trajectories, so that scoring them is a pure function."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.reward.judge.ask import ask
+from nbrl.tasks.reward.judge.grades import find, key_of
+from nbrl.tasks.reward.judge.prompt import Asked, asked_of
+from nbrl.tasks.reward.judge.settings import JudgeSettings
+from nbrl.tasks.reward.rules.grade import RULE
+from nbrl.tasks.reward.rules.rule import given
+from nbrl.tasks.reward.unscored import check_unscored
+
+NEEDED = ["id", "rule", "question", "answers", "answer"]
+
+
+async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:
+    """The rows (of `with_references`) with the columns `grade` and `ungraded`: what the judge said, or why it did not.
+
+    Grades that are on the storage are taken from there; only the others are asked for, each content once. Raises RewardError as
+    soon as more trajectories have no grade than are allowed.
+    """
+    places = _places(rows)
+    if settings is None or not places:
+        return _joined(rows, places, {}, {})
+    grades = await asyncio.to_thread(find, storage, places.keys(), settings)
+    faults: dict[Asked, str] = {}
+
+    def failed(asked: Asked, reason: str) -> None:
+        faults[asked] = reason
+        check_unscored([fault for each, fault in faults.items() for _ in places[each]], len(rows))
+
+    left = [each for each in places if each not in grades]
+    grades |= await ask(left, settings, storage, say, failed) if left else {}
+    return _joined(rows, places, grades, faults)
+
+
+class Recorded(NamedTuple):
+    """Rows as they were scored, and the keys of the grades that are gone."""
+
+    rows: pa.Table
+    gone: list[str]
+
+
+def recorded(rows: pa.Table, unscored: Mapping[str, str], settings: JudgeSettings | None, storage: Storage) -> Recorded:
+    """The rows with the columns that `graded` gave them, from the storage alone.
+
+    `unscored` are the recorded faults by trajectory: an answer without a grade then is one now, even if it was graded since.
+    """
+    places = _places(rows)
+    if settings is None or not places:
+        return Recorded(_joined(rows, places, {}, {}), [])
+    ids = rows["id"].to_pylist()
+    grades = find(storage, places.keys(), settings)
+    faults = {each: fault for each, same in places.items() for place in same if (fault := unscored.get(ids[place]))}
+    gone = [key_of(each, settings) for each in places if each not in grades and each not in faults]
+    return Recorded(_joined(rows, places, {each: grades[each] for each in grades if each not in faults}, faults), gone)
+
+
+def _places(rows: pa.Table) -> dict[Asked, list[int]]:
+    """What is graded, with the rows that have it."""
+    places: dict[Asked, list[int]] = {}
+    if RULE in rows["rule"].unique().to_pylist():
+        for place, row in enumerate(rows.select(NEEDED).to_pylist()):
+            if row["rule"] == RULE and given(row["answer"]):
+                places.setdefault(asked_of(row), []).append(place)
+    return places
+
+
+def _joined(rows: pa.Table, places: dict[Asked, list[int]], grades: Mapping[Asked, str], faults: Mapping[Asked, str]) -> pa.Table:
+    columns: dict[str, tuple[Mapping[Asked, str], list[Any]]] = {
+        "grade": (grades, [""] * len(rows)),
+        "ungraded": (faults, [""] * len(rows)),
+    }
+    for name, (said, column) in columns.items():
+        for each, same in places.items():
+            for place in same:
+                column[place] = said.get(each, "")
+        rows = rows.append_column(name, pa.array(column, pa.string()))
+    return rows
