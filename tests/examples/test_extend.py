@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from nbrl.agent.settings import AgentSettings
 from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.runs.config import RunConfig
 from tests.flows.model_server import act, model_server
 
 pytestmark = pytest.mark.sandbox
@@ -53,7 +55,7 @@ def shell(word: str) -> str:
 
 def test_every_block_is_known() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "yaml", "sh"}
-    assert len(BLOCKS) == 13
+    assert len(BLOCKS) == 16
 
 
 def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
@@ -72,18 +74,46 @@ def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
 
 
 def test_a_task_of_ones_own_passes_every_check(folder: Path) -> None:
-    said = run(folder, shell("--dry-run"))
+    said = run(folder, shell("train deeper.yaml"))
     assert "# harbour: 20 iterations" in said
     assert "# deeper: 50 iterations" in said
     assert "2 prompts × 16 = 32 trajectories" in said  # its own line over those of its base
+
+
+def test_a_class_of_ones_own_is_an_environment(folder: Path) -> None:
+    first, *scores, plan = run(folder, shell("survey.yaml")).split("\n", 3)
+    assert [line.partition(", steps")[0] for line in (first, *scores)] == [
+        "Score(success=True, value=1.0",
+        "Score(success=False, value=0.25",
+        "Score(success=False, value=0.0",
+    ]
+    assert "# survey: 20 iterations" in plan
+    environments = yaml.safe_load(plan)["environments"]
+    assert [(name, each["weight"]) for name, each in environments.items()] == [("harbour", 3.0), ("survey", 1.0)]
+
+
+def settings_of_environments(word: str) -> dict[str, Any]:
+    """The settings on docs/environments.md that name `word`."""
+    page = Path("docs/environments.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return dict(yaml.safe_load(next(text for text in blocks if word in text)))
+
+
+def test_the_environments_of_the_page_about_them_are_settings() -> None:
+    policy = {"iterations": 1, "policy": {"path": "x"}}
+    assert RunConfig.model_validate(policy | settings_of_environments("bamboogle")).weights == {
+        "world": 2.0,
+        "sums": 1.0,
+        "bamboogle": 0.0,
+    }
 
 
 def test_its_reward_is_what_the_settings_pay(folder: Path) -> None:
     assert run(folder, "python try_reward.py") == "1.0 1.0 [0.05, 0.95]\n"
 
 
-def test_a_judge_is_named_by_settings(folder: Path) -> None:
-    recipe = yaml.safe_load((folder / "judged.yaml").read_text(encoding="utf-8"))
+def test_a_judge_is_named_by_settings() -> None:
+    recipe = settings_of_environments("judge")
     judge = RewardSettings.model_validate(recipe["reward"]).judge
     assert judge is not None
     assert judge.key == "OPENAI_API_KEY"
