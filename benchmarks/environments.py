@@ -1,4 +1,6 @@
-"""What search over a corpus costs: the index on disk, which runner processes share, and beside it one in each process's memory.
+"""What environments cost: search over a corpus; with `--part scorers`, how many answers a second each scorer judges (scorers.py).
+
+Search is measured over the index on disk, which runner processes share, and beside it one in each process's memory.
 
 Passages of 60 to 100 words are drawn by Zipf's law from an invented vocabulary, always the same for a seed. The index on disk is
 made once of all of them, and once of the tenth that the index in memory is made of. Then fresh processes take turns: one opens
@@ -167,6 +169,8 @@ def _short(value: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="search", choices=("search", "scorers"))
+    parser.add_argument("--answers", type=int, default=128, help="that a scorer judges at once")
     parser.add_argument("--passages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--together", type=int, default=4, help="processes that have the large index open at once")
@@ -179,7 +183,12 @@ def main() -> None:
         return
     from hardware import processor  # brings torch, which a process that is measured does without
 
-    found = search(given.passages, given.rounds, given.together, given.queries)
+    if given.part == "scorers":
+        import scorers
+
+        found = dict(scorers.measure(given.answers))
+    else:
+        found = search(given.passages, given.rounds, given.together, given.queries)
     print(json.dumps({**found, "machine": processor(), "load": round(os.getloadavg()[0], 1)}))
 
 

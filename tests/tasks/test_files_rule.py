@@ -1,18 +1,12 @@
 """Files that the agent made, compared with those that were expected; and files that questions come with."""
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nbrl.agent.policies.scripted import ScriptedPolicy
-from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import Status, from_table
-from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
@@ -24,9 +18,9 @@ from nbrl.tasks.reward.rules import files
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
-from nbrl.tasks.rollout import runner as runner_module
-from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan
+from nbrl.tasks.rollout.runner import EnvironmentPlan
 from nbrl.tasks.runs.recipes import load
+from tests.tasks.scripted import play
 
 TABLE = b"name,height\nElm,12.5\nOak,20\n"
 
@@ -106,36 +100,12 @@ def test_attached_files_are_in_the_working_folder_and_what_was_made_is_scored(
     stored.write(environments, storage, layout)
     stored.check(storage, layout)
     config = load("tiny-cpu", ["agent.context_tokens=900", "agent.action_tokens=400"])
-    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
-    cells = iter(CELLS.values())
-
-    class Scripted(ScriptedPolicy):
-        interrupted = False
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            actions = [next(cells), "submit_final_answer('done')"]
-            super().__init__([f"<think>I do as I am told</think><code>{code}</code>" for code in actions], tokenizer)
-
-        async def serves(self) -> bool:
-            return True
-
-    monkeypatch.setattr(runner_module, "SglangPolicy", Scripted)
     prompts = stored.read(storage, layout, "train")
     prompts = prompts.append_column("group", prompts["id"])
     rows = task_rows(prompts, len(CELLS), 0)
     places = {"trees": EnvironmentPlan(None, (), "Be brief.")}
-    plan = RunnerPlan(
-        config.policy.path, places, layout.attached_folder, storage, config.agent, config.sandbox, config.rollout, Home()
-    )
-
-    async def work() -> Any:
-        runner = Runner(plan)
-        try:
-            return await runner.run(RolloutBatch(rows, "", None, "unfinished", (), Sampling(), EngineSettings()))
-        finally:
-            await runner.stop()
-
-    table = asyncio.run(work())
+    cells = [[code, "submit_final_answer('done')"] for code in CELLS.values()]
+    table = play(monkeypatch, config, storage, layout, places, rows, cells)
     made = from_table(table)
     assert [each.status for each in made] == [Status.ANSWERED] * len(CELLS), [each.failure for each in made]
     assert all(each.question.endswith("Files in the working folder:\n- trees.csv") for each in made)
@@ -145,5 +115,5 @@ def test_attached_files_are_in_the_working_folder_and_what_was_made_is_scored(
     scored = score_table(with_references(table, prompts), RewardSettings())
     assert scored["success"].to_pylist() == [1.0, 0.0, 0.0, 0.0]
     assert scored["environment"].to_pylist() == ["trees"] * len(CELLS)
-    system = tokenizer.decode(made[0].nodes[0].token_ids)
-    assert system.endswith("\nBe brief.") or "Be brief." in system
+    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
+    assert "\nBe brief." in tokenizer.decode(made[0].nodes[0].token_ids)

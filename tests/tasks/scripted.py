@@ -1,0 +1,61 @@
+"""A real runner with real kernels whose policy plays written cells."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Sampling
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.rollout import runner as runner_module
+from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan
+from nbrl.tasks.runs.config import RunConfig
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    config: RunConfig,
+    storage: Storage,
+    layout: DataLayout,
+    environments: Mapping[str, EnvironmentPlan],
+    rows: Sequence[dict[str, Any]],
+    cells: Sequence[Sequence[str]],
+    trained: float | None = None,
+) -> pa.Table:
+    """The trajectories of the rows; each plays the cells at its place."""
+    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
+    scripts = iter(cells)
+
+    class Scripted(ScriptedPolicy):
+        interrupted = False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__([f"<think>I do as I am told</think><code>{code}</code>" for code in next(scripts)], tokenizer)
+
+        async def serves(self) -> bool:
+            return True
+
+    monkeypatch.setattr(runner_module, "SglangPolicy", Scripted)
+    home = Home(str(Path(storage.settings.root).with_name("home")))
+    attached = layout.attached_folder
+    plan = RunnerPlan(config.policy.path, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
+
+    async def work() -> pa.Table:
+        runner = Runner(plan)
+        try:
+            return await runner.run(
+                RolloutBatch(list(rows), "", None, f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
+            )
+        finally:
+            await runner.stop()
+
+    return asyncio.run(work())
