@@ -110,8 +110,8 @@ class Library:
     def _resolve(self, environment: str, names: tuple[str, ...], read_file: ReadFile, asked: Asked | None) -> list[Tool]:
         tools: list[Tool] = []
         for name in dict.fromkeys(names):
-            if name == "search" and environment in self._searches:
-                tools.append(self._searches[environment])
+            if name == "search" and self._searches:  # an environment without a corpus has none, whoever else searches
+                tools += [self._searches[environment]] if environment in self._searches else []
             else:
                 tools += self._shared[name] if name in self._shared else [self._trajectory_tool(name, read_file, asked)]
         return tools
@@ -147,7 +147,8 @@ class Library:
         match self._settings.search:
             case CorpusSearch(top_k=top_k):
                 for name, environment in self._environments.items():
-                    if any("search" in self.names(*each) for each in self.every if each[0] == name):
+                    searches = any("search" in self.names(*each) for each in self.every if each[0] == name)
+                    if searches and (environment.corpus.has_words or len(self._environments) == 1):
                         self._searches[name] = SearchTool(environment.corpus, top_k)
             case WebSearch(engine=engine, top_k=top_k, base_url=base_url, timeout_s=timeout_s):
                 kind, url = _ENGINES[engine]

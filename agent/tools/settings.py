@@ -159,7 +159,8 @@ class ToolSettings(_Settings):
 
     def check_used(self, also: Iterable[str] = ()) -> None:
         """Raises ToolError for settings without effect, and tools that do not exist. `also` are names that environments use."""
-        used, also = {*self.named(), *also}, list(also)
+        also = list(also)
+        used = {*self.named(), *also}
         for name in also:
             self._check_known(name)
         for name in (*self.own, *self.mcp):

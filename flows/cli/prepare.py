@@ -78,6 +78,6 @@ def _closing(card: dict[str, Any], folder: Path) -> str:
     """The files, and the settings that use them, which must not be wrapped."""
     files = [f"{each['rows']:8} {folder / name}" for name, each in card["outputs"].items()]
     held_out = "held_out.parquet" if "held_out.parquet" in card["outputs"] else "train.parquet"
-    train, held_out = (shlex.quote(str(folder / name)) for name in ("train.parquet", held_out))
-    use = f"use them    --set data.kind=files --set data.train={train} --set data.held_out={held_out}"
+    settings = f"{{kind: files, train: {folder / 'train.parquet'}, held_out: {folder / held_out}}}"
+    use = f"use them    --set {shlex.quote(f'environments={{prepared: {settings}}}')}"
     return "\n".join([*files, f"data card   {folder / 'card.md'}", use])

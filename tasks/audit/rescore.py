@@ -25,4 +25,14 @@ def rescored(
     unscored = {row["trajectory"]: row["unscored"] for row in completed(rewards).select(["trajectory", "unscored"]).to_pylist()}
     rows, gone = recorded(with_references(trajectories, prompts), unscored, settings.judge, storage)
     lost = f"grades of the judge are gone, so its rewards cannot be checked: {len(gone)} in all, first {gone[0]}" if gone else ""
-    return Rescored(score_table(rows, settings), lost)
+    again = score_table(rows, settings)
+    return Rescored(_with_faults(again, list(unscored.values())), lost)
+
+
+def _with_faults(again: pa.Table, recorded_faults: list[str]) -> pa.Table:
+    """Faults in the words that were recorded: those of another process may name other addresses."""
+    found = again["unscored"].to_pylist()
+    if len(found) != len(recorded_faults):
+        return again
+    words = [recorded_ if fault and recorded_ else fault for fault, recorded_ in zip(found, recorded_faults, strict=True)]
+    return again.set_column(again.column_names.index("unscored"), "unscored", pa.array(words, pa.string()))

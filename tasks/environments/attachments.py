@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.infra.storage import sha256
-from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.environments.questions import NAME, SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.reward.rules.files import reference_of
 
@@ -36,7 +36,10 @@ def expected_columns(where: str, rows: Sequence[Any], folder: Path | None) -> di
 
 
 def _paths(where: str, row: Any, folder: Path | None) -> list[Path]:
-    names = [name for name in ([row] if isinstance(row, str) else list(row or ())) if name]
+    names = [row] if isinstance(row, str) else row or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.isprintable() for name in names):
+        raise ConfigError(f"{where} names files by {str(row)[:60]!r}; give a path, or a list of paths")
+    names = [name for name in names if name]
     if folder is None and names:
         raise ConfigError(f"{where} names the file {names[0]!r}; fetch the data set into a folder, with its files beside it")
     for name in names:
@@ -49,12 +52,17 @@ def _read(paths: Sequence[Path], where: str, limit: int) -> dict[str, bytes]:
     """The contents of the files by their names."""
     found: dict[str, bytes] = {}
     for path in paths:
+        if not NAME.fullmatch(path.name):
+            raise ConfigError(f"{where}: a file is named {path.name[:80]!r}; take letters, digits, spaces, '.', '_' and '-'")
         if path.name in found:
             raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
         try:
             if path.stat().st_size > limit:
                 raise ConfigError(f"{where}: the file {path} is larger than {limit >> 20} MiB; make it smaller")
             found[path.name] = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{where}: the file {path} cannot be read: {error.strerror}; bring it, or leave it out") from error
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"{where}: the file {path} cannot be read: {reason}; bring it, or leave it out") from error
+    if sum(map(len, found.values())) > limit:
+        raise ConfigError(f"{where}: the files of a question have more than {limit >> 20} MiB together; make them smaller")
     return found

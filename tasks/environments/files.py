@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from nbrl.tasks.environments.attachments import attached_column, expected_columns
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.reward.rules.rule import RULES, Rule
+from nbrl.tasks.reward.rules.rule import FILES, RULES, Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
@@ -65,7 +65,9 @@ def questions_of(
         "collect": lambda: pa.array([[]] * rows, SCHEMA.field("collect").type),
     }
     expected = columns.get(EXPECTED, EXPECTED)
-    expects = expected in table.column_names
+    rules = columns.get("rule", "rule")
+    of_files = rule == FILES or (rules in table.column_names and FILES in table[rules].to_pylist())
+    expects = of_files and expected in table.column_names
     optional = (*OPTIONAL, "answers") if expects else OPTIONAL
     found = dict[str, Any](expected_columns(where, table[expected].to_pylist(), folder) if expects else {})
     for field in SCHEMA:

@@ -46,7 +46,10 @@ def visit_order(seed: int, size: int, first: int, count: int) -> list[int]:
 
 
 def with_groups(prompts: pa.Table, epochs: Sequence[int]) -> pa.Table:
-    """Prompts with the column `group`: the id and, after the first epoch, the epoch, so that groups are unique in a run."""
+    """Prompts with the column `group`: the id and, after the first epoch, the epoch, so that groups are unique in a run.
+
+    No id is another one with a number behind it: see questions.check.
+    """
     names = [f"{name}.{epoch}" if epoch else name for name, epoch in zip(prompts["id"].to_pylist(), epochs, strict=True)]
     return prompts.append_column("group", pa.array(names, pa.string()))
 

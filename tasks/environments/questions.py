@@ -52,6 +52,13 @@ def check(questions: pa.Table, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
         raise ConfigError(f"{where} has the id {twice[:80]!r} more than once; every question needs its own")
+    known = set(ids)
+    for name in ids:
+        before, _, number = name.rpartition(".")
+        if number.isdecimal() and before in known:
+            raise ConfigError(
+                f"{where} has the ids {before!r} and {name!r}, which look like one question in two epochs; rename one"
+            )
     for row in questions.select(["id", "question", "answers", "ability", "rule", "collect"]).to_pylist():
         if not ID.fullmatch(row["id"]):
             raise ConfigError(f"{where}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")

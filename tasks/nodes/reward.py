@@ -41,7 +41,8 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
     """Mean of every facet, over all trajectories, over those of each environment, and of each of its abilities."""
     metrics = _means(rewards, "")
-    for environment in sorted(set(rewards["environment"].to_pylist())):
+    # Those of runs that began before there were environments name none; they have abilities all the same.
+    for environment in sorted(set(rewards["environment"].to_pylist()) - {""}):
         of_it = rewards.filter(pc.equal(rewards["environment"], environment))
         metrics |= _means(of_it, f"/{environment}")
         for ability in sorted(set(of_it["ability"].to_pylist())):

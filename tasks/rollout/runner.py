@@ -178,11 +178,11 @@ class Runner:
             async def one(row: dict[str, Any]) -> Trajectory:
                 if row["id"] in known:
                     return known[row["id"]]
-                given = dict(row)
+                given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
                 attached = {file["name"]: file["digest"] for file in given.pop("files")}
                 hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
                 given["question"] = with_files(given["question"], attached)
-                task = Task(**given, instruction=self._plan.environments[row["environment"]].prompt)
+                task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
                 async with gate:
                     trajectory, table = _storable(task, await self._attempts(task, hidden, session, batch))
                 if trajectory.status is Status.FAILED:

@@ -58,7 +58,7 @@ class CheckpointSettings(BaseModel):
 
     keep_last: int | None = Field(3, ge=1, description="how many of the newest checkpoints stay; all when not set")
     keep_every: int = Field(0, ge=0, description="checkpoints after each multiple of so many updates stay too; 0: none does")
-    keep_best: int = Field(1, ge=0, description="so many checkpoints with the highest held-out exact match stay too")
+    keep_best: int = Field(1, ge=0, description="so many checkpoints with the highest held-out success stay too")
     state: Literal["recent", "all"] = Field(
         "recent",
         description="which kept checkpoints keep the optimiser's state, to train on from them: those of keep_last, or all",

@@ -89,14 +89,16 @@ def _check_tools(config: RunConfig, loaded: Mapping[str, Tables]) -> None:
     except ToolError as error:
         raise ConfigError(f"rollout.tools: {error}") from error
     for name, environment in config.environments.items():
-        named = tools.default if environment.tools is None else environment.tools
-        if tools.search.engine == "corpus" and "search" in (named or ()) and not environment.has_corpus():
+        asked = [row for split in stored.SPLITS for row in loaded[name].split(split).select(["ability", "rule"]).to_pylist()]
+        otherwise = tools.default if environment.tools is None else environment.tools
+        abilities = {row["ability"] for row in asked}
+        searches = any("search" in (tools.abilities.get(ability, otherwise) or ()) for ability in abilities)
+        if tools.search.engine == "corpus" and searches and not len(loaded[name].corpus):
             raise ConfigError(
                 f"environments.{name} has the tool search but no corpus: set its corpus, its tools, or "
                 "rollout.tools.search.engine"
             )
-        rules = {rule for split in stored.SPLITS for rule in loaded[name].split(split)["rule"].to_pylist()}
-        if isinstance(tools.search, SimulatedSearch) and "search" in (named or ()) and rules & set(NO_ANSWERS):
+        if isinstance(tools.search, SimulatedSearch) and searches and {row["rule"] for row in asked} & set(NO_ANSWERS):
             raise ConfigError(
                 f"rollout.tools.search is simulated from a question's answers, which those of environments.{name} lack; set its "
                 "tools, or another engine"
@@ -120,6 +122,8 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
 
 def _check_training(config: RunConfig, questions: int) -> None:
     prompts, group = config.rollout.prompts, config.rollout.group_size
+    if not any(config.weights.values()):
+        raise ConfigError("every environment has weight 0, so there is nothing to train on; give one a weight")
     if prompts > questions:
         raise ConfigError(f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data")
     estimator = config.advantage.estimator

@@ -121,6 +121,7 @@ class Runners:
         earlier: tuple[str, ...],
         sampling: object,
         engine: object,
+        trained: object,
         progress: object,
         healthy: object,
         say: object,

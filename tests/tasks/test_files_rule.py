@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,16 +72,32 @@ def questions(folder: Path) -> FilesEnvironment:
 def test_paths_outside_the_folder_of_the_questions_are_refused(tmp_path: Path) -> None:
     for field in ("files", "expected"):
         path = tmp_path / "q.jsonl"
-        path.write_text(json.dumps({"question": "?", "answers": "x", field: "../../etc/passwd"}) + "\n")
+        path.write_text(json.dumps({"question": "?", "answers": "x", "rule": "files", field: "../../etc/passwd"}) + "\n")
         environment = FilesEnvironment(kind="files", train=path, held_out=path)
         with pytest.raises(ConfigError, match="which is not in its folder"):
             environment.load("environments.e")
-        path.write_text(json.dumps({"question": "?", "answers": "x", field: "none.csv"}) + "\n")
+        path.write_text(json.dumps({"question": "?", "answers": "x", "rule": "files", field: "none.csv"}) + "\n")
         with pytest.raises(ConfigError, match="cannot be read: No such file or directory; bring it"):
             environment.load("environments.e")
     path.write_text(json.dumps({"question": "?", "answers": "x", "rule": "files"}) + "\n")
     with pytest.raises(ConfigError, match="expects no file; name some in the column expected"):
         environment.load("environments.e")
+
+
+@pytest.mark.parametrize("files", [7, [["a.csv"]], {"a.csv": 1}, "a\nb.csv", "a\0b.csv", "-rf.csv"])
+def test_files_that_are_no_paths_or_have_odd_names_are_refused_in_words(tmp_path: Path, files: Any) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"question": "?", "answers": "x", "files": files}) + "\n")
+    (tmp_path / "-rf.csv").touch()
+    with pytest.raises(ConfigError, match=r"give a path, or a list of paths|take letters, digits|the column 'files'"):
+        FilesEnvironment(kind="files", train=path, held_out=path).load("environments.e")
+
+
+def test_a_column_expected_of_questions_with_another_rule_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("question,answers,expected\n2 + 2?,4,4\n")
+    loaded = FilesEnvironment(kind="files", train=path, held_out=path).load("environments.e")
+    assert loaded.train.select(["answers", "collect"]).to_pylist() == [{"answers": ["4"], "collect": []}]
 
 
 CELLS = {

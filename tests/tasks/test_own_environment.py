@@ -30,6 +30,7 @@ class Echo(Tasks):
 
     def __init__(self, loud: bool = False) -> None:
         self.loud = loud
+        os.write(1, b"printed as it is made")
 
     def questions(self, split):
         for word in WORDS[split]:
@@ -43,6 +44,10 @@ class Echo(Tasks):
         answer = trajectory.answer or ""
         if answer == "!raise":
             raise ValueError("I cannot read this")
+        if answer == "!half":
+            raise ValueError("\\ud800")
+        if answer == "!huge":
+            return Score(success=True, steps=[1e308, 1e308])
         if answer == "!hang":
             time.sleep(60)
         if answer == "!exit":
@@ -133,6 +138,8 @@ def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_
         "!exit": "its process ended",
         "!network": "OSError: ",
         "!many": "its score has 9 steps, the trajectory 2",
+        "!half": "ValueError: ?",
+        "!huge": "its score cannot be used: steps.0",
         "!value": "its score cannot be used: value: Input should be less than or equal to 1",
     }
     judged = judge(rows(place, *faults, "tea"))

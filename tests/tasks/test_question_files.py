@@ -65,6 +65,11 @@ def test_numbers_as_answers_and_ids_are_their_text(tmp_path: Path) -> None:
         ([{"question": "q?", "answers": None}], {}, "1 rows have no 'answers'"),
         ([{"question": "q?", "answers": "x", "id": None}], {}, "1 rows have no 'id'"),
         ([{"question": "q?", "answers": "x", "id": "a"}] * 2, {}, "has the id 'a' more than once"),
+        (
+            [{"question": "q?", "answers": "x", "id": name} for name in ("1", "1.1")],
+            {},
+            "the ids '1' and '1.1', which look like one",
+        ),
         ([{"question": " ", "answers": "x"}], {}, "question 'x-000000' is empty"),
         ([{"question": "q?", "answers": [""]}], {}, "question 'x-000000' has an empty answer"),
         ([{"question": "q?", "answers": []}], {}, "question 'x-000000' has an empty answer"),

@@ -16,7 +16,7 @@ from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, check, table_of
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.own import Question, Tasks
-from nbrl.tasks.reward.rules.rule import OWN, RULES
+from nbrl.tasks.reward.rules.rule import FILES, OWN, RULES
 
 
 class OwnEnvironment(Environment):
@@ -31,7 +31,10 @@ class OwnEnvironment(Environment):
         attached: dict[str, Path] = {}
         try:
             asked, evaluated = list(tasks.questions("train")), list(tasks.questions("held_out"))
-            corpus = pa.table({"passage": list(tasks.corpus())}, schema=CORPUS_SCHEMA)
+            passages = tasks.corpus()
+            if isinstance(passages, str):
+                raise TypeError("the corpus is one text where a list of passages is needed")
+            corpus = pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA)
         except Exception as error:  # of a user's code
             raise ConfigError(f"{key}: {self.place} gives no questions: {type(error).__name__}: {error}") from error
         train, held_out = [
@@ -43,7 +46,7 @@ class OwnEnvironment(Environment):
         return True
 
     def source(self) -> str:
-        """SHA-256 of the module's source or, in a package, of all Python files of the package."""
+        """SHA-256 of the module's source or, in a package, of all files of the package."""
         return source_digest(self.place)
 
     def _tasks(self, key: str) -> Tasks:
@@ -70,13 +73,26 @@ class OwnEnvironment(Environment):
         rows = [self._row(key, split, number, question, attached) for number, question in enumerate(asked)]
         try:
             table = table_of(rows)
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError) as error:
             raise ConfigError(f"{key}: {self.place} gives {split} questions that are no text: {error}") from error
         check(table, f"{key}, {split}")
         return table
 
     def _row(self, key: str, split: str, number: int, question: Question, attached: dict[str, Path]) -> Mapping[str, Any]:
-        name = question.id or f"{split}-{number:06d}"
+        name = (question.id if isinstance(question, Question) else "") or f"{split}-{number:06d}"
+        if not isinstance(question, Question):
+            raise ConfigError(f"{key}: {self.place} gives {type(question).__name__} {name} where a Question is needed")
+        for field in ("text", "ability", "rule", "id"):
+            if not isinstance(vars(question)[field], str):
+                raise ConfigError(f"{key}: the {field} of question {name} is no text")
+        for field in ("answers", "files", "collect"):
+            given = vars(question)[field]
+            if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+                raise ConfigError(f"{key}: {field} of question {name} is no list of texts")
+        if question.rule == FILES:
+            raise ConfigError(
+                f"{key}: question {name} has the rule files, which is for questions from files; score it in the class"
+            )
         if question.rule not in (OWN, *RULES):
             raise ConfigError(
                 f"{key}: question {name} has the rule {question.rule!r}; {did_you_mean(question.rule, [OWN, *RULES])}"
@@ -84,8 +100,10 @@ class OwnEnvironment(Environment):
         reference = {"place": self.place, "settings": self.settings, "reference": question.reference}
         try:
             stored = json.dumps(reference, allow_nan=False) if question.rule == OWN else ""
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{key}: the reference of question {name} is no JSON: {error}") from error
+            if question.rule == OWN and json.loads(stored) != reference:
+                raise ValueError("it changes when it is written and read, as keys that are no texts do")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{key}: settings or the reference of question {name} is no JSON: {error}") from error
         return {
             "id": name,
             "question": question.text,
@@ -100,13 +118,15 @@ class OwnEnvironment(Environment):
 
 
 def source_digest(place: str) -> str:
-    """SHA-256 of the source of a module or, in a package, of all Python files of the package; empty if it is gone."""
+    """SHA-256 of the source of a module or, in a package, of all files of the package; empty if it is gone."""
     top = place.partition(":")[0].partition(".")[0]
     spec = find_spec(top)
     if spec is None:
         return ""
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    files = sorted((folder, path) for folder in folders for path in folder.rglob("*.py"))
+    files = sorted(
+        (folder, path) for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
     whole = sha256()
     for folder, path in files or ([(Path(spec.origin).parent, Path(spec.origin))] if spec.origin else []):
         whole.update(f"{path.relative_to(folder)}\0{sha256(path.read_bytes()).hexdigest()}\n".encode())

@@ -44,4 +44,11 @@ def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[s
     if said[:1] != [READY]:
         reason = (complaint.strip().splitlines() or ["it said nothing"])[-1][:300]
         raise RewardError(f"the program that compares answers by the rule {rule!r} does not start: {reason}")
-    return [dict(json.loads(line)) for line in said[1 : len(comparisons) + 1]]
+    return [_object(line) for line in said[1 : len(comparisons) + 1]]
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return {"fault": "its program said what is no object"}

@@ -5,15 +5,17 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Any
 
 from nbrl.tasks.reward.rules.judged import Judged
-from nbrl.tasks.reward.rules.number import equal
 
 CLOSE = 1e-6  # relative; numbers of JSON that differ by less are equal
 DEPTH = 50  # of nested JSON
+DECIMAL = re.compile(r"[+-]?(0|[1-9]\d{0,29})(\.\d{0,30})?")  # of a cell
 CELLS = 200_000  # of a table
 
 
@@ -42,18 +44,18 @@ def share(name: str, produced: bytes, expected: bytes) -> float:
         match suffix:
             case ".csv" | ".tsv":
                 delimiter = "\t" if suffix == ".tsv" else ","
-                return _aligned(_cells(produced, delimiter), _cells(expected, delimiter))
+                return _aligned(_cells(produced, delimiter), _cells(expected, delimiter), _same_cell)
             case ".json":
                 return float(_same(json.loads(produced), json.loads(expected), 0))
             case ".txt" | ".md":
-                return _aligned(_lines(produced), _lines(expected))
+                return _aligned(_lines(produced), _lines(expected), str.__eq__)
     except (ValueError, RecursionError, csv.Error):  # no such file
         return 0.0
     return 0.0
 
 
 def _lines(data: bytes) -> list[list[str]]:
-    return [[line.strip()] for line in data.decode().strip().splitlines()]
+    return [[line.strip()] for line in data.decode("utf-8-sig").strip().splitlines()]
 
 
 def _cells(data: bytes, delimiter: str) -> list[list[str]]:
@@ -68,13 +70,20 @@ def _cells(data: bytes, delimiter: str) -> list[list[str]]:
     return rows
 
 
-def _aligned(produced: list[list[str]], expected: list[list[str]]) -> float:
+def _same_cell(one: str, other: str) -> bool:
+    """Equal as texts, or as decimal numbers; a number with leading zeros is a text."""
+    if one == other:
+        return True
+    return bool(DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)) and Decimal(one) == Decimal(other)
+
+
+def _aligned(produced: list[list[str]], expected: list[list[str]], same: Callable[[str, str], bool]) -> float:
     """The share of cells that are equal at the same place, of as many as the larger of both has."""
     larger = max(sum(map(len, produced)), sum(map(len, expected)))
     if not larger:
         return 1.0
     pairs = [pair for rows in zip(produced, expected, strict=False) for pair in zip(*rows, strict=False)]
-    return sum(one == other or equal(one, [other]) == 1.0 for one, other in pairs) / larger
+    return sum(same(one, other) for one, other in pairs) / larger
 
 
 def _same(one: Any, other: Any, depth: int) -> bool:

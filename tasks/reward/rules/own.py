@@ -16,8 +16,12 @@ from nbrl.tasks.reward.rules.judged import Judged
 
 RULE = "own"
 VOCABULARY = "nbrl/tasks/own.py"  # what such a class is made of
+OWN = "own"  # folder of the class's module, so that its name can be any
 FACETS = 50
 SHOWN_CHARS = 300
+
+
+Bounded = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
 
 class _Score(BaseModel):
@@ -27,8 +31,8 @@ class _Score(BaseModel):
 
     success: bool
     value: Annotated[float, Field(ge=0, le=1)] | None
-    steps: list[FiniteFloat] = Field(max_length=100_000)
-    facets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}$")], FiniteFloat] = Field(max_length=FACETS)
+    steps: list[Bounded] = Field(max_length=100_000)
+    facets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}$")], Bounded] = Field(max_length=FACETS)
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
@@ -54,7 +58,7 @@ def _module(place: str) -> dict[str, str]:
     if spec is None or not (spec.submodule_search_locations or spec.origin):
         raise RewardError(f"the module {top} of the environment {place} is not there any more; put it back on PYTHONPATH")
     folders = list(spec.submodule_search_locations or ())
-    own = {top: folders[0]} if folders else {f"{top}.py": str(spec.origin)}
+    own = {f"{OWN}/{top}": folders[0]} if folders else {f"{OWN}/{top}.py": str(spec.origin)}
     return {VOCABULARY: str(Path(__file__).parents[2] / "own.py"), **own}
 
 
@@ -69,13 +73,18 @@ def _trajectory(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("question", "ability", "status", "answer")} | {"steps": steps, "files": files}
 
 
+def _storable(text: str) -> str:
+    """Without halves of surrogate pairs, which an answer can put into an error's message and no table can hold."""
+    return text[:SHOWN_CHARS].encode("utf-8", "replace").decode()
+
+
 def _judged(done: Mapping[str, Any], steps: int) -> Judged:
     if "fault" in done:
-        return Judged(0.0, 0.0, fault=str(done["fault"])[:SHOWN_CHARS])
+        return Judged(0.0, 0.0, fault=_storable(str(done["fault"])))
     try:
         score = _Score.model_validate(done)
     except ValidationError as error:
-        return Judged(0.0, 0.0, fault=f"its score cannot be used: {fault_in_words(error)}"[:SHOWN_CHARS])
+        return Judged(0.0, 0.0, fault=_storable(f"its score cannot be used: {fault_in_words(error)}"))
     if score.steps and len(score.steps) != steps:
         return Judged(0.0, 0.0, fault=f"its score has {len(score.steps)} steps, the trajectory {steps}")
     exact = float(score.success)
