@@ -52,7 +52,7 @@ def _answers(where: str, rows: Sequence[Row], config: RunConfig) -> list[str]:
     found: dict[str, list[Row]] = {suspicion: [] for suspicion in suspicions}
     for row in rows:
         raised = [_first(answer, suspicions) for answer in row["answers"]]
-        if all(raised):  # one good reference is enough to be right
+        if raised and all(raised):  # one good reference is enough to be right
             found[raised[0]].append(row)
     return [
         f"{where}: the answers of {len(those)} of {len(rows)} questions {suspicion}; for example "
