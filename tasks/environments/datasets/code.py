@@ -10,7 +10,7 @@ ABILITY = "code"
 
 
 def human_eval(row: Row) -> Asked | None:
-    """HumanEval (arXiv 2107.03374): the prompt gives imports and helper functions as the setup. None if its tests cannot be used."""
+    """HumanEval (arXiv 2107.03374): its prompt gives the imports and helper functions. None if its tests cannot be used."""
     prompt, name = row["prompt"], row["entry_point"]
     if not _parse(prompt, row["test"]):
         return None
