@@ -238,7 +238,7 @@ while True: os.write(4, b'x' * 65536)
     "flood of lines": """
 import os, threading
 def flood():
-    while True: os.write(4, b'{"number": 1, "value": 4}\\n')
+    while True: os.write(4, b'{"number": 1, "value": 5}\\n')
 threading.Thread(target=flood).start()
 def double(x): return 0
 """,

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, RewardError
+from nbrl.tasks.reward.rules.code import program
 from nbrl.tasks.reward.rules.code.reference import complaint, reference_of
 from nbrl.tasks.reward.rules.code.values import DEPTH, TooLargeError, UnsupportedError, decode, encode
 from nbrl.tasks.reward.rules.judged import Judged
@@ -156,6 +157,13 @@ def test_a_test_that_catches_everything_does_not_pass_by_a_call_without_a_result
 def test_tests_that_do_not_run_are_a_fault_whatever_the_answer(setup: str, test: str, fault: str) -> None:
     (found,) = judged(reference_of([test], setup), DEFINED + "import sys")
     assert fault in found.fault
+
+
+@pytest.mark.sandbox
+def test_a_program_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "SHARED", {})
+    with pytest.raises(RewardError, match=r"answer_side.py, which judges code, does not start: ModuleNotFoundError"):
+        judged(DOUBLE, DEFINED)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,7 @@ class Program:
     def _send(self, line: bytes, end: float) -> bool:
         """Whether it took the line before the time `end`."""
         while line:
-            _, ready, _ = select.select([], [self._writing], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            if not _ready(self._writing, select.POLLOUT, end):
                 return False
             try:
                 line = line[os.write(self._writing, line[: select.PIPE_BUF]) :]
@@ -73,9 +72,17 @@ class Program:
         searched = 0
         while (place := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
-            ready, _, _ = select.select([self._reading], [], [], max(0.0, end - time.monotonic()))
-            if searched > LINE_BYTES or not ready or not (more := os.read(self._reading, CHUNK)):
+            if searched > LINE_BYTES or not _ready(self._reading, select.POLLIN, end):
+                return None
+            if not (more := os.read(self._reading, CHUNK)):
                 return None
             self._read += more
         line, self._read = self._read[: place + 1], self._read[place + 1 :]
         return line
+
+
+def _ready(descriptor: int, event: int, end: float) -> bool:
+    """Wait for the event, or an end of the program, until the time `end`."""
+    poll = select.poll()  # descriptors of a busy process may be too large for select
+    poll.register(descriptor, event)
+    return bool(poll.poll(max(0.0, end - time.monotonic()) * 1000))
