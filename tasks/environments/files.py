@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from nbrl.tasks.environments.attachments import attached_column, expected_columns
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
+from nbrl.tasks.environments.tested import TESTED, tested_column
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.reward.rules.rule import FILES, RULES, Rule
+from nbrl.tasks.reward.rules.rule import CODE, FILES, RULES, Rule
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # What a file may leave out; the others must be there.
@@ -21,7 +22,7 @@ OPTIONAL = ("id", "ability", "source", "rule", "files")
 EXPECTED = "expected"  # paths of the files that the agent has to make, for the rule files
 # What is never taken from a file.
 OURS = ("reference", "environment", "collect")
-MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED)
+MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED, *TESTED)
 
 
 def read_questions(
@@ -65,11 +66,15 @@ def questions_of(
         "collect": lambda: pa.array([[]] * rows, SCHEMA.field("collect").type),
     }
     expected = columns.get(EXPECTED, EXPECTED)
-    rules = columns.get("rule", "rule")
-    of_files = rule == FILES or (rules in table.column_names and FILES in table[rules].to_pylist())
-    expects = of_files and expected in table.column_names
-    optional = (*OPTIONAL, "answers") if expects else OPTIONAL
+    ruled = columns.get("rule", "rule")
+    rules = [each or rule for each in table[ruled].to_pylist()] if ruled in table.column_names else [rule] * rows
+    expects = FILES in rules and expected in table.column_names
+    optional = (*OPTIONAL, "answers") if expects or CODE in rules else OPTIONAL
     found = dict[str, Any](expected_columns(where, table[expected].to_pylist(), folder) if expects else {})
+    if CODE in rules:
+        others = found["reference"].to_pylist() if expects else [""] * rows
+        tested = tested_column(where, table, columns, rules)
+        found["reference"] = pa.array([one or other for one, other in zip(tested, others, strict=True)], pa.string())
     for field in SCHEMA:
         theirs = columns.get(field.name, field.name)
         empty = field.name == "rule" and theirs in table.column_names and table[theirs].null_count == rows

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.rules.rule import FILES, NO_ANSWERS, QA, readable
+from nbrl.tasks.reward.rules.code.reference import complaint
+from nbrl.tasks.reward.rules.rule import CODE, FILES, NO_ANSWERS, QA, readable
 
 SCHEMA = pa.schema(
     [
@@ -59,7 +60,7 @@ def check(questions: pa.Table, where: str) -> None:
             raise ConfigError(
                 f"{where} has the ids {before!r} and {name!r}, which look like one question in two epochs; rename one"
             )
-    for row in questions.select(["id", "question", "answers", "ability", "rule", "collect"]).to_pylist():
+    for row in questions.select(["id", "question", "answers", "ability", "rule", "reference", "collect"]).to_pylist():
         if not ID.fullmatch(row["id"]):
             raise ConfigError(f"{where}: id {row['id'][:80]!r} must be up to 120 letters, digits, '.', '_', ':' and '-'")
         if not ABILITY.fullmatch(row["ability"]):
@@ -73,6 +74,8 @@ def check(questions: pa.Table, where: str) -> None:
                 raise ConfigError(f"{where}: question {row['id']!r} expects the file {name[:80]!r}; take a plain name")
         if row["rule"] == FILES and not row["collect"]:
             raise ConfigError(f"{where}: question {row['id']!r} expects no file; name some in the column expected")
+        if row["rule"] == CODE and (wrong := complaint(row["reference"])):
+            raise ConfigError(f"{where}: question {row['id']!r} {wrong}")
         if row["rule"] in NO_ANSWERS:
             continue
         if not row["answers"] or not all(answer and answer.strip() for answer in row["answers"]):

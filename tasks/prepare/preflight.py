@@ -15,7 +15,7 @@ from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.source_files import read_evaluation
 from nbrl.tasks.prepare.unify import unify
-from nbrl.tasks.reward.rules.rule import FILES, JUDGE
+from nbrl.tasks.reward.rules.rule import CODE, FILES, JUDGE
 
 
 class Counts(NamedTuple):
@@ -42,8 +42,8 @@ def check(settings: PrepareSettings, folder: Path) -> Counts:
         raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
     if settings.difficulty is not None and JUDGE in usable["rule"].to_pylist():
         raise ConfigError("difficulty cannot compare answers by the rule judge; leave difficulty out, or set another rule")
-    if unfit := sorted({FILES} & set(usable["rule"].to_pylist())):
-        raise ConfigError(f"questions of the rule {unfit[0]} cannot be prepared, for they come with files; leave that source out")
+    if unfit := sorted({FILES, CODE} & set(usable["rule"].to_pylist())):
+        raise ConfigError(f"questions of the rule {unfit[0]} have no answers to prepare them by; leave that source out")
     check_folder(folder, identity(settings))
     names = [source.name for source in settings.sources]
     return Counts(_by_source(table, names), _by_source(usable, names), evaluation)

@@ -15,6 +15,7 @@ from nbrl.tasks.environments.datasets.maths import boxed
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.reward.rules.rule import judge
 
 CONTEXT = {
     "title": ["Arthur's Magazine", "First for Women"],
@@ -94,6 +95,55 @@ SAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"id": "2024-II-4", "answers": ["33"], "rule": "number"},
     ),
 }
+PROMPT = """import math
+from typing import List
+
+
+def area(side: float) -> float:
+    \"\"\"The area of a square.\"\"\"
+    return side * side
+
+
+def total_area(sides: List[float]) -> float:
+    \"\"\" Add up the areas of squares with the given sides, rounded down.
+    >>> total_area([1.0, 2.0])
+    5
+    \"\"\"
+"""
+CHECK = """
+
+METADATA = {
+    'author': 'jt',
+    'dataset': 'test'
+}
+
+
+def check(candidate):
+    assert True, "This prints if this assert fails 1 (good for debugging!)"
+    assert candidate([1.0, 2.0]) == 5
+    assert candidate([]) == 0, "none"
+    assert candidate([1.5]) == math.floor(area(1.5))
+
+"""
+TESTS = [f"assert count_vowels({word!r}) == {count}" for word, count in (("area", 3), ("sky", 0), ("AEIOU", 5))]
+VOWELS = "def count_vowels(text):\r\n  return sum(each in 'aeiou' for each in text.lower()) "
+SAMPLES |= {
+    "human-eval": (
+        {"task_id": "HumanEval/0", "prompt": PROMPT, "entry_point": "total_area", "test": CHECK}
+        | {"canonical_solution": "    return math.floor(sum(area(side) for side in sides))\n"},
+        {"id": "HumanEval-0", "answers": [], "ability": "code", "rule": "code"},
+    ),
+    "mbpp": (
+        {"task_id": 11, "text": "Write a function to count vowels.", "code": VOWELS, "test_list": TESTS}
+        | {"test_setup_code": "", "challenge_test_list": []},
+        {"id": "mbpp-11", "answers": [], "rule": "code"},
+    ),
+    "mbpp-sanitized": (
+        {"source_file": "Benchmark Questions Verification V2.ipynb", "task_id": 11, "prompt": "Write a function to count vowels."}
+        | {"code": VOWELS, "test_imports": ["import math"], "test_list": TESTS},
+        {"id": "mbpp-11", "answers": [], "rule": "code"},
+    ),
+}
 
 
 def made(name: str, *rows: dict[str, Any], limit: int | None = None) -> Fetched:
@@ -143,6 +193,46 @@ def test_rows_without_an_answer_are_left_out_and_counted() -> None:
     row = SAMPLES["math"][0]
     fetched = made("math", row | {"solution": "It is obvious."}, row, row | {"problem": "?"}, limit=1)
     assert (len(fetched.questions), fetched.left_out) == (1, 1)
+
+
+def reference(name: str, **changed: Any) -> dict[str, Any]:
+    (question,) = made(name, SAMPLES[name][0] | changed).questions.to_pylist()
+    return dict(json.loads(question["reference"]))
+
+
+def test_tests_of_code_are_split_where_nothing_ties_them_together() -> None:
+    found = reference("human-eval")
+    assert found["tests"] == [
+        "assert total_area([1.0, 2.0]) == 5",
+        "assert total_area([]) == 0, 'none'",
+        "assert total_area([1.5]) == math.floor(area(1.5))",
+    ]
+    assert (found["entry_points"], found["setup"].count("def "), "import math" in found["setup"]) == (["total_area"], 1, True)
+    tied = "def check(candidate):\n    import random\n    for side in range(3):\n        assert candidate([side]) == side ** 2\n"
+    assert reference("human-eval", test=tied)["tests"] == [f"{tied.strip()}\n\ncheck(total_area)"]
+    assert reference("mbpp-sanitized") == {"setup": "import math", "tests": TESTS, "entry_points": ["count_vowels"]}
+
+
+def test_a_question_of_mbpp_shows_its_first_test_alone_and_one_with_classes_is_left_out() -> None:
+    row = SAMPLES["mbpp"][0]
+    classes = row | {"test_list": ["assert count_vowels(Text('a')) == 1"], "code": f"class Text(str): pass\n{VOWELS}"}
+    fetched = made("mbpp", classes, row, row | {"test_setup_code": "root = Node(1)"})
+    (question,) = fetched.questions["question"].to_pylist()
+    assert fetched.left_out == 2
+    assert [test in question for test in TESTS] == [True, False, False]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", ["human-eval", "mbpp", "mbpp-sanitized"])
+def test_the_solution_of_the_data_set_is_right_and_another_is_not(name: str, tmp_path: Path) -> None:
+    row = SAMPLES[name][0]
+    path = tmp_path / "questions.parquet"
+    pq.write_table(made(name, row).questions, path)
+    (question,) = read_questions(path, {}, "qa").to_pylist()
+    right = row["prompt"] + row["canonical_solution"] if name == "human-eval" else row["code"]
+    wrong = "def total_area(sides): return 0\ndef count_vowels(text): return 0"
+    judged = judge([question | {"answer": answer} for answer in (right, wrong)])
+    assert [(each.exact, round(each.partial, 2), each.fault) for each in judged] == [(1.0, 1.0, ""), (0.0, 0.33, "")]
 
 
 def test_a_solution_of_gsm8k_without_its_marker_is_of_another_schema() -> None:

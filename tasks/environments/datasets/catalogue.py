@@ -1,6 +1,6 @@
 """The published data sets that `nbrl data` knows, by name."""
 
-from nbrl.tasks.environments.datasets import maths, multi_hop, open_domain
+from nbrl.tasks.environments.datasets import code, maths, multi_hop, open_domain
 from nbrl.tasks.environments.datasets.published import Published
 
 CATALOGUE = {
@@ -38,4 +38,11 @@ CATALOGUE = {
     "math": Published("qwedsacf/competition_math", "default", ("train",), "math", "MIT", maths.competition),
     "math-500": Published("HuggingFaceH4/MATH-500", "default", ("test",), "math", "MIT", maths.math_500),
     "aime-2024": Published("Maxwell-Jia/AIME_2024", "default", ("train",), "number", "MIT", maths.aime),
+    "human-eval": Published("openai/openai_humaneval", "openai_humaneval", ("test",), "code", "MIT", code.human_eval),
+    "mbpp": Published(
+        "google-research-datasets/mbpp", "full", ("train", "test", "validation", "prompt"), "code", "CC BY 4.0", code.mbpp
+    ),
+    "mbpp-sanitized": Published(
+        "google-research-datasets/mbpp", "sanitized", ("train", "test", "validation", "prompt"), "code", "CC BY 4.0", code.mbpp
+    ),
 }

@@ -91,7 +91,7 @@ def convert(name: str, split: str, source: Iterable[Row], limit: int | None = No
                 f"row {len(rows) + left_out} of {name} is not of its schema ({type(error).__name__}: {error}); its columns are "
                 f"{', '.join(row)}"
             ) from error
-        if asked is None or not any(answer.strip() for answer in asked.answers):
+        if asked is None or not (asked.reference or any(answer.strip() for answer in asked.answers)):
             left_out += 1
             continue
         rows.append(_row(name, split, data, asked, len(rows)))
@@ -125,4 +125,5 @@ def _row(name: str, split: str, data: Published, asked: Asked, number: int) -> d
         "ability": asked.ability,
         "source": f"{data.repository} {split}",
         "rule": data.rule,
+        "reference": asked.reference,
     }

@@ -10,12 +10,13 @@ Row = Mapping[str, Any]
 
 
 class Asked(NamedTuple):
-    """A question with its accepted answers. `id` is empty where the data set has none."""
+    """A question with its accepted answers, or a reference where its rule has one. `id` is empty where the data set has none."""
 
     id: str
     question: str
     answers: list[str]
     ability: str
+    reference: str = ""
 
 
 def no_passages(row: Row) -> list[str]:

@@ -22,12 +22,13 @@ class FilesEnvironment(Environment):
     corpus: Path | None = Field(None, description="passages that search searches; none when not set")
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="id, question, answers, ability, source, rule, files or expected: the column's name in your files",
+        description="id, question, answers, ability, source, rule, files, expected, tests, setup or entry_points: the column's "
+        "name in your files",
     )
     rule: Rule = Field(
         "qa",
-        description="how answers are compared, where files have no column rule: as words, numbers, options, mathematics, files, "
-        "or by a model that reward.judge names",
+        description="how answers are compared, where files have no column rule: words, numbers, options, maths, files, code, or a "
+        "model that reward.judge names",
     )
 
     @field_validator("columns")

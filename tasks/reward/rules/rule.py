@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from nbrl.tasks.reward.rules import choice, confined, files, grade, number, own, qa
+from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
 
-Rule = Literal["qa", "number", "choice", "math", "files", "judge"]
+Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code"]
 RULES: tuple[str, ...] = get_args(Rule)
-QA, GYM, OWN, FILES, JUDGE = "qa", "reasoning_gym", own.RULE, "files", grade.RULE
-CONFINED = ("math", GYM, OWN)
-NO_ANSWERS = (GYM, OWN, FILES)  # rules whose questions may have no accepted answers
+QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", grade.RULE, "code"
+CONFINED = ("math", GYM, OWN, CODE)
+NO_ANSWERS = (GYM, OWN, FILES, CODE)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
 Compare = Callable[[str, Sequence[str]], float]
 # Whether the answer is right, and how much of it is.
@@ -45,10 +46,18 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
             judged[place] = grade.score(answer, row)
     for rule in CONFINED:
         places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
-        scores = own.scores([rows[place] for place in places]) if rule == OWN else _compared(rule, [rows[p] for p in places])
-        for place, score in zip(places, scores, strict=True):
+        for place, score in zip(places, _confined(rule, [rows[place] for place in places]), strict=True):
             judged[place] = score
     return judged
+
+
+def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    match rule:
+        case "own":
+            return own.scores(rows)
+        case "code":
+            return code.scores(rows)
+    return _compared(rule, rows)
 
 
 def _compared(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:

@@ -1,0 +1,68 @@
+"""Judges Python source by tests that it never sees: the source runs in one sandbox, the tests in another, the host relays calls.
+
+The host reads no line of the answer's program: it passes them on, bounded in size, number and time. The verdict is the tests'.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nbrl.tasks.reward.rules.code.channel import LOADED
+from nbrl.tasks.reward.rules.code.program import SECONDS, Program
+from nbrl.tasks.reward.rules.code.reference import Reference
+from nbrl.tasks.reward.rules.code.values import TooLargeError, message
+from nbrl.tasks.reward.rules.judged import Judged
+
+CALLS = 20_000  # of one comparison
+VERDICT_S = 2.0  # for the tests to end once no more calls are answered
+WORKERS = min(16, len(os.sched_getaffinity(0)))
+FENCE = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
+WRONG = Judged(0.0, 0.0)
+UNANSWERED = message({"failed": "the program that runs the answer has ended, or is out of time"})
+
+
+def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """The score of each row's `answer` by its `reference`. Raises RewardError if no sandbox starts."""
+    with ThreadPoolExecutor(WORKERS) as workers:
+        return list(workers.map(lambda row: judge(row["answer"], Reference.model_validate_json(row["reference"])), rows))
+
+
+def source_of(answer: str) -> str:
+    """The answer without the fence of Markdown around it, if there is one."""
+    fenced = FENCE.fullmatch(answer)
+    return fenced[1] if fenced else answer
+
+
+def judge(answer: str, reference: Reference) -> Judged:
+    """Right if all tests pass; partly right is the share that does. A fault if the tests do not run, whatever the answer."""
+    try:
+        asked = message({"setup": reference.setup, "answer": source_of(answer)})
+    except TooLargeError:
+        return WRONG
+    with Program("answer_side.py") as answering, Program("tests_side.py") as testing:
+        answering.starts()
+        testing.starts()
+        # Nothing of the answer has run when the tests make their first call.
+        first = testing.ask(message(reference.model_dump()), time.monotonic() + SECONDS)
+        if first is None:
+            return Judged(0.0, 0.0, fault=f"its tests call nothing in {SECONDS:g} s, or end their process")
+        end = time.monotonic() + SECONDS
+        told = json.loads(first)
+        if "call" in told and answering.ask(asked, end) != LOADED:
+            return WRONG
+        calls = 0
+        while "call" in told:
+            calls += 1
+            reply = answering.ask(message(told), end) if calls <= CALLS else None
+            said = testing.ask(reply or UNANSWERED, end + VERDICT_S)
+            if said is None:  # they ended without a verdict, or are out of time: what the answer returned may have done it
+                return WRONG
+            told = json.loads(said)
+    if "fault" in told:
+        return Judged(0.0, 0.0, fault=str(told["fault"]))
+    passed = sum(told["passed"]) / len(reference.tests)
+    return Judged(float(passed == 1.0), passed)
