@@ -27,8 +27,7 @@ class FilesEnvironment(Environment):
     )
     rule: Rule = Field(
         "qa",
-        description="how answers are compared, where files have no column rule: words, numbers, options, maths, files, code, or a "
-        "model that reward.judge names",
+        description="how answers are compared, where files have no column rule: see docs/environments.md",
     )
 
     @field_validator("columns")
