@@ -27,7 +27,7 @@ class FilesEnvironment(Environment):
     )
     rule: Rule = Field(
         "qa",
-        description="how answers are compared, where files have no column rule; docs/extend.md says what each rule takes for right",
+        description="how answers are compared, where files have no column rule; docs/extend.md describes each rule",
     )
 
     @field_validator("columns")

@@ -1,6 +1,6 @@
 """Short answers of GAIA (arXiv 2311.12983), compared as its leaderboard does: the reference decides what is compared.
 
-A number is compared by value; $, % and commas in the answer do not count. A list, separated by commas or semicolons, needs as many
+A number is compared by value; $, % and commas in the answer do not count. A list, with commas or semicolons, needs as many
 items in the same order, each compared as a number or as text with its punctuation. Any other text is compared without
 punctuation. In text neither case nor white space counts.
 """
