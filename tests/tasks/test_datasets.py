@@ -143,6 +143,16 @@ SAMPLES |= {
         | {"code": VOWELS, "test_imports": ["import math"], "test_list": TESTS},
         {"id": "mbpp-11", "answers": [], "rule": "code"},
     ),
+    "gaia": (
+        {
+            "task_id": "c61d22de-5f6c-4958-a7f6-5e9707bd3466",
+            "Question": "How many words?",
+            "Level": 2,
+            "Final answer": "egalitarian",
+        }
+        | {"file_name": "", "file_path": "", "Annotator Metadata": {"Steps": "1. Read.", "Number of steps": "1"}},
+        {"id": "c61d22de-5f6c-4958-a7f6-5e9707bd3466", "answers": ["egalitarian"], "ability": "level_2", "rule": "gaia"},
+    ),
 }
 
 
@@ -233,6 +243,18 @@ def test_the_solution_of_the_data_set_is_right_and_another_is_not(name: str, tmp
     wrong = "def total_area(sides): return 0\ndef count_vowels(text): return 0"
     judged = judge([question | {"answer": answer} for answer in (right, wrong)])
     assert [(each.exact, round(each.partial, 2), each.fault) for each in judged] == [(1.0, 1.0, ""), (0.0, 0.33, "")]
+
+
+def test_questions_of_gaia_with_a_file_come_from_the_folder_that_has_it(tmp_path: Path) -> None:
+    row = SAMPLES["gaia"][0]
+    attached = row | {"task_id": "x", "file_name": "table.csv", "file_path": "table.csv"}
+    assert made("gaia", row, attached, row | {"task_id": "y", "Final answer": "?"}).left_out == 2
+    (tmp_path / "table.csv").write_text("a,b")
+    path = tmp_path / "metadata.jsonl"
+    path.write_text(f"{json.dumps(attached)}\n{json.dumps(row)}\n")
+    columns = {"id": "task_id", "question": "Question", "answers": "Final answer", "ability": "Level", "files": "file_name"}
+    questions = read_questions(path, columns, "gaia").to_pylist()
+    assert [[file["name"] for file in question["files"]] for question in questions] == [["table.csv"], []]
 
 
 def test_a_solution_of_gsm8k_without_its_marker_is_of_another_schema() -> None:

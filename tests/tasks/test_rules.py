@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.reward.rules import choice, number
+from nbrl.tasks.reward.rules import choice, gaia, number
 from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, Judged, judge, readable
 
 ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
@@ -104,6 +104,29 @@ def test_an_option_is_its_letter(answer: str) -> None:
 @pytest.mark.parametrize("answer", ["A dog", "Paris", "", "AB", "A or B", "1", "I think B"])
 def test_what_names_no_single_option_is_wrong(answer: str) -> None:
     assert choice.equal(answer, ["A", "B", "I", "P"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "worth"),
+    [
+        ("$1,234", "1234", 1.0),
+        ("17%", "17", 1.0),
+        ("17.0", "17", 1.0),
+        ("17 words", "17", 0.0),
+        ("-3", "3", 0.0),
+        ("nan", "3", 0.0),
+        ("Sea gull.", "seagull", 1.0),
+        ("St. Petersburg", "St Petersburg", 1.0),
+        ("gull", "seagull", 0.0),
+        ("Plum,  b; 3.0", "plum, B, 3", 1.0),
+        ("b, plum", "plum, b", 0.0),
+        ("plum", "plum, b", 0.0),
+        ("plum, b, c", "plum, b", 0.0),
+        ("p.lum, b", "plum, b", 0.0),
+    ],
+)
+def test_answers_of_gaia_are_numbers_lists_or_texts_as_the_reference_is(answer: str, reference: str, worth: float) -> None:
+    assert gaia.equal(answer, ["another", reference]) == worth
 
 
 def judged(rule: str, answer: str | None, *answers: str) -> Judged:

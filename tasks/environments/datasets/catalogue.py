@@ -1,6 +1,6 @@
 """The published data sets that `nbrl data` knows, by name."""
 
-from nbrl.tasks.environments.datasets import code, maths, multi_hop, open_domain
+from nbrl.tasks.environments.datasets import assistants, code, maths, multi_hop, open_domain
 from nbrl.tasks.environments.datasets.published import Published
 
 CATALOGUE = {
@@ -45,4 +45,5 @@ CATALOGUE = {
     "mbpp-sanitized": Published(
         "google-research-datasets/mbpp", "sanitized", ("train", "test", "validation", "prompt"), "code", "CC BY 4.0", code.mbpp
     ),
+    "gaia": Published("gaia-benchmark/GAIA", "2023_all", ("validation",), "gaia", "terms of its card", assistants.gaia),
 }

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, files, grade, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, files, gaia, grade, number, own, qa
 from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
 
-Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code"]
+Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
 QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", grade.RULE, "code"
 CONFINED = ("math", GYM, OWN, CODE)
@@ -19,6 +19,7 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
     "qa": (qa.exact_match, qa.f1),
     "number": (number.equal, number.equal),
     "choice": (choice.equal, choice.equal),
+    "gaia": (gaia.equal, gaia.equal),
 }
 # What a reference must be for the rule to find any answer equal to it.
 _READ: dict[str, Callable[[str], object]] = {"number": number.quantity, "choice": choice.option}
