@@ -1,6 +1,6 @@
 """The questions, passages and attached files of a run's environments, written below the run when it begins."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -78,11 +78,6 @@ def read(storage: Storage, layout: DataLayout, split: str) -> pa.Table:
     """The questions that `write` wrote. Raises DamagedError if they are not what was written."""
     key = layout.split(split)
     return completed(storage.read_table(key, storage.read_json(layout.digests)[key]))
-
-
-def sole(environments: Iterable[str]) -> str:
-    """The environment of rows that name none: releases before environments had one."""
-    return next(iter(environments))
 
 
 def corpora(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Place]:

@@ -178,6 +178,7 @@ class Runner:
             async def one(row: dict[str, Any]) -> Trajectory:
                 if row["id"] in known:
                     return known[row["id"]]
+                # Prompts of runs that began before there were environments name none.
                 given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
                 attached = {file["name"]: file["digest"] for file in given.pop("files")}
                 hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))

@@ -80,6 +80,13 @@ def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Stora
     assert sorted(stored, key=int) == table["id"].to_pylist()
 
 
+def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
+    runner = PlayingRunner(plan(storage))
+    earlier = [row | {"environment": ""} for row in rows(2)]
+    work = RolloutBatch(earlier, "double://", None, LAYOUT.unfinished, (), Sampling(), EngineSettings())
+    assert asyncio.run(runner.run(work))["environment"].to_pylist() == ["e", "e"]
+
+
 def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlayingRunner, "fails", frozenset({"3"}))
     first = asyncio.run(PlayingRunner(plan(storage)).run(batch(6)))
