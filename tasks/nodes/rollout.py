@@ -51,23 +51,37 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
 
 
 def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
-    """Counts of statuses, tokens and seconds. `busy_seconds` is from the first episode's start to the last one's end."""
-    rows = table.select(["status", "started_at", "seconds", "nodes", "steps"]).to_pylist()
-    sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
+    """Counts of statuses, steps and tokens, in all, of each environment and of each of its abilities; and seconds.
+
+    `busy_seconds` is from the first episode's start to the last one's end.
+    """
+    rows = table.select(["status", "started_at", "seconds", "nodes", "steps", "environment", "ability"]).to_pylist()
     steps = [step for row in rows for step in row["steps"]]
     ran = [row for row in rows if row["started_at"]]
-    metrics = {f"rollout/status/{status}": 0.0 for status in Status}
-    metrics |= {f"rollout/status/{status}": float(count) for status, count in Counter(row["status"] for row in rows).items()}
+    metrics = {f"rollout/status/{status}": 0.0 for status in Status} | _counts(rows, "")
+    for environment in sorted({row["environment"] for row in rows} - {""}):
+        of_it = [row for row in rows if row["environment"] == environment]
+        metrics |= _counts(of_it, f"/{environment}")
+        for ability in sorted({row["ability"] for row in of_it}):
+            metrics |= _counts([row for row in of_it if row["ability"] == ability], f"/{environment}/{ability}")
     metrics |= {
-        "rollout/trajectories": float(len(rows)),
-        "rollout/steps": float(len(steps)),
-        "rollout/sampled_tokens": float(sum(len(node["token_ids"]) for node in sampled)),
         "rollout/policy_seconds": sum(step["policy_seconds"] for step in steps),
         "rollout/kernel_seconds": sum(step["kernel_seconds"] for step in steps),
         "rollout/busy_seconds": max((row["started_at"] + row["seconds"] for row in ran), default=0.0)
         - min((row["started_at"] for row in ran), default=0.0),
     }
     return of(metrics, "sum")
+
+
+def _counts(rows: list[dict[str, Any]], suffix: str) -> dict[str, float]:
+    """Counts of these trajectories."""
+    sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
+    statuses = Counter(row["status"] for row in rows)
+    return {f"rollout/status/{status}{suffix}": float(count) for status, count in statuses.items()} | {
+        f"rollout/trajectories{suffix}": float(len(rows)),
+        f"rollout/steps{suffix}": float(sum(len(row["steps"]) for row in rows)),
+        f"rollout/sampled_tokens{suffix}": float(sum(len(node["token_ids"]) for node in sampled)),
+    }
 
 
 async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple[str, ...]:
