@@ -23,6 +23,7 @@ from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.ask.endpoint import Endpoint, connect
@@ -89,9 +90,10 @@ async def research(given: argparse.Namespace) -> Trajectory:
     async with AsyncExitStack() as stack:
         acting, tokenizer = await policy(stack, given, chosen)
         corpus = Corpus.in_memory((HERE / "corpus.txt").read_text(encoding="utf-8").splitlines())
+        brought = {task.environment: Equipment(corpus)}
         # A clean kernel that knows notepad, context, history and a function for each tool; calls come back to this process.
-        notebooks = await stack.enter_async_context(Notebooks.open(tools(given), corpus, SandboxSettings(warm=0)))
-        kernel, toolbox = await stack.enter_async_context(notebooks.new(task.ability))
+        notebooks = await stack.enter_async_context(Notebooks.open(tools(given), brought, SandboxSettings(warm=0)))
+        kernel, toolbox = await stack.enter_async_context(notebooks.new(task.environment, task.ability))
         with Live(Console(stderr=True), task.question, chosen) as live:
             return await Episode(task, acting, SandboxedKernel(kernel), toolbox, tokenizer, chosen, live).run()
 
