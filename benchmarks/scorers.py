@@ -18,6 +18,7 @@ from typing import Any
 
 from nbrl.tasks.environments.kinds.gym import GymEnvironment
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
+from nbrl.tasks.reward.rules.code.reference import reference_of as code_reference
 from nbrl.tasks.reward.rules.files import reference_of
 from nbrl.tasks.reward.rules.rule import judge
 
@@ -58,6 +59,7 @@ def batches(folder: Path, count: int) -> dict[str, list[Row]]:
         .load("environments.e")
         .train.to_pylist()
     )
+    tests = code_reference(["assert f(2) == 4", "assert f([1]) == [1, 1]"], "", ["f"])
     return {
         "qa": [
             row("qa", "the red barn by the sea" if each else "a house", ["red barn", "the red barn by the sea"]) for each in right
@@ -66,8 +68,10 @@ def batches(folder: Path, count: int) -> dict[str, list[Row]]:
         "choice": [row("choice", "(b)" if each else "c", ["B"]) for each in right],
         "files": [row("files", "done", [], reference=expected, files=made if each else []) for each in right],
         "judge": [row("judge", "Keldra", ["Keldra"], grade="CORRECT" if each else "INCORRECT", ungraded="") for each in right],
+        "gaia": [row("gaia", "$1,234" if each else "12", ["1234"]) for each in right],
         "math": [row("math", r"\frac{1}{2}" if each else "0.25", ["0.5"]) for each in right],
         "reasoning_gym": [row("reasoning_gym", each["answers"][0], [], reference=each["reference"]) for each in gym],
+        "code": [row("code", "def f(x): return 2 * x" if each else "def f(x): return x", [], reference=tests) for each in right],
         "own": [row("own", "0" if each else "1", [], reference=mine["reference"]) for each in right],
     }
 
@@ -92,7 +96,7 @@ def measure(count: int) -> Mapping[str, Any]:
         for _ in range(ROUNDS):
             for name, batch in rows.items():
                 # What takes microseconds is judged many times over, so that the clock sees it.
-                times = 1 if name in ("math", "reasoning_gym", "own") else 20
+                times = 1 if name in ("math", "reasoning_gym", "code", "own") else 20
                 clock, cpu = seconds(lambda batch=batch, times=times: [judge(batch) for _ in range(times)])  # type: ignore[misc]
                 taken[name].append((times * count / clock, times * count / cpu))
     figures = {name: [statistics.median(each) for each in zip(*pairs, strict=True)] for name, pairs in taken.items()}

@@ -160,7 +160,7 @@ def looked_at(out: Path, said: str) -> None:
     (duplicate,) = [row for row in gone if row["dropped"] == "duplicate"]
     assert duplicate["id"] == "told:102"
     assert duplicate["detail"].startswith("ships:q-")
-    for text in ("filter-ratings", "1 near an evaluation question", "card.md", "--set data.kind=files"):
+    for text in ("filter-ratings", "1 near an evaluation question", "card.md", "environments={prepared: {kind: files, train: "):
         assert text in said
     assert "key-of-the-rater" not in "".join(path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file())
 
