@@ -74,7 +74,7 @@ class Score:
 class Tasks:
     """An environment of one's own. It is made with the recipe's `settings` as keyword arguments.
 
-    `questions` and `corpus` run once, on the host, when a run begins. `score` runs after the end of a trajectory, for each in a
+    `questions` and `corpus` run on the host whenever settings are checked; a run keeps what they gave when it began. `score` runs after the end of a trajectory, for each in a
     process of its own without network, files or time to spare: it is a function of its arguments alone.
     """
 

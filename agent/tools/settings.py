@@ -186,6 +186,6 @@ class ToolSettings(_Settings):
         """Every name in a list."""
         return {name for names in (self.default or (), *self.abilities.values()) for name in names}
 
-    def needs_corpus(self, also: Iterable[str] = ()) -> bool:
-        """Whether a list names the search of the corpus; `also` are names that an environment uses."""
-        return self.search.engine == "corpus" and "search" in {*self.named(), *also}
+    def needs_corpus(self) -> bool:
+        """Whether a list names the search of the corpus."""
+        return self.search.engine == "corpus" and "search" in self.named()

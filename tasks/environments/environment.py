@@ -46,10 +46,6 @@ class Environment(BaseModel):
         """Everything that it gives. `key` is where its settings stand, for errors. Raises ConfigError if that cannot be had."""
         raise NotImplementedError
 
-    def has_corpus(self) -> bool:
-        """Whether there are passages that `search` can look in."""
-        return False
-
     def source(self) -> str:
         """SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has all of it."""
         return ""

@@ -24,6 +24,3 @@ class WorldEnvironment(Environment):
         passages = pa.table({"passage": sorted({*train.corpus, *held_out.corpus})}, schema=CORPUS_SCHEMA)
         asked, evaluated = [table_of(question.model_dump() for question in world.questions) for world in (train, held_out)]
         return Tables(asked, evaluated, passages)
-
-    def has_corpus(self) -> bool:
-        return True

@@ -56,9 +56,6 @@ class HubEnvironment(Environment):
         passages = dict.fromkeys([*train.corpus["passage"].to_pylist(), *held_out.corpus["passage"].to_pylist()])
         return Tables(train.train, held_out.train, pa.table({"passage": list(passages)}, schema=CORPUS_SCHEMA))
 
-    def has_corpus(self) -> bool:
-        return self.dataset in CATALOGUE
-
     def _split(self, key: str, split: str | None) -> Tables:
         """The questions of one split, and the passages that come with them."""
         if split is None:

@@ -42,9 +42,6 @@ class OwnEnvironment(Environment):
         ]
         return Tables(train, held_out, corpus, attached)
 
-    def has_corpus(self) -> bool:
-        return True
-
     def source(self) -> str:
         """SHA-256 of the module's source or, in a package, of all files of the package."""
         return source_digest(self.place)

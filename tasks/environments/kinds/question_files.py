@@ -52,6 +52,3 @@ class FilesEnvironment(Environment):
         ]
         corpus = read_passages(self.corpus, f"{key}.corpus") if self.corpus else CORPUS_SCHEMA.empty_table()
         return Tables(train, held_out, corpus, attached)
-
-    def has_corpus(self) -> bool:
-        return self.corpus is not None

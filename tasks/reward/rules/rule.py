@@ -53,12 +53,9 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    match rule:
-        case "own":
-            return own.scores(rows)
-        case "code":
-            return code.scores(rows)
-    return _compared(rule, rows)
+    if rule == OWN:
+        return own.scores(rows)
+    return code.scores(rows) if rule == CODE else _compared(rule, rows)
 
 
 def _compared(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
