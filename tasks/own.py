@@ -74,8 +74,9 @@ class Score:
 class Tasks:
     """An environment of one's own. It is made with the recipe's `settings` as keyword arguments.
 
-    `questions` and `corpus` run on the host whenever settings are checked; a run keeps what they gave when it began. `score` runs after the end of a trajectory, for each in a
-    process of its own without network, files or time to spare: it is a function of its arguments alone.
+    `questions` and `corpus` run on the host whenever settings are checked; a run keeps what they gave when it began. `score` runs
+    after the end of a trajectory, for each in a process of its own without network, files or time to spare: it is a function of
+    its arguments alone.
     """
 
     def questions(self, split: Literal["train", "held_out"]) -> Iterable[Question]:
