@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-fast test-long check format clean
+.PHONY: setup demo test test-fast test-long check format docs clean
 PY := .venv/bin/python
 
 setup:            ## make .venv and .venv-engine from their locks
@@ -21,6 +21,10 @@ check: setup      ## format, lint, types, import rules
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
+
+docs: setup       ## the documentation as pages in site/; a broken link fails
+	@# The variable silences a notice of Material for MkDocs: it is maintained until May 2027, its successor is Zensical.
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 format: setup
 	$(PY) -m ruff format .

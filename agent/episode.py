@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nbrl.agent.context.context import Ask, Context
@@ -15,7 +16,7 @@ from nbrl.agent.policy import Generation, Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
 from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.trajectory import Status, Step, Trajectory
+from nbrl.agent.trajectory import Node, Status, Step, Trajectory
 from nbrl.agent.watcher import Watcher
 
 
@@ -36,6 +37,33 @@ class Task:
     environment: str = ""
     instruction: str = ""
     images: tuple[bytes, ...] = ()
+
+    def ended(
+        self,
+        status: Status,
+        failure: str = "",
+        answer: str | None = None,
+        nodes: Sequence[Node] = (),
+        steps: Sequence[Step] = (),
+        started_at: float = 0.0,
+        seconds: float = 0.0,
+    ) -> Trajectory:
+        """The trajectory of this task; without nodes and steps, of one that never began."""
+        return Trajectory(
+            id=self.id,
+            group=self.group,
+            sample=self.sample,
+            question=self.question,
+            ability=self.ability,
+            environment=self.environment,
+            status=status,
+            answer=answer,
+            failure=failure,
+            nodes=list(nodes),
+            steps=list(steps),
+            started_at=started_at,
+            seconds=seconds,
+        )
 
 
 class Episode:
@@ -79,21 +107,8 @@ class Episode:
 
     def trajectory(self, status: Status, failure: str = "") -> Trajectory:
         """The trajectory so far, also after the run was cancelled."""
-        return Trajectory(
-            id=self._task.id,
-            group=self._task.group,
-            sample=self._task.sample,
-            question=self._task.question,
-            ability=self._task.ability,
-            environment=self._task.environment,
-            status=status,
-            answer=self._state.answer,
-            failure=failure,
-            nodes=self._context.nodes,
-            steps=self._steps,
-            started_at=self._started_at,
-            seconds=time.monotonic() - self._clock,
-        )
+        seconds = time.monotonic() - self._clock
+        return self._task.ended(status, failure, self._state.answer, self._context.nodes, self._steps, self._started_at, seconds)
 
     async def _step(self, steps_left: int, deadline: float) -> Status | None:
         """One think-code-observe, with a summary before it where one is due; the status that ends the trajectory, or None."""

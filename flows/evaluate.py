@@ -1,62 +1,99 @@
-"""Batch evaluation of a policy or of a run's checkpoint on the recipe's held-out questions."""
+"""Batch evaluation of a model: of a run's checkpoint, of a folder, or of one behind a server."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
-from prefect import flow
-from prefect.artifacts import acreate_table_artifact
+from prefect import flow, get_run_logger, tags
+from prefect.artifacts import acreate_markdown_artifact
 
+from nbrl.flows.display.pages import counted, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
+from nbrl.flows.events import tell_of
+from nbrl.flows.logs import lines_kept
+from nbrl.flows.order import Order, Plan, planned
+from nbrl.infra.errors import MissingError
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import EvaluationLayout
-from nbrl.tasks.model_folder.source import fetch
-from nbrl.tasks.nodes.evaluate import evaluate_into
-from nbrl.tasks.runs.checkpoints import checkpoint_folder
-from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.evaluation import summary as summaries
+from nbrl.tasks.evaluation.deliver import try_deliver
+from nbrl.tasks.evaluation.finish import finish
+from nbrl.tasks.evaluation.report import markdown
+from nbrl.tasks.evaluation.subject import Subject, model_folder
+from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout
+from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
 from nbrl.tasks.runs.data_review import review
-from nbrl.tasks.runs.preflight import prepared
-from nbrl.tasks.runs.run import checked_name, new_name
-from nbrl.tasks.services.progress import timed
+from nbrl.tasks.runs.lease import Writer, writing
+from nbrl.tasks.runs.run import opened
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.services.progress import Progress, timed
+from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.start import evaluation_services
 
-VERSION = "evaluation"
 
+@flow(name="evaluate", flow_run_name="evaluate {order.name}", persist_result=False)
+async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSummary:
+    """Ask a model all questions of an order and write answers, scores and report below `evaluations/<name>`.
 
-@flow(name="evaluate", flow_run_name="{name}")
-async def evaluate(
-    recipe: str | RunConfig,
-    run: str | None = None,
-    checkpoint: int | None = None,
-    name: str | None = None,
-    overrides: Sequence[str] = (),
-) -> dict[str, float]:
-    """Write trajectories and rewards below `evaluations/<name>` and return the metrics. Nothing is learned.
-
-    `recipe` and `overrides` are those of `train`. This evaluates the recipe's policy or, with `run`, that run's checkpoint after
-    `checkpoint` updates, by default the newest. Raises ConfigError if one of them does not exist.
+    An evaluation that was stopped goes on where it was. Raises ConfigError for an order that cannot be met, and InfraError if
+    another process works on it, which is stopped with `take_over`.
     """
-    config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "evaluate")
-    layout = EvaluationLayout(checked_name(new_name(run or config.name) if name is None else name))
-    storage = Storage(config.storage)
-    if storage.list(layout.folder):
-        raise ConfigError(f"an evaluation named {layout.name!r} exists in {config.storage.root}; choose another --name")
-    chosen: AbstractContextManager[Path] = nullcontext(Path(fetch(config.policy)))
-    if run is not None:
-        chosen = checkpoint_folder(storage, Path(config.home), run, checkpoint)
-    with chosen as model, ProgressDisplay(err) as progress:
-        for warning in review(config):
+    plan = order if isinstance(order, Plan) else await asyncio.to_thread(planned, order)
+    config, layout, storage = plan.config, EvaluationLayout(plan.name), Storage(plan.config.storage)
+    await tag(config.name, plan.name)
+    with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, plan.name):
+        _check_subject(storage, layout, plan.subject)
+        for warning in await asyncio.to_thread(review, plan.start):
             progress.say(f"nbrl: warning: {warning}")
-        stored.write(config.environments, storage, layout.data)
-        async with evaluation_services(config, model, VERSION, layout.data, progress) as services:
-            progress.begin(f"evaluating {model}")
-            work = evaluate_into(services, layout.round, layout.data, config.seed, VERSION)
-            result, _ = await timed(progress, "evaluate", work)
-            await asyncio.to_thread(storage.delete, layout.round.unfinished)
-    rows = [{"metric": metric, "value": value} for metric, value in sorted(result.values.items())]
-    await acreate_table_artifact(rows, key="evaluation", description=layout.name)
-    return result.values
+        with opened(plan.start, plan.name, storage, EVALUATIONS, plan.subject.digest) as known:
+            storage.create_json(layout.subject, plan.subject.model_dump(mode="json"))
+            if (done := summaries.read(storage, plan.name)) is not None:
+                await asyncio.to_thread(try_deliver, storage, config, plan.name, progress.say)
+                return done
+            async with (
+                writing(known, storage, take_over, progress.say, config.model_dump(mode="json")) as writer,
+                lines_kept(storage, writer, progress, Home(config.home)),
+                counted(progress, plan.name),
+            ):
+                summary = await _as_writer(plan, writer, progress)
+        await asyncio.to_thread(try_deliver, storage, config, plan.name, progress.say)
+        await acreate_markdown_artifact(markdown(summary, storage.uri(layout.answers)), key=slug("evaluation", plan.name))
+        await asyncio.to_thread(tell_of, storage, summary)
+    return summary
+
+
+async def _as_writer(plan: Plan, writer: Writer, progress: Progress) -> EvaluationSummary:
+    """Clear away what earlier processes left, and evaluate, with new services after faults."""
+    config, storage, layout = plan.config, Storage(plan.config.storage), EvaluationLayout(plan.name)
+    await asyncio.to_thread(sweep, storage, writer)
+    scope, restarts = writer.evaluation(Weights(digest=plan.subject.digest)), Restarts(config.restarts, progress.say)
+
+    async def work() -> EvaluationSummary:
+        with model_folder(config, plan.subject) as folder:
+            async with evaluation_services(
+                config, plan.subject.server or folder, str(scope.updates), layout.data, progress
+            ) as services:
+                restarts.up()
+                progress.begin(f"evaluating {plan.subject.name}")
+                result, seconds = await timed(progress, "all", evaluate_node(services, scope))
+                await asyncio.to_thread(sweep_stage, storage, scope.layout, [result])
+                return await asyncio.to_thread(finish, storage, layout, config, plan.subject, result, seconds)
+
+    return await restarts.over(work)
+
+
+def _check_subject(storage: Storage, layout: EvaluationLayout, subject: Subject) -> None:
+    """Raises ConfigError if there is an evaluation of this name of another model."""
+    try:
+        earlier = Subject.model_validate(storage.read_json(layout.subject))
+    except MissingError:
+        if storage.exists(layout.earlier_rewards):
+            raise ConfigError(
+                f"{layout.title} was made by an earlier release, which could not continue one; choose another --name"
+            ) from None
+        return
+    if earlier.digest != subject.digest:
+        raise ConfigError(f"{layout.title} is of {earlier.name}, not of {subject.name}; choose another --name")

@@ -18,7 +18,7 @@ from nbrl.tasks.selection.judge import no_signal
 from nbrl.tasks.services.services import Services
 
 
-@flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run}-{scope.iteration:06d}")
+@flow(name="iterate", validate_parameters=False, flow_run_name="{scope.run} {scope.title}", persist_result=False)
 async def iterate(services: Services, scope: Scope, cursor: int) -> Record:
     """Fill the batch by rounds of prompts, update from it and publish the weights. `cursor` is the position of the first prompt.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from prefect import State, flow, task
+from prefect import State, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
@@ -50,7 +50,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
     """
     wanted = await asyncio.to_thread(identity, settings)
     async with AsyncExitStack() as stack:
-        progress = stack.enter_context(ProgressDisplay(err))
+        progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
         storage = stack.enter_context(opened(folder, wanted))
         if (card := await asyncio.to_thread(outputs.finished, storage)) is not None:
             return card

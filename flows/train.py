@@ -4,27 +4,33 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from prefect import flow
+from prefect import flow, get_run_logger, tags
 
+from nbrl.flows.display.pages import counted, publish_page, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
+from nbrl.flows.logs import lines_kept
 from nbrl.infra.errors import StorageError
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import database
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
+from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
-from nbrl.tasks.runs.run import checked_name, find_run, new_name, opened
+from nbrl.tasks.runs.run import checked_name, new_name, opened
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.summary import Summary, finished, learned
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
@@ -34,10 +40,12 @@ from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.start import training_services
 from nbrl.tasks.tracking.delivery import complete
 
+EXAMPLES = 3  # trajectories on the page of a run
 
-@flow(name="train", flow_run_name="{run}")
+
+@flow(name="train", flow_run_name="train {run}", persist_result=False)
 async def train(
-    recipe: str | RunConfig,
+    recipe: str | Prepared,
     run: str | None = None,
     overrides: Sequence[str] = (),
     take_over: bool = False,
@@ -45,30 +53,31 @@ async def train(
 ) -> Summary:
     """Train the run named `run`, which is created or continued, and return its summary.
 
-    `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or a configuration that passed preflight.
+    `recipe` is the name or the path of a recipe, to which `overrides` (`a.b=c`) apply, or what preflight returned.
     With `take_over`, another process that trains this run is stopped. `redo` names nodes, by the number of their iteration, that
     are done again. Raises ConfigError for a configuration that cannot work,
     NothingLearnedError when no iteration made an update, and InfraError if another process trains the run.
     """
-    config = recipe if isinstance(recipe, RunConfig) else prepared(recipe, overrides, "train")
+    start = recipe if isinstance(recipe, Prepared) else prepared(recipe, overrides, "train", run and checked_name(run))
+    config = start.config
     name = checked_name(new_name(config.name) if run is None else run)
     storage = Storage(config.storage)
     warnings = [warning] if (warning := await asyncio.to_thread(check_writable, config.storage)) else []
-    with ProgressDisplay(err) as progress:
-        if find_run(storage, name) is None:
-            warnings += review(config)
-        for warning in warnings:
+    await tag(config.name, name)
+    with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, name):
+        for warning in [*warnings, *review(start)]:
             progress.say(f"nbrl: warning: {warning}")
-        with opened(config, name, storage) as known:
+        with opened(start, name, storage) as known:
             if not redo and (summary := finished(known, config, storage)):
                 await asyncio.to_thread(complete, config, storage, known, progress.say)
                 return summary
-            settings = config.model_dump(mode="json")
+            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
             writers: list[Writer] = []
             try:
-                async with writing(known, storage, take_over, progress.say, settings) as writer:
+                async with writing(known, storage, take_over, progress.say, settings, commit) as writer:
                     writers.append(writer)
-                    return await _as_writer(config, writer, progress, redo)
+                    async with lines_kept(storage, writer, progress, Home(config.home)), counted(progress, name):
+                        return await _as_writer(config, writer, progress, redo)
             except TakenOverError:
                 for writer in writers:
                     with suppress(StorageError, BrokenInvariantError):  # what stays is swept at the next start
@@ -98,6 +107,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         records, evaluations = list[Record](), dict[int, Artifact]()
         scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
         first = await _evaluate(services, writer, records, evaluations)
+        await _show(services, writer, records, scores, evaluations)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
             records.append(await _iterate(services, writer, records))
             restarts.reached(len(records))
@@ -107,7 +117,9 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                 await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
                 scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
                 await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
+                await _show(services, writer, records, scores, evaluations)
         last = await _evaluate(services, writer, records, evaluations)
+        await _show(services, writer, records, scores, evaluations)
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
         await asyncio.to_thread(drop_obsolete_evaluations, services.storage, writer, records)
         return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
@@ -138,6 +150,25 @@ async def _evaluate(services: Services, writer: Writer, records: list[Record], e
         f"evaluation after {scope.updates:3d} updates   success {success_of(scores):.3f}   F1 {scores['f1']:.3f}"
     )
     return result
+
+
+async def _show(
+    services: Services, writer: Writer, records: list[Record], scores: dict[int, float], evaluations: dict[int, Artifact]
+) -> None:
+    """Bring the page of the run up to date."""
+    config, storage, layout = services.config, services.storage, writer.run.layout
+    examples: list[str] = []
+    if records:
+        table = await asyncio.to_thread(services.read, records[-1].rounds[-1].trajectories)
+        root = f" --root {config.storage.root}"
+        examples = [f"{layout.name}/{each}{root}" for each in table["id"].slice(0, EXAMPLES).to_pylist()]
+    where = {
+        "storage": storage.uri(layout.folder),
+        "lines of this start, engine's and Ray's logs": f"{storage.uri(layout.log(writer.epoch))} (nbrl logs {layout.name})",
+        "MLflow": config.tracking.uri or database(Home(config.home)),
+    }
+    known = scores | {updates: success_of(result.values) for updates, result in evaluations.items()}
+    await publish_page(layout.name, config.iterations, records, known, examples, where)
 
 
 def _policy(writer: Writer, records: list[Record]) -> Weights:

@@ -25,5 +25,9 @@ class MissingError(StorageError):
     """There is no such object."""
 
 
+class HeldError(InfraError):
+    """Another process works on the same run or evaluation."""
+
+
 class ServerError(InfraError):
     """A local server (Ray, Prefect, MLflow) did not start or does not answer."""

@@ -19,17 +19,34 @@ LOG = "prefect.log"
 START_TIMEOUT_S = 180.0
 RESTARTS, WINDOW_S, LOOK_S = 5, 600.0, 1.0
 STOP_GRACE_S = 1.0
+REACH_S = 10.0
 
-# The server's own settings. What is off looks every few seconds after pools, automations and leases a home lacks.
+# The server's own settings. Slots of deployments are kept in files, since a server ends with its last user: a slot whose flow
+# run was killed is free again when its lease has run out.
 SERVER = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_UI_ENABLED": "true",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
-    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    "PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_SERVER_CONCURRENCY_INITIAL_DEPLOYMENT_LEASE_DURATION": "60",
+}
+
+# Settings of every process that runs flows, here or below a worker. Prefect reads them when it is imported. The lines of a flow
+# go to the server alone, for the process prints them itself. What fails is told once, by the command; its state keeps the reason.
+CLIENT = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a short flow ends before all its events are sent
+    "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_ENABLED": "true",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_CLIENT_MAX_RETRIES": "6",  # after 2, 4, 8 … seconds: a server that is started again is waited for
+    "DO_NOT_TRACK": "1",
 }
 
 
@@ -84,17 +101,18 @@ def environment(home: Home, url: str) -> dict[str, str]:
     return {
         "PREFECT_HOME": str(home.prefect),
         "PREFECT_API_URL": f"{url}/api",
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",  # what fails is told once, by the command; its state keeps the reason
-        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a short flow ends before all its events are sent
-        "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # never a second server behind our back
-        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
-        "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
-        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_CLIENT_MAX_RETRIES": "6",  # after 2, 4, 8 … seconds: a server that is started again is waited for
-        "DO_NOT_TRACK": "1",
-    }
+    } | CLIENT
+
+
+def check_reachable(url: str) -> None:
+    """Raises ServerError for an address (…/api) at which no Prefect server answers."""
+    if not answers(f"{url.rstrip('/')}/health", REACH_S):
+        raise ServerError(
+            f"no Prefect server answers at PREFECT_API_URL {url}: start one there (`prefect server start`), or unset the "
+            "variable to use this home's own"
+        )
 
 
 def _start(home: Home, pipe: int, port: int) -> tuple[Child, str]:

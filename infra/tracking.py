@@ -1,14 +1,12 @@
-"""Logs metrics, configuration, tables, images, checkpoints and traces of runs to MLflow.
+"""Logs the runs of an MLflow experiment: parameters, tags, metrics, tables and files; what belongs to a run has files of its own.
 
 By default a SQLite file and a folder in the home; any tracking URI otherwise. MLflow is imported on first use: it takes seconds.
-A run is found again by its name: a resumed run goes on where it was.
+A run is found again by its name and its identity: a resumed run goes on where it was.
 """
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
+from nbrl.infra.tracking_address import database
+from nbrl.infra.tracking_datasets import Datasets
+from nbrl.infra.tracking_machine import Machine
+from nbrl.infra.tracking_models import LoggedModel, Models
+from nbrl.infra.tracking_traces import Traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,16 +30,16 @@ ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",  # a trace is there before its assessments
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # what is not delivered now is delivered later
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 BATCH, METRICS = 100, 1000  # params or tags, and metrics, that MLflow takes in one call
-PARAM_CHARACTERS = 6000
-REACH_S = 10.0
-SERVERS = ("http://", "https://")
-OURS = "127.0.0.1,localhost"  # reached without a proxy
+PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
+KIND, TRAINS, INFERRED = "mlflow.experimentKind", "custom_model_development", "_inferred"
+ENDED = "nbrl.ended"
 
-SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
+Ended = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class TrackingSettings(BaseModel):
@@ -53,31 +56,25 @@ class TrackingSettings(BaseModel):
         description="where new experiments keep their files; when not set, below the home or where the server keeps them",
     )
     experiment: str = Field("nbrl", description="the MLflow experiment of the runs; it is created if it does not exist")
-
-
-@dataclass(frozen=True)
-class Span:
-    """One timed piece of a trace, directly below its root."""
-
-    name: str
-    kind: SpanKind
-    start_ns: int
-    end_ns: int
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Mapping[str, Any] = field(default_factory=dict)
+    tensorboard: str | None = Field(
+        None,
+        description="a folder in which each run has one with TensorBoard's event files; needs the extra tensorboard; "
+        "none when not set",
+    )
 
 
 class Tracking:
-    """One MLflow experiment and, after `start_run`, one run in it."""
+    """One MLflow experiment and, after `start_run`, one run in it, with its models, traces and datasets."""
 
     def __init__(self, settings: TrackingSettings, home: Home) -> None:
         self.settings = settings
         self._home = home
         self.uri = settings.uri or database(home)
         self._run_id: str | None = None
+        self.models, self.traces, self.datasets, self.machine = Models(self), Traces(self), Datasets(self), Machine(self)
 
     @cached_property
-    def _client(self) -> "MlflowClient":
+    def client(self) -> "MlflowClient":
         os.environ.update(ENVIRONMENT)
         import mlflow
 
@@ -92,14 +89,20 @@ class Tracking:
 
     @cached_property
     def experiment_id(self) -> str:
+        """The experiment, which is created where there is none; it opens on training runs unless somebody chose otherwise."""
+        client = self.client  # which takes the same lock
         with self._home.lock("mlflow"):
-            experiment = self._client.get_experiment_by_name(self.settings.experiment)
-            if experiment is not None:
-                return str(experiment.experiment_id)
-            artifacts = self.settings.artifacts
-            if artifacts is None and self.settings.uri is None:
-                artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
-            return str(self._client.create_experiment(self.settings.experiment, artifact_location=artifacts))
+            experiment = client.get_experiment_by_name(self.settings.experiment)
+            if experiment is None:
+                artifacts = self.settings.artifacts
+                if artifacts is None and self.settings.uri is None:
+                    artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
+                tags = {KIND: TRAINS}
+                return str(client.create_experiment(self.settings.experiment, artifact_location=artifacts, tags=tags))
+            kind = str(experiment.tags.get(KIND, ""))
+            if not kind or kind.endswith(INFERRED):
+                client.set_experiment_tag(experiment.experiment_id, KIND, TRAINS)
+            return str(experiment.experiment_id)
 
     @property
     def run_id(self) -> str:
@@ -107,164 +110,118 @@ class Tracking:
             raise ServerError("nothing can be tracked before start_run")
         return self._run_id
 
-    def start_run(self, run_name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
-        """Start or continue the run with this name and these tags; returns its id. Existing params do not change."""
-        run = self._find(run_name, tags)
+    def start_run(
+        self,
+        run_name: str,
+        params: Mapping[str, object],
+        identity: Mapping[str, str],
+        facts: Mapping[str, str] | None = None,
+        earlier: Mapping[str, str] | None = None,
+        started: float | None = None,
+    ) -> str:
+        """Start or continue the run with this name and the tags `identity`, or `earlier` of a former release; returns its id.
+
+        Existing params do not change; the tags `facts` do. `started` is in seconds since 1970.
+        """
+        tags = {name: value[:TAG_CHARACTERS] for name, value in {**identity, **(facts or {})}.items()}
+        run = self._find(run_name, identity, earlier)
         if run is not None:
-            self._client.update_run(run.info.run_id, status="RUNNING")
+            self.client.update_run(run.info.run_id, status="RUNNING")
+            if ENDED in run.data.tags:
+                self.client.delete_tag(run.info.run_id, ENDED)
         else:
-            run = self._client.create_run(self.experiment_id, run_name=run_name)
+            when = None if started is None else int(started * 1000)
+            run = self.client.create_run(self.experiment_id, start_time=when, run_name=run_name, tags=dict(identity))
         self._run_id = str(run.info.run_id)
-        from mlflow.entities import Param, RunTag  # after `_client`, which sets how MLflow behaves
+        from mlflow.entities import Param, RunTag  # after `client`, which sets how MLflow behaves
 
         new = [Param(name, str(value)[:PARAM_CHARACTERS]) for name, value in params.items() if name not in run.data.params]
         for start in range(0, len(new), BATCH):
-            self._client.log_batch(self.run_id, params=new[start : start + BATCH])
-        self._client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+            self.client.log_batch(self.run_id, params=new[start : start + BATCH])
+        self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         return self._run_id
 
-    def find_run(self, run_name: str, tags: Mapping[str, str]) -> bool:
+    def find_run(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> bool:
         """Take the run with this name and these tags, for reading; returns whether there is one."""
-        run = self._find(run_name, tags)
+        run = self._find(run_name, identity, earlier)
         self._run_id = None if run is None else str(run.info.run_id)
         return run is not None
 
-    def _find(self, run_name: str, tags: Mapping[str, str]) -> Any:
-        """The run with this name and these tags, or None."""
+    def _find(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> Any:
+        """The run with this name and these tags, else with the earlier ones, or None."""
         if '"' in run_name:
             raise ServerError(f"a run cannot be named {run_name}: MLflow cannot find names with a double quote again")
-        conditions = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
-        runs = self._client.search_runs([self.experiment_id], " and ".join(conditions), max_results=1)
-        return runs[0] if runs else None
+        for tags in (identity, earlier) if earlier else (identity,):
+            named = [f'attributes.run_name = "{run_name}"', *(f"tags.`{name}` = '{value}'" for name, value in tags.items())]
+            if runs := self.client.search_runs([self.experiment_id], " and ".join(named), max_results=1):
+                return runs[0]
+        return None
+
+    def id_of(self, run_name: str, identity: Mapping[str, str], earlier: Mapping[str, str] | None = None) -> str:
+        """The id of the run with this name and these tags; empty if there is none."""
+        run = self._find(run_name, identity, earlier)
+        return "" if run is None else str(run.info.run_id)
 
     def start_over(self) -> None:
         """Mark the run deleted, so that the next `start_run` makes a new one of its name."""
-        self._client.delete_run(self.run_id)
+        self.client.delete_run(self.run_id)
         self._run_id = None
 
     def tag(self, name: str) -> str:
         """A tag of the run; empty if it has none of that name."""
-        return str(self._client.get_run(self.run_id).data.tags.get(name, ""))
+        return str(self.client.get_run(self.run_id).data.tags.get(name, ""))
 
     def set_tag(self, name: str, value: str) -> None:
-        self._client.set_tag(self.run_id, name, value)
+        self.client.set_tag(self.run_id, name, value)
 
     def history(self, metric: str) -> list[tuple[int, float]]:
         """Steps and values of a metric of the run."""
-        return [(point.step, point.value) for point in self._client.get_metric_history(self.run_id, metric)]
+        return [(point.step, point.value) for point in self.client.get_metric_history(self.run_id, metric)]
 
-    def steps(self, metric: str) -> set[int]:
-        """The steps at which the run has a metric."""
-        return {step for step, _ in self.history(metric)}
-
-    def traced(self, tags: Mapping[str, str]) -> set[str]:
-        """Names of the run's traces with these tags."""
-        conditions = " AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        traces = self._client.search_traces(
-            locations=[self.experiment_id], filter_string=conditions, run_id=self.run_id, include_spans=False
-        )
-        return {str(trace.info.tags.get("mlflow.traceName", "")) for trace in traces}
-
-    def has_checkpoint(self, name: str) -> bool:
-        """Whether the run has a logged model of this name."""
-        conditions = f"name = '{name}' AND source_run_id = '{self.run_id}'"
-        return bool(self._client.search_logged_models([self.experiment_id], conditions, max_results=1))
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int, time_s: float | None = None) -> None:
-        """Log the metrics of a step, measured at `time_s` seconds since 1970, by default now."""
+    def log_metrics(
+        self, metrics: Mapping[str, float], step: int, time_s: float | None = None, model: LoggedModel | None = None
+    ) -> None:
+        """Log the metrics of a step, measured at `time_s` seconds since 1970, by default now; those of a model for it too."""
         from mlflow.entities import Metric
 
         when = int((time.time() if time_s is None else time_s) * 1000)
-        points = [Metric(name, float(value), when, step) for name, value in metrics.items()]
+        owner = {"model_id": model.id, "run_id": self.run_id} if model else {}
+        points = [Metric(name, float(value), when, step, **owner) for name, value in metrics.items()]
         for start in range(0, len(points), METRICS):
-            self._client.log_batch(self.run_id, metrics=points[start : start + METRICS])
+            self.client.log_batch(self.run_id, metrics=points[start : start + METRICS])
 
     def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
         """Add rows, given by column, to the run's table `name`."""
-        self._client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
+        self.client.log_table(self.run_id, {column: list(values) for column, values in columns.items()}, f"{name}.json")
+
+    def tables(self, folder: str | None = None) -> set[str]:
+        """Names of the run's tables in a folder of its artifacts."""
+        files = self.client.list_artifacts(self.run_id, folder)
+        return {str(file.path).removesuffix(".json") for file in files if file.path.endswith(".json")}
 
     def column(self, table: str, name: str) -> list[Any]:
         """A column of the run's table; empty if it has no such table or column."""
-        if f"{table}.json" not in {file.path for file in self._client.list_artifacts(self.run_id)}:
+        if table not in self.tables():
             return []
-        rows = self._client.load_table(self.experiment_id, f"{table}.json", [self.run_id])
+        rows = self.client.load_table(self.experiment_id, f"{table}.json", [self.run_id])
         return list(rows[name]) if name in rows else []
 
+    def log_text(self, text: str, name: str) -> None:
+        """Write the file `name` of the run, in place of an earlier one."""
+        self.client.log_text(self.run_id, text, name)
+
     def log_file(self, path: Path, folder: str | None = None) -> None:
-        self._client.log_artifact(self.run_id, str(path), folder)
+        self.client.log_artifact(self.run_id, str(path), folder)
 
-    def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> str:
-        """Register weights stored at `uri` as a logged model with its metrics; returns the model's id."""
-        from mlflow import create_external_model
+    def end(self, status: Ended = "FINISHED", reason: str = "", ended: float | None = None) -> None:
+        """End the run, if one was started, after all its traces are written; `ended` is in seconds since 1970, by default now."""
+        if self._run_id is None:
+            return
+        import mlflow
 
-        model = create_external_model(
-            name=name, source_run_id=self.run_id, tags={"uri": uri, "step": str(step)}, experiment_id=self.experiment_id
-        )
-        for metric, value in metrics.items():
-            self._client.log_metric(self.run_id, metric, float(value), step=step, model_id=model.model_id)
-        return str(model.model_id)
-
-    def log_trace(
-        self, name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], spans: Sequence[Span], tags: Mapping[str, str]
-    ) -> str:
-        """Log one trajectory, ordered by the times of its spans; returns the trace's id."""
-        start = min((span.start_ns for span in spans), default=time.time_ns())
-        end = max((span.end_ns for span in spans), default=start)
-        root = self._client.start_trace(
-            name,
-            span_type="AGENT",
-            inputs=dict(inputs),
-            tags=dict(tags),
-            experiment_id=self.experiment_id,
-            start_time_ns=start,
-            run_id=self.run_id,
-        )
-        for span in spans:
-            child = self._client.start_span(
-                span.name, root.trace_id, root.span_id, span_type=span.kind, inputs=dict(span.inputs), start_time_ns=span.start_ns
-            )
-            self._client.end_span(root.trace_id, child.span_id, outputs=dict(span.outputs), end_time_ns=span.end_ns)
-        self._client.end_trace(root.trace_id, outputs=dict(outputs), end_time_ns=end)
-        return str(root.trace_id)
-
-    def end(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> None:
-        """End the run, if one was started, after all its traces are written."""
-        if self._run_id is not None:
-            import mlflow
-
-            mlflow.flush_trace_async_logging()
-            self._client.set_terminated(self._run_id, status)
-            self._run_id = None
-
-
-def check_reachable(uri: str) -> None:
-    """Raises ServerError for a tracking server that does not answer. Databases are not opened."""
-    if not uri.startswith(SERVERS):
-        return
-    import requests  # as MLflow's own client: with its rules for proxies and certificates
-
-    verify = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1")
-    try:  # any answer will do: who may read it is found out later
-        requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify)
-    except (requests.RequestException, ValueError) as error:
-        raise ServerError(
-            f"no MLflow server answers at tracking.uri {uri} ({type(error).__name__}): start one there, or leave "
-            "tracking.uri out to keep the books in the home folder"
-        ) from error
-
-
-def check_uri(uri: str) -> None:
-    """Raises ServerError for what is no tracking URI."""
-    if uri.startswith("sqlite:///"):
-        folder = Path(uri.removeprefix("sqlite:///")).absolute().parent
-        if not folder.is_dir():
-            raise ServerError(f"tracking.uri {uri}: there is no folder {folder}; make it, or name another database")
-    elif not uri.startswith(SERVERS) and not re.match(r"(postgresql|mysql|mssql)(\+\w+)?://.|databricks(://.+)?$", uri):
-        raise ServerError(
-            f"tracking.uri {uri!r} is no tracking server or database: give http://host:port or sqlite:///path/mlflow.db, or "
-            "leave it out"
-        )
-
-
-def database(home: Home) -> str:
-    return f"sqlite:///{home.mlflow / 'mlflow.db'}"
+        self.machine.leave()
+        mlflow.flush_trace_async_logging()
+        if reason:
+            self.set_tag(ENDED, reason[:TAG_CHARACTERS])
+        self.client.set_terminated(self._run_id, status, None if ended is None else int(ended * 1000))
+        self._run_id = None

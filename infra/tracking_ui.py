@@ -3,13 +3,17 @@
 import os
 import sys
 
+import httpx
+
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
-from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings, database
+from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
+from nbrl.infra.tracking_address import database
 
 UI_TIMEOUT_S = 120.0
+ASK_S = 10.0
 
 
 class Page:
@@ -20,6 +24,22 @@ class Page:
         self.url = url
 
     @property
+    def runs(self) -> str:
+        """The page of the runs of the default experiment, if there is one, else the first page.
+
+        The address asks for the mode for training: MLflow opens in that for agents, whatever an experiment's tag says.
+        """
+        name = TrackingSettings().experiment
+        asked = f"{self.url}/api/2.0/mlflow/experiments/get-by-name"
+        try:
+            found = httpx.get(asked, params={"experiment_name": name}, trust_env=False, timeout=ASK_S)
+        except httpx.HTTPError:
+            return self.url
+        if found.status_code != httpx.codes.OK:
+            return self.url
+        return f"{self.url}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+
+    @property
     def alive(self) -> bool:
         return self._child.alive
 
@@ -27,12 +47,16 @@ class Page:
         self._child.stop()
 
 
-def ui(home: Home, settings: TrackingSettings | None = None) -> Page:
-    """Serve MLflow's pages over the database of the home or of the settings; returns when they answer."""
+def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.0.1", port: int | None = None) -> Page:
+    """Serve MLflow's pages over the database of the home or of the settings; returns when they answer.
+
+    Without `port`, at any free one.
+    """
     uri = (settings.uri if settings else None) or database(home)
-    port = free_port()
+    port = free_port() if port is None else port
     url = f"http://127.0.0.1:{port}"
-    line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
+    line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
+    line += [] if host == "127.0.0.1" else ["--allowed-hosts", "*"]
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
     log = home.logs / "mlflow.log"
     environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes

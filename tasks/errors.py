@@ -34,6 +34,10 @@ class TakenOverError(RunError):
     """Another process has taken over the run; this one must not write to it any more."""
 
 
+class StoppedError(RunError):
+    """Somebody asked this process by `nbrl stop` to end; the run can go on."""
+
+
 class BrokenInvariantError(RunError):
     """An invariant does not hold; continuing would train on wrong data."""
 

@@ -8,8 +8,11 @@ what counts.
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-RUNS, EVALUATIONS, JUDGEMENTS = "runs", "evaluations", "judgements"
+RUNS: Literal["runs"] = "runs"
+EVALUATIONS: Literal["evaluations"] = "evaluations"
+JUDGEMENTS, CHAMPIONS = "judgements", "champions"
 TRAJECTORIES, UNFINISHED = "trajectories.parquet", "trajectories"
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order.
 STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
@@ -144,6 +147,11 @@ class RunLayout:
         return f"{RUNS}/{self.name}"
 
     @property
+    def title(self) -> str:
+        """What sentences call it."""
+        return f"run {self.name!r}"
+
+    @property
     def identity(self) -> str:
         return f"{self.folder}/run.json"
 
@@ -188,6 +196,19 @@ class RunLayout:
     def lease(self) -> str:
         return f"{self.folder}/lease.json"
 
+    @property
+    def logs(self) -> str:
+        """Folder of what each start said, below the names of their epochs."""
+        return f"{self.folder}/logs"
+
+    def log(self, epoch: str) -> str:
+        """Folder of the lines that the process of this epoch printed, and of the logs of what it started."""
+        return f"{self.logs}/{epoch}"
+
+    def stop(self, epoch: str) -> str:
+        """The mark that asks the process of this epoch to stop."""
+        return f"{self.folder}/stops/{epoch}.json"
+
     def redone(self, key: str, epoch: str) -> str:
         """Where a result, record or summary goes that `epoch` makes again."""
         stage = "/".join(key.split("/")[:4]) if key.startswith(f"{self.iterations}/") else self.folder
@@ -218,27 +239,50 @@ class RunLayout:
 
 
 @dataclass(frozen=True)
-class EvaluationLayout:
-    """An evaluation that belongs to no run."""
-
-    name: str
+class EvaluationLayout(RunLayout):
+    """An evaluation of its own. It is kept as a run of no iterations is, so that it is continued in the same way."""
 
     @property
     def folder(self) -> str:
         return f"{EVALUATIONS}/{self.name}"
 
     @property
-    def data(self) -> DataLayout:
-        return DataLayout(f"{self.folder}/data")
+    def title(self) -> str:
+        return f"evaluation {self.name!r}"
 
     @property
-    def round(self) -> RoundLayout:
-        return RoundLayout(self.folder)
+    def subject(self) -> str:
+        """Which model is evaluated."""
+        return f"{self.folder}/subject.json"
+
+    @property
+    def answers(self) -> str:
+        """One row for each sample of each question."""
+        return f"{self.folder}/answers.parquet"
+
+    @property
+    def report(self) -> str:
+        return f"{self.folder}/report.md"
+
+    @property
+    def earlier_rewards(self) -> str:
+        """The rewards of an evaluation that a release made which could not continue one."""
+        return RoundLayout(self.folder).rewards
+
+
+def layout_of(kind: str, name: str) -> RunLayout:
+    """The layout of a run or, where `kind` is EVALUATIONS, of an evaluation of its own."""
+    return EvaluationLayout(name) if kind == EVALUATIONS else RunLayout(name)
 
 
 def judgement(digest: str) -> str:
     """What a model said of an answer, by the digest of all that it was asked; all runs and evaluations share it."""
     return f"{JUDGEMENTS}/{digest[:2]}/{digest}.json"
+
+
+def champion_of(recipe: str) -> str:
+    """Which checkpoint somebody chose among those of all runs of a recipe."""
+    return f"{CHAMPIONS}/{recipe}.json"
 
 
 def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
@@ -282,9 +326,23 @@ def has_manifest(checkpoint: str) -> bool:
 
 
 def place_of(trajectories: str) -> str:
-    """`iter 3` or `eval 3`, to which a table of trajectories belongs; empty for an evaluation outside any run."""
-    between = trajectories.split("/")[2:-1]
-    return f"{between[0][:4]} {int(between[1])}" if between else ""
+    """`iter 3`, counted from 1, or `eval 3`, after 3 updates, to which a table of trajectories belongs.
+
+    Empty for an evaluation outside any run.
+    """
+    if (stage := stage_of(trajectories)) is None:
+        return ""
+    held_out, number = stage
+    return f"eval {number}" if held_out else f"iter {number}"
+
+
+def stage_of(trajectories: str) -> tuple[bool, int] | None:
+    """Whether a run's table of trajectories is of an evaluation, with its updates, or of an iteration, counted from 1."""
+    kind, _, *between = trajectories.split("/")[:-1]
+    if kind != RUNS or not between:
+        return None
+    held_out = between[0] == "evaluations"
+    return held_out, int(between[1]) + (not held_out)
 
 
 def name_of(key: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbrl.agent.episode import Episode, Task
@@ -15,7 +15,6 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import with_files
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
@@ -36,7 +35,8 @@ PICTURE_BYTES = 8 * MIB
 class Question:
     """A question with the model, files and tools that answer it.
 
-    With a `recorded` trajectory its tools' answers are served again, and without an `endpoint` its actions are played too.
+    `instruction` is added to the system prompt. With a `recorded` trajectory its tools' answers are served again, and without an
+    `endpoint` its actions are played too.
     """
 
     text: str
@@ -46,11 +46,12 @@ class Question:
     seed: int
     files: dict[str, bytes]
     tools: ToolSettings
-    corpus: Corpus
     ability: str
+    equipment: Equipment = field(default_factory=Equipment)
     files_to: Path | None = None
     recorded: Trajectory | None = None
     tokenizer: Path | None = None
+    instruction: str = ""
 
     @property
     def task(self) -> str:
@@ -77,7 +78,7 @@ async def answer(
     async with AsyncExitStack() as stack:
         policy, tokenizer = await _policy(stack, question, tell)
         sandbox = _sandbox(question.files)
-        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": Equipment(question.corpus)}, sandbox))
+        notebooks = await stack.enter_async_context(Notebooks.open(question.tools, {"": question.equipment}, sandbox))
         kernel, toolbox = await stack.enter_async_context(notebooks.new("", question.ability, question.recorded))
         await asyncio.to_thread(_put, kernel, question.files)
         name = f"agent-{secrets.token_hex(4)}"
@@ -89,6 +90,7 @@ async def answer(
             ability=question.ability,
             seed=question.seed,
             images=question.pictures,
+            instruction=question.instruction,
         )
         episode = Episode(task, policy, SandboxedKernel(kernel), toolbox, tokenizer, question.agent, watcher)
         try:

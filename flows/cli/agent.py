@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, guard
 from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.stored import storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
 NOT_ANSWERED = 3
@@ -23,6 +24,18 @@ def agent(
     question: Annotated[str | None, typer.Argument(help="what the agent is to find out or to do")] = None,
     endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="a SGLang server, or an OpenAI-compatible one (…/v1)")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN[@N]",
+            help="the policy of a run, which is served meanwhile, with the run's settings, tools and passages",
+            autocompletion=completion.models,
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="the run's environment whose tools and passages are used; the first by default"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="name of the model; not needed if the server has only one")
@@ -67,7 +80,9 @@ def agent(
         str | None,
         typer.Option(metavar="SAVED", help="a notebook, a JSON file or RUN/TRAJECTORY; tools answer as recorded there"),
     ] = None,
-    root: Annotated[str, typer.Option(help="storage root of a RUN/TRAJECTORY to replay")] = completion.ROOT,
+    root: Annotated[
+        str, typer.Option(help="storage root of the run of --run, or of a RUN/TRAJECTORY to replay")
+    ] = completion.ROOT,
     max_steps: Annotated[int, typer.Option(help="maximum think-code-observe steps")] = 20,
     context_tokens: Annotated[int, typer.Option(help="maximum tokens of prompt and action together")] = 25_600,
     action_tokens: Annotated[int, typer.Option(help="maximum tokens of one action")] = 3_072,
@@ -118,12 +133,14 @@ def agent(
         with Importing():
             from nbrl.agent.policy import Sampling
             from nbrl.agent.settings import AgentSettings
+            from nbrl.agent.tools.library import Equipment
             from nbrl.flows.ask.endpoint import Endpoint
             from nbrl.flows.ask.made_files import check_folder
             from nbrl.flows.ask.options import checked
             from nbrl.flows.ask.question import Question, answer, attachments
             from nbrl.flows.ask.replay import load, verdict
             from nbrl.flows.ask.tools import ToolOptions, require_keys
+            from nbrl.flows.ask.trained import trained
             from nbrl.flows.display.episode import Live
             from nbrl.flows.display.save import save as write
             from nbrl.flows.display.save import writable
@@ -135,7 +152,8 @@ def agent(
             writable(path)
         if files_to is not None:
             check_folder(files_to)
-        _refuse_idle(context, endpoint, replay)
+        given = _given(context)
+        _refuse_idle(given, endpoint, replay, run)
         recorded = load(replay, root) if replay is not None else None
         question_text = question if question is not None or recorded is None else recorded.question
         if not question_text or not question_text.strip():
@@ -148,43 +166,57 @@ def agent(
         played = None if recorded is None or server is not None else sum(step.kind == "cell" for step in recorded.steps)
         names = [name.strip() for part in tools for name in part.split(",")] if tools is not None else None
         tell = _tell_nobody if quiet else say
+        limits: dict[str, Any] = {
+            "max_steps": max_steps if played is None else played,
+            "context_tokens": context_tokens,
+            "action_tokens": action_tokens,
+            "trim": trim,
+            "cell_timeout_s": cell_timeout,
+            "deadline_s": deadline,
+            "thinking": thinking,
+            "code_style": code_style,
+            **_own_prompt(system_prompt),
+        }
+        chosen: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
         options = ToolOptions(names, corpus, web, tuple(mcp or ()), tool_settings, ability)
-        available = options.settings(server, api_key_env, attached=bool(file))
-        if recorded is None:
-            require_keys(available, ability)
-        full_question = Question(
-            text=text,
-            endpoint=server,
-            agent=checked(
-                AgentSettings,
-                max_steps=max_steps if played is None else played,
-                context_tokens=context_tokens,
-                action_tokens=action_tokens,
-                trim=trim,
-                cell_timeout_s=cell_timeout,
-                deadline_s=deadline,
-                thinking=thinking,
-                code_style=code_style,
-                **_own_prompt(system_prompt),
-            ),
-            sampling=checked(Sampling, temperature=temperature, top_p=top_p),
-            seed=seed or 0,
-            files=attachments(file or []),
-            files_to=files_to,
-            tools=available,
-            corpus=options.open_corpus(tell),
-            ability=ability,
-            recorded=recorded,
-            tokenizer=tokenizer,
-        )
 
         def keep(trajectory: Any) -> None:
             kept.append(trajectory)
             if path is not None and trajectory.steps:
                 write(path, trajectory)
 
-        with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
-            asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
+        with ExitStack() as stack:
+            instruction = ""
+            if run is not None:
+                with nullcontext() if quiet else err.status(f"starting {run}"):
+                    policy = stack.enter_context(trained(storage_at(root), run, environment, tell))
+                server, instruction = policy.endpoint, policy.instruction
+                limits = policy.agent.model_dump() | _overriding(limits, given)
+                chosen = policy.sampling.model_dump() | _overriding(chosen, given)
+            if run is not None and not given & TOOLS:
+                available, equipment = policy.tools, policy.equipment
+            else:
+                available = options.settings(server, api_key_env, attached=bool(file))
+                equipment = Equipment(options.open_corpus(tell))
+            if recorded is None:
+                require_keys(available, ability)
+            full_question = Question(
+                text=text,
+                endpoint=server,
+                agent=checked(AgentSettings, **limits),
+                sampling=checked(Sampling, **chosen),
+                seed=seed or 0,
+                files=attachments(file or []),
+                files_to=files_to,
+                tools=available,
+                equipment=equipment,
+                ability=ability,
+                recorded=recorded,
+                tokenizer=tokenizer,
+                instruction=instruction,
+            )
+            with nullcontext() if quiet else Live(err, full_question.task, full_question.agent) as live:
+                asyncio.run(cancel_on_term(lambda: answer(full_question, live, keep, tell)))
         if recorded is not None and played is not None and not quiet:
             say(verdict(recorded, kept[0]))
 
@@ -196,19 +228,37 @@ def _tell_nobody(_: str) -> None:
     """Print nothing, for --quiet."""
 
 
+TOOLS = frozenset({"corpus", "web", "mcp", "tools", "tool_settings"})
 _ACTING = ("question", "model", "api_key_env", "max_steps", "temperature", "top_p", "seed", "sees_images")
+_SERVED = ("endpoint", "model", "api_key_env", "tokenizer", "sees_images", "replay")
 
 
-def _refuse_idle(context: typer.Context, endpoint: str | None, replay: str | None) -> None:
+def _given(context: typer.Context) -> frozenset[str]:
+    """Names of the parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
+def _overriding(options: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
+    """Those of the options that stand on the command line."""
+    return {name: value for name, value in options.items() if name.removesuffix("_s") in given}
+
+
+def _refuse_idle(given_names: frozenset[str], endpoint: str | None, replay: str | None, run: str | None) -> None:
     """Raises ConfigError for an option that would have no effect, and if there is neither a model nor a recording."""
     from nbrl.tasks.errors import ConfigError
 
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given_names = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if run is not None:
+        if other := [name for name in _SERVED if name in given_names]:
+            option = other[0].replace("_", "-")
+            raise ConfigError(f"--{option} does nothing beside --run, which serves the run's own policy; give one of them")
+        return
+    if "environment" in given_names:
+        raise ConfigError("--environment is one of a run's; leave it out, or give --run")
     if replay is None and "root" in given_names:
-        raise ConfigError("--root is where --replay looks for a run; leave it out, or give --replay")
+        raise ConfigError("--root is where --run and --replay look for a run; leave it out, or give one of them")
     if endpoint is None and replay is None:
-        raise ConfigError("no model given: pass --endpoint URL or --replay FILE")
+        raise ConfigError("no model given: pass --endpoint URL, --run RUN or --replay FILE")
     if endpoint is None and (idle := [name for name in _ACTING if name in given_names]):
         option = "a question" if idle[0] == "question" else f"--{idle[0].replace('_', '-')}"
         raise ConfigError(f"{option} does nothing where recorded actions are played; leave it out, or give --endpoint")

@@ -67,8 +67,12 @@ def audit(
         raise typer.Exit(1)
 
 
-def track(run: RunName, root: Root = ROOT, set_: Set = None) -> None:
-    """Deliver to MLflow what it does not have of a run, from its storage alone; a lost MLflow is rebuilt.
+def track(
+    run: Annotated[str, typer.Argument(help="name of a run or an evaluation", autocompletion=completion.runs_and_evaluations)],
+    root: Root = ROOT,
+    set_: Set = None,
+) -> None:
+    """Deliver to MLflow, and to `tracking.tensorboard`, what they do not have of a run or evaluation, from its storage alone.
 
     `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
     """
@@ -77,14 +81,26 @@ def track(run: RunName, root: Root = ROOT, set_: Set = None) -> None:
         with Importing():
             from nbrl.infra.home import Home
             from nbrl.infra.tracking import Tracking
+            from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
+            from nbrl.tasks.layout import EVALUATIONS
             from nbrl.tasks.runs.lease import check_free
+            from nbrl.tasks.runs.resume import resumed_config
+            from nbrl.tasks.runs.run import checked_name, find_run
             from nbrl.tasks.tracking.books import Books, deliver
+            from nbrl.tasks.tracking.curves import curves_of
+            from nbrl.tasks.tracking.delivery import draw
 
         storage = storage_at(root)
+        if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
+            config = resumed_config(storage, run, set_ or [], EVALUATIONS)
+            out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
+            return
         config, known = _run(storage, run, set_ or [])
         check_free(storage, known.layout)
         tracking = Tracking(config.tracking, Home(config.home))
         delivered = deliver(Books(config, storage, known, tracking), tracking)
+        if (curves := curves_of(config.tracking, storage, known)) is not None:
+            draw(curves, say)
         out.print(f"MLflow at {tracking.uri} has {delivered} iterations of run {run}", highlight=False, markup=False)
 
     guard(work, lambda: "the same command delivers the rest")

@@ -8,15 +8,21 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.agent import agent
 from nbrl.flows.cli.audit import audit, track
+from nbrl.flows.cli.compare import compare
 from nbrl.flows.cli.data import data
+from nbrl.flows.cli.deploy import deploy, schedule
 from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.prepare import prepare
+from nbrl.flows.cli.promote import promote
 from nbrl.flows.cli.resume import resume
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.cli.stored import export, show
+from nbrl.flows.cli.serve import serve
+from nbrl.flows.cli.show import runs, show
+from nbrl.flows.cli.stored import Root, export, storage_at
 from nbrl.flows.cli.train import train
 from nbrl.flows.display.terminal import out
 
@@ -54,11 +60,19 @@ app.command()(train)
 app.command()(resume)
 app.command()(audit)
 app.command()(track)
+app.command()(promote)
 app.command()(evaluate)
 app.add_typer(data, name="data")
 app.command()(prepare)
+app.command()(runs)
+app.command()(compare)
 app.command()(export)
 app.command()(show)
+app.command()(serve)
+app.command()(deploy)
+app.command()(schedule)
+app.command()(logs)
+app.command()(stop)
 
 
 @app.command()
@@ -84,14 +98,25 @@ def doctor(
 
 
 @app.command()
-def ui(home: Home = HOME) -> None:
-    """Serve the MLflow and Prefect pages of this folder until Ctrl-C."""
+def ui(
+    home: Home = HOME,
+    root: Root = completion.ROOT,
+    host: Annotated[str, typer.Option(help="address to listen on; whoever reaches it can read everything")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=1024, max=65534, help="port of the trajectories; MLflow takes the next", show_default="any")
+    ] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="the MLflow to show, as tracking.uri in a recipe", show_default="that of the newest run")
+    ] = None,
+) -> None:
+    """Serve pages until Ctrl-C: trajectories of a storage, MLflow and Prefect."""
 
     def work() -> None:
         with Importing():
             from nbrl.flows.cli.ui import serve
+            from nbrl.infra.home import Home as LocalHome
 
-        serve(checked_home(home), out)
+        serve(LocalHome(checked_home(home)), storage_at(root), host, port, tracking_uri, out)
 
     guard(work)
 

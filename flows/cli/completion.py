@@ -32,9 +32,13 @@ def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
     """Names of the folders with a file that matches `pattern`, under the root of the command line so far."""
+    return sorted(path.parent.name for path in _root(context).glob(pattern) if path.parent.name.startswith(typed))
+
+
+def _root(context: typer.Context) -> Path:
+    """The storage root of the command line so far."""
     overrides = [one.partition("=")[2] for one in context.params.get("set_") or () if one.startswith("storage.root=")]
-    root = Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
-    return sorted(path.parent.name for path in root.glob(pattern) if path.parent.name.startswith(typed))
+    return Path(overrides[-1] if overrides else context.params.get("root") or ROOT)
 
 
 def recipe_keys(typed: str) -> list[str]:
@@ -68,3 +72,69 @@ def built_in_tools(typed: str) -> list[str]:
     from nbrl.agent.tools.settings import BUILT_IN
 
     return [name for name in BUILT_IN if name.startswith(typed)]
+
+
+def models(context: typer.Context, typed: str) -> list[str]:
+    """Runs of a local storage root, each also at its checkpoints."""
+    found = []
+    for run in runs(context, typed.partition("@")[0]):
+        found.append(run)
+        found += [
+            f"{run}@{path.name.partition('-')[0].lstrip('0')}" for path in _root(context).glob(f"{RunLayout(run).checkpoints}/*")
+        ]
+    return sorted(name for name in found if name.startswith(typed))
+
+
+def compared(context: typer.Context, typed: str) -> list[str]:
+    """Evaluations, and runs, each also at the updates after which it was evaluated."""
+    evaluations = _folders(context, EvaluationLayout("*").data.folder, typed)
+    found = set(runs(context, typed.partition("@")[0])) | set(evaluations)
+    for run in runs(context, typed.partition("@")[0]):
+        found |= {
+            f"{run}@{int(path.name)}" for path in _root(context).glob(f"{RunLayout(run).evaluations}/*") if path.name.isdigit()
+        }
+    return sorted(name for name in found if name.startswith(typed))
+
+
+def statuses(typed: str) -> list[str]:
+    from nbrl.agent.trajectory import Status
+
+    return [status.value for status in Status if status.startswith(typed)]
+
+
+def iterations(context: typer.Context, typed: str) -> list[str]:
+    """The iterations of the run of the command line so far that have trajectories, counted from 1."""
+    name = _named(context)
+    found = {int(path.name) + 1 for path in _root(context).glob(f"{RunLayout(name).iterations}/*") if path.name.isdigit()}
+    return [str(number) for number in sorted(found) if str(number).startswith(typed)]
+
+
+def abilities(context: typer.Context, typed: str) -> list[str]:
+    return _values(context, "ability", typed)
+
+
+def environments(context: typer.Context, typed: str) -> list[str]:
+    return _values(context, "environment", typed)
+
+
+def _named(context: typer.Context) -> str:
+    """The run or evaluation of the command line so far; empty if there is none."""
+    # Behind an option that still lacks its value, what precedes it is not yet taken for arguments.
+    words = [context.params.get("trajectory"), *context.args]
+    return next((word for word in words if word), "").partition("@")[0]
+
+
+def _values(context: typer.Context, column: str, typed: str) -> list[str]:
+    """The values of a column of the questions of the run or evaluation that the command line so far names."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found: set[str] = set()
+    name = _named(context)
+    for layout in (RunLayout(name), EvaluationLayout(name)):
+        for path in _root(context).glob(f"{layout.data.folder}/*.parquet"):
+            try:
+                found |= set(pq.read_table(path, columns=[column])[column].to_pylist())
+            except (pa.ArrowException, OSError):  # damaged, or of an earlier release
+                continue
+    return sorted(value for value in found if value and value.startswith(typed))

@@ -1,57 +1,142 @@
 """`nbrl evaluate`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Recipe, Set, root_flag
+from nbrl.flows.cli.options import Set, TakeOver, root_flag
 from nbrl.flows.cli.run_flow import run_flow
-from nbrl.flows.display.terminal import out
+from nbrl.flows.cli.stored import Root
+from nbrl.flows.display.terminal import out, plain
+
+KEY = "environment variable that holds the key of the server of "
 
 
 def evaluate(
-    recipe: Recipe,
-    run: Annotated[
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="a recipe's name, or the path of a YAML file; may be left out to take the settings of the run of --model",
+            autocompletion=completion.recipes,
+            show_default=False,
+        ),
+    ] = "",
+    model: Annotated[
         str | None,
-        typer.Option(help="evaluate a checkpoint of this run instead of the recipe's policy", autocompletion=completion.runs),
+        typer.Option(
+            metavar="RUN[@N]|FOLDER",
+            help="the newest checkpoint of a run, that after N updates, or a model folder; by default the recipe's policy; with "
+            "--endpoint the server's name of the model",
+            autocompletion=completion.models,
+            show_default=False,
+        ),
     ] = None,
-    checkpoint: Annotated[int | None, typer.Option(help="number of updates of the checkpoint; by default the newest")] = None,
-    name: Annotated[str | None, typer.Option(help="name of the evaluation; by default made of recipe and time")] = None,
+    endpoint: Annotated[
+        str, typer.Option(metavar="URL", help="evaluate a model behind an OpenAI-compatible server (…/v1)", show_default=False)
+    ] = "",
+    api_key_env: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{KEY}--endpoint", autocompletion=completion.variables, show_default=False)
+    ] = "",
+    environments: Annotated[
+        str, typer.Option(metavar="A,B", help="evaluate on these environments only", show_default="all of the settings")
+    ] = "",
+    samples: Annotated[
+        int | None, typer.Option(min=1, max=100, help="answers for each question", show_default="evaluate.samples")
+    ] = None,
+    questions: Annotated[
+        int | None, typer.Option(min=1, help="questions of each environment, from the first", show_default="evaluate.questions")
+    ] = None,
+    mode: Annotated[
+        Literal["agent", "direct", "vote"] | None,
+        typer.Option(
+            help="the notebook agent; direct answers without a notebook; or the agent's answer that most samples give",
+            show_default="evaluate.mode",
+        ),
+    ] = None,
+    judge: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="let a model behind this server grade the answers to questions of files", show_default=False
+        ),
+    ] = "",
+    judge_model: Annotated[str, typer.Option(metavar="NAME", help="the server's name of that model", show_default=False)] = "",
+    judge_key_env: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{KEY}--judge", autocompletion=completion.variables, show_default=False)
+    ] = "",
+    name: Annotated[
+        str | None, typer.Option(help="name of the evaluation", show_default="made of the model and all that decides the result")
+    ] = None,
+    root: Root = completion.ROOT,
     set_: Set = None,
+    take_over: TakeOver = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Evaluate a policy on the recipe's held-out questions: exact match and F1, and keep all trajectories."""
-    begun: list[str] = []
+    """Evaluate a model on held-out questions: success, pass@k and F1 with intervals; every answer is kept.
 
-    def stopped() -> str:
-        return f"evaluation {begun[0]} stays unfinished; evaluate again under another --name" if begun else ""
+    An evaluation that was stopped goes on by the same command.
+    """
+    begun: list[str] = []
 
     def work() -> None:
         with Importing():
-            from nbrl.infra.storage import Storage
+            from nbrl.flows.order import Order, planned
             from nbrl.tasks.errors import ConfigError
-            from nbrl.tasks.runs.checkpoints import checkpoint as find_checkpoint
-            from nbrl.tasks.runs.preflight import prepared
-            from nbrl.tasks.runs.run import checked_name, new_name
 
-        if checkpoint is not None and run is None:
-            raise ConfigError("--checkpoint names a checkpoint of a run; give --run too")
-        config = prepared(recipe, set_ or [], "evaluate")
-        source = None if run is None else checked_name(run)
-        if source is not None:
-            find_checkpoint(Storage(config.storage), source, checkpoint)
-        evaluation = checked_name(new_name(source or config.name) if name is None else name)
+        for option, given in (("--model", model), ("--name", name)):
+            if given is not None and not given.strip():
+                raise ConfigError(f"{option} is empty; give it a value, or leave it out")
+
+        order = Order(
+            recipe=recipe,
+            model=model or "",
+            endpoint=endpoint,
+            api_key_env=api_key_env,
+            environments=tuple(part.strip() for part in environments.split(",") if part.strip()),
+            samples=samples,
+            questions=questions,
+            mode=mode,
+            judge=judge,
+            judge_model=judge_model,
+            judge_key_env=judge_key_env,
+            overrides=tuple(set_ or ()),
+            root=root,
+            name=name or "",
+        )
+        plan = planned(order)
+        begun.append(plan.name)
 
         async def flow() -> Any:
             from nbrl.flows.evaluate import evaluate as flow
 
-            return await flow(config, source, checkpoint, evaluation)
+            return await flow(plan, take_over)
 
-        begun.append(evaluation)
-        for metric, value in sorted(run_flow(config.home, flow).items()):
-            out.print(f"{metric:20} {value:.6g}", highlight=False)
-        out.print(f"nbrl show {evaluation}{root_flag(config)}", highlight=False, soft_wrap=True)
+        _print(run_flow(plan.config.home, flow), as_json, root_flag(plan.config))
 
-    guard(work, stopped)
+    guard(work, lambda: f"the same command goes on with evaluation {begun[0]}" if begun else "")
+
+
+def _print(summary: Any, as_json: bool, flag: str) -> None:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from nbrl.tasks.evaluation.report import HOW, header, rows
+
+    if as_json:
+        print(summary.model_dump_json())
+        return
+    table = Table(box=SIMPLE, title=plain(f"{summary.subject.name}: {HOW[summary.mode]}"), title_justify="left")
+    for column in header(summary):
+        table.add_column(column, justify="left" if column == "questions" else "right", no_wrap=True)
+    for row in rows(summary, brief=True):
+        table.add_row(*map(plain, row))
+    out.print(table, crop=False)
+    wrong = (
+        f"{summary.failed} failed and {summary.unscored} could not be scored: they count as wrong; "
+        if (summary.failed or summary.unscored)
+        else ""
+    )
+    out.print(f"{wrong}brackets are 95 % intervals over questions", highlight=False)
+    out.print(f"nbrl show {summary.name}{flag}", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from nbrl.flows.cli import interrupt
 from nbrl.flows.display.terminal import say
 from nbrl.infra.errors import InfraError
 from nbrl.sandbox.errors import SandboxError
-from nbrl.tasks.errors import NothingLearnedError, RunError
+from nbrl.tasks.errors import NothingLearnedError, RunError, StoppedError
 
 T = TypeVar("T")
 NOTHING_LEARNED = 4  # exit code of a run that made no update; 3 is that of an agent without an answer
@@ -27,6 +27,9 @@ def guard(work: Callable[[], T], stopped: Callable[[], str] = lambda: "") -> T:
         interrupt.release()
         _check_folder()
         return work()
+    except StoppedError as error:
+        say("; ".join(filter(None, ["stopped", str(error), stopped()])))
+        raise typer.Exit(130) from None
     except (RunError, InfraError, SandboxError, AgentError) as error:
         for line in str(error).splitlines() or [type(error).__name__]:
             say(line, "red")

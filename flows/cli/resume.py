@@ -42,7 +42,6 @@ def resume(
         if redo is not None:
             chosen.append(parse(redo))
         config = resumed_config(storage_at(root), checked_name(run), with_restarts(set_, restarts))
-        preflight(config, "train")
-        return config, run
+        return preflight(config, "train", run), run
 
     train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)

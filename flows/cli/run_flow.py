@@ -2,29 +2,45 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from nbrl.flows.cli.guard import cancel_on_term
 from nbrl.flows.display.terminal import say
 
 T = TypeVar("T")
+DELIVERY_S = 5.0
 
 
 def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started."""
-    from nbrl.infra import prefect_server, ray_cluster, tracking
+    with in_environment(folder):
+        return _ended_alike(work)
+
+
+@contextmanager
+def in_environment(folder: str, given: str = "") -> Iterator[str]:
+    """The address of this home's Prefect server, or of the `given` one; Ray, MLflow and Prefect may be imported inside.
+
+    Raises ServerError if none answers.
+    """
+    from nbrl.infra import prefect_server, variables
     from nbrl.infra.home import Home as LocalHome
 
+    if given:
+        prefect_server.check_reachable(given)
+        os.environ.update(prefect_server.CLIENT)
+        variables.set_here()
+        yield given
+        return
     home = LocalHome(folder)
     server = prefect_server.ensure(home)
     try:
-        # Ray and Prefect read some of these when they are imported.
-        os.environ.update(prefect_server.environment(home, server.url) | tracking.ENVIRONMENT | ray_cluster.ENVIRONMENT)
-        for name in ("NO_PROXY", "no_proxy"):  # local servers are not reached through a proxy
-            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
+        os.environ.update(prefect_server.environment(home, server.url))
+        variables.set_here()
         with server.kept_up(say):
-            return _ended_alike(work)
+            yield f"{server.url}/api"
     finally:
         server.stop()
 
@@ -37,3 +53,14 @@ def _ended_alike(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(cancel_on_term(work))
     except TerminationSignal:
         raise KeyboardInterrupt from None
+    finally:
+        _deliver()
+
+
+def _deliver() -> None:
+    """Send the last lines and events while the server is there; at the exit Prefect would look for it for minutes."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=DELIVERY_S)

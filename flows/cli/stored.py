@@ -1,4 +1,4 @@
-"""`nbrl show` and `nbrl export`: read runs from a storage."""
+"""`nbrl export`, and the storage that commands read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -43,55 +43,6 @@ def export(
         out.print(closing(folder, source, adapter), markup=False, highlight=False, soft_wrap=True)
 
     guard(work, lambda: "nothing was written")
-
-
-def show(
-    trajectory: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN[/TRAJECTORY]",
-            help="with the name of a run or evaluation, list its trajectories; with an id, show that one; without, list all runs",
-            autocompletion=completion.runs_and_evaluations,
-        ),
-    ] = None,
-    root: Root = ROOT,
-    limit: Annotated[int, typer.Option(min=1, help="maximum rows of a list of trajectories")] = 40,
-    notebook: Annotated[
-        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
-    ] = None,
-) -> None:
-    """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
-    guard(lambda: _show(trajectory, root, limit, notebook))
-
-
-def _show(trajectory: str | None, root: str, limit: int, path: Path | None) -> None:
-    with Importing():
-        from nbrl.flows.display.listing import find, listing, overview
-        from nbrl.flows.display.save import save, writable
-        from nbrl.flows.display.trajectory import render
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.runs.run import checked_name
-
-    storage = storage_at(root)
-    if trajectory is None:
-        if path is not None:
-            raise ConfigError("--notebook writes one trajectory; name it as RUN/TRAJECTORY (`nbrl show RUN` lists them)")
-        out.print(overview(storage), crop=False)
-        return
-    run, _, identity = trajectory.partition("/")
-    run = checked_name(run)
-    if not identity:
-        if path is not None:
-            raise ConfigError(f"--notebook writes one trajectory; name it as {run}/TRAJECTORY (`nbrl show {run}` lists them)")
-        out.print(listing(storage, run, limit, out.width), crop=False)
-        return
-    for number, (key, match, rewards) in enumerate(find(storage, run, identity)):
-        if path is None:
-            out.print(render(key, match, rewards))
-            continue
-        target = writable(path.with_stem(f"{path.stem}-{number + 1}") if number else path)
-        save(target, match, rewards)
-        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
 
 
 def storage_at(root: str) -> "Storage":

@@ -31,11 +31,11 @@ def train(
             from nbrl.tasks.runs.run import checked_name, new_name
 
         name = None if run is None else checked_name(run)
-        config = prepared(recipe, with_restarts(set_, restarts), "train")
+        start = prepared(recipe, with_restarts(set_, restarts), "train", name)
         if dry_run:
-            _plan(config)
+            _plan(start)
             return None
-        return config, name or new_name(config.name)
+        return start, name or new_name(start.config.name)
 
     train_run(prepare, lambda name: f"the same command with --run {name} continues the run", take_over)
 
@@ -46,26 +46,27 @@ def train_run(
     take_over: bool,
     redo: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Train the run that `prepare` gives configuration and name of; stopped in the middle, say how it goes on."""
+    """Train the run that `prepare` gives, what preflight returned and its name; stopped in the middle, say how it goes on."""
     begun: list[tuple[Any, str]] = []
 
     def stopped() -> str:
         from nbrl.infra.storage import Storage
         from nbrl.tasks.runs.run import find_run
 
-        left = [name for config, name in begun if find_run(Storage(config.storage), name) is not None]
+        left = [name for start, name in begun if find_run(Storage(start.config.storage), name) is not None]
         return how_to_continue(left[0]) if left else ""
 
     def work() -> None:
         if (prepared := prepare()) is None:
             return
         begun.append(prepared)
-        config, name = prepared
+        start, name = prepared
+        config = start.config
 
         async def flow() -> Any:
             from nbrl.flows.train import train as flow
 
-            return await flow(config, name, take_over=take_over, redo=list(redo))
+            return await flow(start, name, take_over=take_over, redo=list(redo))
 
         summary = run_flow(config.home, flow)
         from nbrl.flows.display.report import closing, report
@@ -76,13 +77,14 @@ def train_run(
     guard(work, stopped)
 
 
-def _plan(config: Any) -> None:
+def _plan(start: Any) -> None:
     """Make all checks of a dry run, also the slow ones, and print what the run would do."""
     from nbrl.tasks.runs.data_review import review
     from nbrl.tasks.runs.plan import plan
     from nbrl.tasks.runs.preflight import rehearse
 
-    for warning in review(config):
+    config = start.config
+    for warning in review(start):
         say(f"warning: {warning}", "yellow")
     unchecked = rehearse(config)
     out.print(plan(config), markup=False, highlight=False, soft_wrap=True)

@@ -1,28 +1,88 @@
-"""Serves the MLflow and Prefect pages of a home folder."""
+"""`nbrl ui`: the pages of trajectories, of MLflow and of Prefect."""
 
 import signal
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
+import uvicorn
 from rich.console import Console
 
+from nbrl.flows.pages.app import LOCAL, app
 from nbrl.infra import prefect_server
+from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
+from nbrl.infra.process.child import free_port, port_in_use
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import TrackingSettings
+from nbrl.infra.tracking_address import SERVERS
 from nbrl.infra.tracking_ui import ui
+from nbrl.tasks.errors import RunError
+from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.runs.epochs import first_and_newest
+from nbrl.tasks.runs.run import find_run
+
+START_S = 30.0
 
 
-def serve(folder: str, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone."""
-    home = Home(folder)
-    prefect = prefect_server.ensure(home)
-    try:
-        mlflow = ui(home)
+def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | None, console: Console) -> None:
+    """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone.
+
+    The trajectories are at `port`, MLflow's pages at the next one; both at any free ports when it is None. `uri` is the MLflow
+    that is shown, by default that of the newest run on the storage.
+    """
+    for taken in [] if port is None else [port, port + 1]:
+        if port_in_use(taken):
+            raise ServerError(f"port {taken} is taken: end what listens there, or choose another --port")
+    uri = uri or newest_uri(storage)
+    with ExitStack() as stack:
+        prefect = prefect_server.ensure(home)
+        stack.callback(prefect.stop)
+        lines = []
+        if uri is not None and uri.startswith(SERVERS):
+            lines.append(f"MLflow        {uri}")
+        else:
+            mlflow = ui(home, TrackingSettings(uri=uri), host, None if port is None else port + 1)
+            stack.callback(mlflow.stop)
+            lines.append(f"MLflow        {mlflow.runs}")
+        trajectories = stack.enter_context(_trajectories(storage, host, port or free_port()))
+        lines = [f"trajectories  {trajectories}", *lines, f"Prefect       {prefect.url}", "Ctrl-C ends them."]
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
+        ended = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: ended.set())
+        signal.signal(signal.SIGINT, lambda *_: ended.set())
+        ended.wait()
+
+
+def newest_uri(storage: Storage) -> str | None:
+    """`tracking.uri` of the run on the storage that was started last; None if that is the home's own, or there is no run."""
+    newest: tuple[float, str | None] = (0.0, None)
+    for name in {name_of(key) for key in storage.list(RUNS)}:
         try:
-            console.print(f"MLflow   {mlflow.url}\nPrefect  {prefect.url}\nCtrl-C ends them.", highlight=False)
-            ended = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: ended.set())
-            signal.signal(signal.SIGINT, lambda *_: ended.set())
-            ended.wait()
-        finally:
-            mlflow.stop()
+            known = find_run(storage, name)
+            starts = None if known is None else first_and_newest(storage, known.layout)
+        except (RunError, InfraError):  # what cannot be read is no run to follow
+            continue
+        if starts is not None and starts[1].started > newest[0]:
+            newest = starts[1].started, (starts[1].settings or {}).get("tracking", {}).get("uri")
+    return newest[1]
+
+
+@contextmanager
+def _trajectories(storage: Storage, host: str, port: int) -> Iterator[str]:
+    """Serve the pages of trajectories in a thread; yields their address."""
+    hosts = LOCAL if host in LOCAL else ("*",)
+    server = uvicorn.Server(uvicorn.Config(app(storage, hosts), host=host, port=port, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run, name="trajectories", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + START_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise ServerError(f"the pages cannot be served at {host}:{port}; choose another --host or --port")
+        time.sleep(0.05)
+    try:
+        yield f"http://{host}:{port}"
     finally:
-        prefect.stop()
+        server.should_exit = True
+        thread.join(START_S)

@@ -1,21 +1,81 @@
 """Finds trajectories among the artifacts of runs and evaluations."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
-from rich.box import SIMPLE
-from rich.console import RenderableType
 from rich.table import Table
 
 from nbrl.agent.trajectory import Trajectory, from_table
-from nbrl.flows.display.terminal import plain
+from nbrl.flows.display.tables import table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, is_trajectories, name_of, place_of, rewards_of
-from nbrl.tasks.runs.history import finished_iterations
+from nbrl.tasks.layout import (
+    EVALUATIONS,
+    RUNS,
+    EvaluationLayout,
+    RunLayout,
+    is_trajectories,
+    name_of,
+    place_of,
+    rewards_of,
+    stage_of,
+)
+from nbrl.tasks.reward.score import completed
 
-MOST = {"answer": 20}  # widths at which columns are cut
+COLUMNS = ("trajectory", "where", "reward", "success", "steps", "status", "answer", "question")
+READ = ("id", "group", "status", "answer", "question", "ability", "environment")  # the last is new
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trajectory without its steps. `reward` and `success` are None where it was not scored."""
+
+    key: str
+    id: str
+    group: str
+    status: str
+    answer: str | None
+    question: str
+    ability: str
+    environment: str
+    steps: int
+    reward: float | None
+    success: float | None
+
+    @property
+    def where(self) -> str:
+        return place_of(self.key)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which trajectories are listed; an empty value wants all. `iteration` counts from 1, `updates` is of an evaluation.
+
+    `best` and `worst` want so many with the highest or lowest rewards, the extreme one first.
+    """
+
+    status: str = ""
+    ability: str = ""
+    environment: str = ""
+    iteration: int | None = None
+    updates: int | None = None
+    held_out: bool = False
+    best: int | None = None
+    worst: int | None = None
+
+    def fits(self, found: Found) -> bool:
+        return all(getattr(self, name) in ("", getattr(found, name)) for name in ("status", "ability", "environment"))
+
+    def fits_place(self, key: str) -> bool:
+        """Whether its table of trajectories is wanted; those of an evaluation outside any run are held out."""
+        stage = stage_of(key)
+        if self.iteration is not None:
+            return stage == (False, self.iteration)
+        if self.updates is not None:
+            return stage == (True, self.updates)
+        return not self.held_out or stage is None or stage[0]
 
 
 def files(storage: Storage, run: str) -> list[str]:
@@ -30,92 +90,108 @@ def files(storage: Storage, run: str) -> list[str]:
     return keys
 
 
-def find(storage: Storage, run: str, trajectory: str) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
-    """All trajectories with this id (evaluations repeat questions), each with its file and its row of rewards."""
+def find(
+    storage: Storage, run: str, trajectory: str, wanted: "Wanted | None" = None
+) -> list[tuple[str, Trajectory, dict[str, Any] | None]]:
+    """All trajectories with this id in the wanted places (evaluations repeat questions), each with its file and its rewards."""
     matches = []
     keys = files(storage, run)
-    for key in filter(is_trajectories, keys):
-        table = storage.read_table(key)
-        for match in from_table(table.filter(pc.equal(table["id"], trajectory))):
-            matches.append((key, match, _rewards(storage, rewards_of(key, keys), trajectory)))
+    for key in reversed(places(run, keys, wanted or Wanted())):
+        rows = storage.read_table(key)
+        for match in from_table(rows.filter(pc.equal(rows["id"], trajectory))):
+            matches.append((key, match, _rewards(storage, rewards_of(key, keys)).get(trajectory)))
     if not matches:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
     return matches
 
 
-def _rewards(storage: Storage, key: str | None, trajectory: str) -> dict[str, Any] | None:
-    if key is None:
-        return None
-    rewards = storage.read_table(key)
-    rows: list[dict[str, Any]] = rewards.filter(pc.equal(rewards["trajectory"], trajectory)).to_pylist()
-    return rows[0] if rows else None
+def _rewards(storage: Storage, key: str | None) -> dict[str, dict[str, Any]]:
+    """The rows of a table of rewards, by trajectory."""
+    return {row["trajectory"]: row for row in storage.read_table(key).to_pylist()} if key is not None else {}
 
 
-def listing(storage: Storage, run: str, limit: int, width: int = 80) -> Table:
-    """The newest trajectories of a run, one per row of `width` characters, or more if an id needs them."""
-    rows: list[tuple[str, str, str, str, str]] = []
-    for key in reversed(list(filter(is_trajectories, files(storage, run)))):
-        where = place_of(key)
-        for row in storage.read_table(key).select(["id", "status", "answer", "question"]).to_pylist():
-            rows.append((row["id"], where, row["status"], _line(str(row["answer"])), _line(row["question"])))
-        if len(rows) >= limit:
-            break
-    return _table(("trajectory", "where", "status", "answer", "question"), rows[:limit], run, width)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def overview(storage: Storage) -> RenderableType:
-    """All runs and evaluations, one per row: name, number of finished iterations, and whether it is complete."""
+def listing(storage: Storage, run: str, limit: int, width: int = 80, wanted: Wanted | None = None) -> Table:
+    """The newest trajectories of a run, one per row of `width` characters, or more if an id needs them. Raises ConfigError."""
+    chosen = choose(storage, run, limit, wanted or Wanted())
     rows = [
-        (name, "run", *_progress(storage, name, files))
-        for name, files in _by_name(storage, RUNS)
-        if RunLayout(name).identity in files
+        (
+            each.id,
+            each.where,
+            "" if each.reward is None else f"{each.reward:.3f}",
+            "" if each.success is None else f"{each.success:g}",
+            str(each.steps),
+            each.status,
+            line(str(each.answer)),
+            line(each.question),
+        )
+        for each in chosen
     ]
-    for name, files in _by_name(storage, EVALUATIONS):
-        rows.append((name, "evaluation", "", "finished" if EvaluationLayout(name).round.rewards in files else "unfinished"))
-    if not rows:
-        return plain(f"there are no runs in {storage.settings.root} yet; `nbrl train RECIPE` makes one")
-    return _table(("name", "kind", "iterations", "state"), rows)
+    return table(COLUMNS, rows, run, width)
 
 
-def _by_name(storage: Storage, place: str) -> list[tuple[str, set[str]]]:
-    """The runs or evaluations below `place`, each with the keys of its files."""
-    by_name: dict[str, set[str]] = {}
-    for key in storage.list(place):
-        by_name.setdefault(name_of(key), set()).add(key)
-    return sorted(by_name.items())
+def choose(storage: Storage, run: str, limit: int, wanted: Wanted) -> list[Found]:
+    """The wanted ones: at most `limit`, the newest first, or by reward. Raises ConfigError where none is."""
+    keys = files(storage, run)
+    read, chosen = list[Found](), list[Found]()
+    most = wanted.best or wanted.worst
+    for key in places(run, keys, wanted):
+        of_it = list(_found(storage, key, keys))
+        read += of_it
+        chosen += filter(wanted.fits, of_it)
+        if most is None and len(chosen) >= limit:
+            break
+    if read and not chosen:
+        raise ConfigError(_none(run, read, wanted))
+    if most is None:
+        return chosen[:limit]
+    scored = [each for each in chosen if each.reward is not None]
+    return sorted(scored, key=lambda each: each.reward or 0.0, reverse=wanted.best is not None)[:most]
 
 
-def _progress(storage: Storage, run: str, files: set[str]) -> tuple[str, str]:
-    """Number of finished iterations of a run, and its state. A run continued after its end has a summary of fewer iterations."""
-    layout = RunLayout(run)
-    done = finished_iterations(files, layout)
-    summary = storage.read_json(layout.summary) if layout.summary in files else {"iterations": -1}
-    if summary["iterations"] != done:
-        return str(done), "unfinished"
-    if summary.get("stalled"):
-        return str(done), "learned nothing" if summary["skipped_in_row"] == done else "ended early"
-    return str(done), "finished"
+def places(run: str, keys: Collection[str], wanted: Wanted) -> list[str]:
+    """The wanted tables of trajectories, the newest first. Raises ConfigError where none is."""
+    there = sorted(filter(is_trajectories, keys), key=_age, reverse=True)
+    chosen = [key for key in there if wanted.fits_place(key)]
+    if not chosen and wanted.iteration is not None:
+        known = [stage[1] for key in there if (stage := stage_of(key)) and not stage[0]]
+        words = f"it has those of {known[-1]} to {known[0]}" if known else "it has no iterations"
+        raise ConfigError(f"{run!r} has no trajectories of iteration {wanted.iteration}; {words}")
+    if not chosen and wanted.updates is not None:
+        known = [stage[1] for key in there if (stage := stage_of(key)) and stage[0]]
+        words = f"it has those after {', '.join(map(str, reversed(known)))}" if known else "it has none"
+        raise ConfigError(f"{run!r} has no evaluation after {wanted.updates} updates; {words}")
+    if not chosen:
+        raise ConfigError(f"run {run!r} has no finished held-out evaluation yet; leave out --held-out")
+    return chosen
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", width: int | None = None) -> Table:
-    """Columns in MOST are cut at their width, and with `width` the last column where the row is full; the first is never cut.
+def _age(key: str) -> tuple[int, bool, str]:
+    """Sorts by when it was made: the evaluation after an update follows the iteration that made it."""
+    held_out, number = stage_of(key) or (True, 0)
+    return number, held_out, key
 
-    Print the table without cropping: what is too long for a terminal then continues on the next line.
-    """
-    cells = [[plain(cell) for cell in row] for row in rows]
-    needed = [max([len(name), *(row[column].cell_len for row in cells)]) for column, name in enumerate(names)]
-    widths = [min(most, MOST.get(name, most)) for name, most in zip(names, needed, strict=True)]
-    between = 3 * len(names) + 1
-    if width is not None:
-        widths[-1] = max(len(names[-1]), min(widths[-1], width - between - sum(widths[:-1])))
-    # With enough total width, the table does not change the widths of its columns.
-    table = Table(title=title or None, title_justify="left", box=SIMPLE, width=sum(widths) + between)
-    for name, columns in zip(names, widths, strict=True):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", width=columns)
-    for row in cells:
-        table.add_row(*row)
-    return table
+
+def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Found]:
+    rows, scored = storage.read_table(key), rewards_of(key, keys)
+    steps = pc.list_value_length(rows["steps"]).to_pylist()
+    earned = {}
+    if scored is not None:
+        rewards = completed(storage.read_table(scored)).select(["trajectory", "total", "success"])
+        earned = {row["trajectory"]: row for row in rewards.to_pylist()}
+    for row, count in zip(rows.select([name for name in READ if name in rows.column_names]).to_pylist(), steps, strict=True):
+        reward = earned.get(row["id"], {"total": None, "success": None})
+        facts = {"environment": "", **row, "steps": count or 0, "reward": reward["total"], "success": reward["success"]}
+        yield Found(key=key, **facts)
+
+
+def _none(run: str, read: Collection[Found], wanted: Wanted) -> str:
+    """Why none of the trajectories that were read is wanted."""
+    for name in ("status", "ability", "environment"):
+        known = {getattr(each, name) for each in read}
+        if (value := getattr(wanted, name)) and value not in known:
+            return f"no trajectory of {run!r} has {name} {value!r}; {did_you_mean(value, known)}"
+    return f"no trajectory of {run!r} is all of what was asked for; leave out one of the filters"
+
+
+def line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,6 +1,7 @@
 """Shows the progress of a run: one live line per node on a terminal, and permanent lines everywhere."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -27,10 +28,14 @@ class Line:
 
 
 class ProgressDisplay:
-    """A nbrl.tasks.services.progress.Progress that writes to a console; a context in which the live lines are shown."""
+    """A nbrl.tasks.services.progress.Progress that writes to a console; a context in which the live lines are shown.
 
-    def __init__(self, console: Console) -> None:
+    `listeners` are told each permanent line too, from whatever thread says it.
+    """
+
+    def __init__(self, console: Console, *listeners: Callable[[str], None]) -> None:
         self._console = console
+        self._listeners = list(listeners)
         self._title = ""
         self._lines: list[Line] = []
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=5, transient=True)
@@ -59,6 +64,17 @@ class ProgressDisplay:
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        for listener in self._listeners:
+            listener(text)
+
+    def tell(self, listener: Callable[[str], None]) -> None:
+        """Tell `listener` the permanent lines from now on."""
+        self._listeners.append(listener)
+
+    def counted(self) -> tuple[str, Line] | None:
+        """The title and the newest line that counts items and has not ended, if there is one."""
+        counting = [line for line in self._lines if line.total and line.seconds is None]
+        return (self._title, counting[-1]) if counting else None
 
     def _line(self, name: str) -> Line:
         """The newest line of this name."""

@@ -22,6 +22,18 @@ class AdapterRoom:
     modules: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Door:
+    """How an engine serves others than ourselves: text too, under a name, at an address.
+
+    `key_file` is a file with the key that every request must then bring, as SGLang's configuration in YAML.
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    key_file: Path | None = None
+
+
 def command(
     settings: EngineSettings,
     model_path: Path,
@@ -30,22 +42,29 @@ def command(
     room: AdapterRoom | None = None,
     version: str = "initial",
     adapter: Path | None = None,
+    door: Door | None = None,
 ) -> list[str]:
-    """The launch line. Tokens go in and out as ids, so the server never loads a tokenizer; its weights are called `version`.
+    """The launch line; the server's weights are called `version`.
+
+    Without a `door`, tokens go in and out as ids, so that the server never loads a tokenizer.
 
     With an `adapter` the server has it, as ADAPTER, before it takes the first request.
     """
     flags: dict[str, str] = {
         "model-path": str(model_path),
-        "host": "127.0.0.1",
+        "host": door.host if door else "127.0.0.1",
         "port": str(port),
         "random-seed": str(seed),
-        "skip-tokenizer-init": "",
         "max-running-requests": str(settings.max_running_requests),
         "log-level-http": "warning",
         "skip-server-warmup": "",  # `server.wait` sends the first request
         "weight-version": version,
     }
+    if door is None:
+        flags["skip-tokenizer-init"] = ""
+    else:
+        flags["served-model-name"] = door.name
+        flags |= {"config": str(door.key_file)} if door.key_file else {}
     if settings.max_total_tokens is not None:
         flags["max-total-tokens"] = str(settings.max_total_tokens)
     if settings.seeded_sampling:

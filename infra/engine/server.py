@@ -4,13 +4,13 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.command import AdapterRoom, command, environment, vocabulary_size
+from nbrl.infra.engine.command import AdapterRoom, Door, command, environment, vocabulary_size
 from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
@@ -34,6 +34,8 @@ class _Place:
     index: int
     port: int
     room: AdapterRoom | None
+    door: Door | None
+    key: str = field(default="", repr=False)
 
 
 class EngineServer:
@@ -60,7 +62,7 @@ class EngineServer:
 
     def becomes_healthy(self, timeout_s: float) -> bool:
         """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
-        healthy = wait_until_healthy(self._child, lambda: _serves(self.url), timeout_s, POLL_S)
+        healthy = wait_until_healthy(self._child, lambda: _serves(self.url, self._place.key), timeout_s, POLL_S)
         if healthy:
             self._parts = Parts(self._child.pid)
         return healthy
@@ -79,7 +81,7 @@ class EngineServer:
         """The line of the log that best explains why the engine ended."""
         lines = [line for line in self._child.log_tail(200) if not NOISE.search(line)]
         errors = [line for line in lines if ERROR.search(line)]
-        return (errors or lines or ["it wrote nothing"])[-1][:500]
+        return self._hidden((errors or lines or ["it wrote nothing"])[-1])[:500]
 
     def ending(self) -> str:
         """How the engine ended, with the error for which it did if its log has one: a killed engine's last line says nothing."""
@@ -88,7 +90,11 @@ class EngineServer:
             return self._parts.ending(part, lines)
         raised = max((number for number, line in enumerate(lines) if "Traceback" in line), default=len(lines))
         errors = [line for line in lines[raised:] if ERROR.search(line) and not NOISE.search(line)]
-        return ": ".join([self._child.ending, *(line[:500] for line in errors[-1:])])
+        return ": ".join([self._child.ending, *(self._hidden(line)[:500] for line in errors[-1:])])
+
+    def _hidden(self, line: str) -> str:
+        """A line of the log without the key."""
+        return line.replace(self._place.key, "[key]") if self._place.key else line
 
     def again(self, model_path: Path, version: str, adapter: Path | None = None) -> "EngineServer":
         """Start the engine again, after its end, in the same place and with these weights; it is to be waited for.
@@ -106,12 +112,17 @@ def launch(
     index: int = 0,
     room: AdapterRoom | None = None,
     version: str = "initial",
+    door: Door | None = None,
+    key: str = "",
 ) -> EngineServer:
-    """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`."""
+    """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`.
+
+    `key` is the one in the door's file, if that has any.
+    """
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     port = free_port() if settings.port is None else settings.port + index
-    return _launch(_Place(settings, log_dir, index, port, room), model_path, version, None)
+    return _launch(_Place(settings, log_dir, index, port, room, door, key), model_path, version, None)
 
 
 def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None) -> EngineServer:
@@ -125,7 +136,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     _sweep()
     child = Child.start(
-        command(settings, model_path, place.port, settings.base_seed + index, place.room, version, adapter),
+        command(settings, model_path, place.port, settings.base_seed + index, place.room, version, adapter, place.door),
         env=environment(settings, model_path, dict(os.environ), gpu),
         log=place.logs / f"engine-{index}.log",
         name=f"engine {index}",
@@ -158,11 +169,12 @@ def _wait(server: EngineServer, timeout_s: float) -> None:
     )
 
 
-def _serves(url: str) -> bool:
+def _serves(url: str, key: str) -> bool:
     """Whether one token comes all the way through (the server's own health check takes a second)."""
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     try:
-        return httpx.post(f"{url}/generate", json=body, timeout=30.0, trust_env=False).status_code == 200
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.post(f"{url}/generate", json=body, headers=headers, timeout=30.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 

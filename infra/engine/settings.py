@@ -111,5 +111,6 @@ CODE = Path(__file__).resolve().parents[2]
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
     | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}
+    | {"served-model-name", "api-key", "config"}
     | {"enable-lora", "max-lora-rank", "max-loras-per-batch", "lora-target-modules", "lora-paths"}
 )

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import RunLayout, StageLayout, updates_of
+from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 
@@ -14,7 +15,7 @@ def leftovers(storage: Storage, run: RunLayout, records: Collection[Record], res
     What the iteration in progress has made so far is no leftover, nor is what belongs to an evaluation that has no result yet.
     """
     artifacts = [artifact for record in records for artifact in record.artifacts] + [result.artifact for result in results]
-    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)}
+    named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)} | champions(storage)
     current, updates = run.iteration(len(records)).folder, max((record.updates for record in records), default=0)
     for key in storage.list(run.folder):
         folder = "/".join(key.split("/")[:4])

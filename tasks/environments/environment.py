@@ -33,7 +33,8 @@ class Environment(BaseModel):
         ge=0,
         le=1e6,
         allow_inf_nan=False,
-        description="its share of the prompts, relative to the weights of the others; 0: it is only evaluated",
+        description="its share of the prompts, relative to the weights of the others, at least one of 10 000; 0: it is only "
+        "evaluated",
     )
     tools: tuple[str, ...] | None = Field(
         None,

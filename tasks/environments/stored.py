@@ -1,12 +1,12 @@
 """The questions, passages and attached files of a run's environments, written below the run when it begins."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.infra.errors import MissingError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import SCHEMA, completed
@@ -23,17 +23,34 @@ class Place(NamedTuple):
     digest: str
 
 
+class Contents(NamedTuple):
+    """What a run has of an environment: questions (rows of SCHEMA), none to train on if its weight is 0; whether passages."""
+
+    train: pa.Table
+    held_out: pa.Table
+    searchable: bool
+
+    @property
+    def rules(self) -> set[str]:
+        """The rules by which answers are scored."""
+        return {rule for table in (self.train, self.held_out) for rule in table["rule"].unique().to_pylist()}
+
+
 def load(environments: Mapping[str, Environment]) -> dict[str, Tables]:
-    """What every environment gives. Raises ConfigError if that cannot be had, or two environments name one question alike."""
-    loaded = {name: environment.load(f"environments.{name}") for name, environment in environments.items()}
-    if "math" in rules(loaded) and find_spec("math_verify") is None:
-        raise ConfigError("the rule math needs the package math-verify: pip install 'nbrl[math]'")
-    return loaded
+    """What every environment gives. Raises ConfigError if that cannot be had."""
+    return {name: environment.load(f"environments.{name}") for name, environment in environments.items()}
 
 
-def rules(loaded: Mapping[str, Tables]) -> set[str]:
-    """The rules by which answers to any of the questions are scored."""
-    return {rule for tables in loaded.values() for split in SPLITS for rule in tables.split(split)["rule"].unique().to_pylist()}
+def contents_of(environments: Mapping[str, Environment], loaded: Mapping[str, Tables]) -> dict[str, Contents]:
+    """The contents of each environment, from what `load` returned."""
+    return {
+        name: Contents(
+            loaded[name].train if environment.weight else SCHEMA.empty_table(),
+            loaded[name].held_out,
+            len(loaded[name].corpus) > 0,
+        )
+        for name, environment in environments.items()
+    }
 
 
 def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables], split: str) -> pa.Table:
@@ -54,15 +71,37 @@ def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables],
     return pa.concat_tables(parts) if parts else SCHEMA.empty_table()
 
 
-def write(environments: Mapping[str, Environment], storage: Storage, layout: DataLayout) -> None:
-    """Write the tables and attached files, then their digests, unless they are there."""
+def digests(storage: Storage, layout: DataLayout) -> dict[str, str] | None:
+    """The SHA-256 of each table by its key; None unless all that the environments gave is on storage."""
     if storage.exists(layout.digests):
-        return
+        return dict(storage.read_json(layout.digests))
     earlier = [layout.corpus(), *(layout.split(split) for split in SPLITS)]
     if all(storage.exists(key) for key in earlier):  # releases before this one wrote no digests
-        storage.create_json(layout.digests, {key: sha256(storage.read_bytes(key)) for key in earlier})
+        return {key: sha256(storage.read_bytes(key)) for key in earlier}
+    return None
+
+
+def write(
+    environments: Mapping[str, Environment],
+    storage: Storage,
+    layout: DataLayout,
+    loaded: Mapping[str, Tables] | None = None,
+    copied: str = "",
+) -> None:
+    """Write the tables and attached files, then their digests, unless they are there.
+
+    `loaded` is what `load` returned; without it they are copied from the folder `copied` of another run, or the environments are
+    loaded. Raises ConfigError.
+    """
+    if storage.exists(layout.digests):
         return
-    loaded = load(environments)
+    if (written := digests(storage, layout)) is not None:
+        storage.create_json(layout.digests, written)
+        return
+    if loaded is None and copied:
+        _copy(environments, storage, DataLayout(copied), layout)
+        return
+    loaded = load(environments) if loaded is None else loaded
     tables = {layout.corpus(name): tables.corpus for name, tables in loaded.items() if len(tables.corpus)}
     tables |= {layout.split(split): mixed(environments, loaded, split) for split in SPLITS}
     for each in loaded.values():
@@ -74,19 +113,60 @@ def write(environments: Mapping[str, Environment], storage: Storage, layout: Dat
     storage.create_json(layout.digests, {key: storage.write_table(key, table) for key, table in tables.items()})
 
 
+def _copy(environments: Mapping[str, Environment], storage: Storage, source: DataLayout, target: DataLayout) -> None:
+    """Copy what another run has of these environments."""
+    tables: dict[str, pa.Table] = {}
+    for split in SPLITS:
+        table = read(storage, source, split)
+        if set(table["environment"].unique().to_pylist()) - {""}:  # runs from before there were environments name none
+            table = table.filter(pc.is_in(table["environment"], pa.array(list(environments))))
+        tables[target.split(split)] = table
+        for digest in {file["digest"] for files in table["files"].to_pylist() for file in files}:
+            storage.write_bytes(target.attached(digest), storage.read_bytes(source.attached(digest), digest))
+    for name, place in corpora(storage, source, environments).items():
+        tables[target.corpus(name)] = storage.read_table(place.key, place.digest)
+    storage.create_json(target.digests, {key: storage.write_table(key, table) for key, table in tables.items()})
+
+
 def read(storage: Storage, layout: DataLayout, split: str) -> pa.Table:
     """The questions that `write` wrote. Raises DamagedError if they are not what was written."""
-    key = layout.split(split)
-    return completed(storage.read_table(key, storage.read_json(layout.digests)[key]))
+    written = digests(storage, layout)
+    if written is None:
+        raise MissingError(f"{storage.uri(layout.digests)} does not exist")
+    return _read(storage, layout.split(split), written)
+
+
+def _read(storage: Storage, key: str, written: Mapping[str, str]) -> pa.Table:
+    return completed(storage.read_table(key, written[key]))
+
+
+def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Contents] | None:
+    """The contents of each environment, from storage alone; None unless all of it is there.
+
+    Raises DamagedError if a table is not what was written.
+    """
+    if (written := digests(storage, layout)) is None:
+        return None
+    train, held_out = [_read(storage, layout.split(split), written) for split in SPLITS]
+    with_passages = _corpora(layout, environments, written)
+
+    def of(name: str, table: pa.Table) -> pa.Table:
+        named = table["environment"].unique().to_pylist() != [""]  # runs from before there were environments name none
+        return table.filter(pc.equal(table["environment"], name)) if named else table
+
+    return {name: Contents(of(name, train), of(name, held_out), name in with_passages) for name in environments}
 
 
 def corpora(storage: Storage, layout: DataLayout, environments: Mapping[str, Environment]) -> dict[str, Place]:
     """Where the passages of each environment are that has any."""
-    digests = storage.read_json(layout.digests)
+    return _corpora(layout, environments, digests(storage, layout) or {})
+
+
+def _corpora(layout: DataLayout, environments: Mapping[str, Environment], written: Mapping[str, str]) -> dict[str, Place]:
     keys = {name: layout.corpus(name) for name in environments}
-    if layout.corpus() in digests:  # runs that earlier releases began have one environment
+    if layout.corpus() in written:  # runs that earlier releases began have one environment
         keys = dict.fromkeys(environments, layout.corpus())
-    return {name: Place(key, digests[key]) for name, key in keys.items() if key in digests}
+    return {name: Place(key, written[key]) for name, key in keys.items() if key in written}
 
 
 def check(storage: Storage, layout: DataLayout) -> None:

@@ -15,6 +15,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.process.usage import processor_seconds
+from nbrl.tasks.nodes import spent
+from nbrl.tasks.nodes.spent import gpus_of
 from nbrl.tasks.runs import results
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.progress import timed
@@ -26,16 +29,24 @@ Function = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Node(Generic[P, T]):
-    """A node that runs as a Prefect task when called. A returned artifact has the seconds of this call as `time/<node>`."""
+    """A node that runs as a Prefect task when called.
+
+    A returned artifact has the seconds of this call as `time/<node>`, the processor-seconds of this process and all below it as
+    `cpu/<node>`, in which what ran beside the node counts too, and `gpu/<node>` where it used GPUs.
+    """
 
     def __init__(self, prefect_task: Task[Any, Any], function: Function) -> None:
         self._task, self._function = prefect_task, function
 
     async def __call__(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result, seconds = await timed(services.progress, self._task.name, self._task(services, *args, **kwargs))
+        name, before = self._task.name, await asyncio.to_thread(processor_seconds)
+        result, seconds = await timed(services.progress, name, self._task(services, *args, **kwargs))
         if isinstance(result, State):  # Prefect returns a state that a task chose as it is
             result = await result.aresult()
-        return cast(T, result.timed(self._task.name, seconds) if isinstance(result, Artifact) else result)
+        if not isinstance(result, Artifact):
+            return cast(T, result)
+        processor = await asyncio.to_thread(processor_seconds) - before
+        return cast(T, result.timed(name, seconds, spent.metrics(name, seconds, processor, gpus_of(name, services.config))))
 
     async def alone(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the node without Prefect: its result is neither kept nor timed."""
@@ -58,12 +69,22 @@ def durable(
         artifact = await work(services, scope, *args)
         return await asyncio.to_thread(_kept, services, scope, function.__name__, inputs, artifact)
 
-    return Node(task(name=function.__name__, persist_result=False, cache_policy=NO_CACHE)(once), work)
+    return Node(_task(once), work)
 
 
 def effect(function: Callable[Concatenate[Services, P], Coroutine[Any, Any, T]]) -> Node[P, T]:
     """Make a node that acts outside the storage (on an engine, a tracking server): it runs again whenever the iteration does."""
-    return Node(task(name=function.__name__, persist_result=False, cache_policy=NO_CACHE)(function), function)
+    return Node(_task(function), function)
+
+
+def _task(function: Function) -> Task[Any, Any]:
+    """A Prefect task whose runs are named by what they do, such as `rollout round 0` or `evaluate after 3 updates`."""
+    name, parameters = function.__name__, inspect.signature(function).parameters
+
+    title = name
+    if "scope" in parameters:  # a template of Prefect's
+        title += " round {round_}" if "round_" in parameters else " {scope.moment}"
+    return task(name=name, task_run_name=title, persist_result=False, cache_policy=NO_CACHE)(function)
 
 
 def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Artifact | None:

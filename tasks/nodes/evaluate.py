@@ -8,11 +8,14 @@ import pyarrow.compute as pc
 
 from nbrl.agent.tools.settings import SearchSettings
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.layout import DataLayout, RoundLayout
+from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.scores import metrics as score_metrics
+from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.reward import score_trajectories
 from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.config import EvaluateSettings
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
@@ -32,31 +35,25 @@ def first_of_each(questions: pa.Table, count: int | None) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-async def evaluate_into(
-    services: Services,
-    layout: RoundLayout,
-    data: DataLayout,
-    seed: int,
-    version: str,
-    policy: str = "",
-    earlier: tuple[str, ...] = (),
-) -> Artifact:
-    """Write trajectories of each environment's first `evaluate.questions` held-out questions and their rewards below `layout`.
+@durable
+async def evaluate(services: Services, scope: Scope) -> Artifact:
+    """Evaluate a policy on the first `evaluate.questions` held-out questions of each environment, always with the same seed.
 
     A trajectory that failed or could not be scored counts as wrong, so that an evaluation always covers all questions. Raises
-    BrokenInvariantError if one was sampled from other weights than `version`.
+    BrokenInvariantError if one was sampled from other weights than those of the scope.
     """
-    settings = services.config.evaluate
-    table = await asyncio.to_thread(services.reads.questions, data, "held_out")
-    rows = asked(table, settings, seed, services.config.rollout.tools.search)
-    trajectories = await roll_out(services, "evaluate", rows, layout, settings.sampling, version, policy, earlier)
-    rewards = await score_trajectories(services, layout, trajectories, table)
+    settings, config, layout = services.config.evaluate, services.config, scope.layout.round(0)
+    version = await services.serve(scope)
+    questions = await asyncio.to_thread(services.reads.questions, scope.run_layout.data, "held_out")
+    rows = asked(questions, settings, scope.seed, config.rollout.tools.search)
+    chunks, earlier = layout.chunks(scope.weights.digest), await earlier_chunks(services, scope, 0)
+    plan = RoundPlan(chunks, earlier, settings.sampling, config.engine, direct=settings.mode == "direct")
+    trajectories = await roll_out(services, "evaluate", rows, layout, version, plan)
+    rewards = await score_trajectories(services, layout, trajectories, questions)
+    answers = await asyncio.to_thread(lambda: answers_of(services.read(trajectories), services.read(rewards), questions))
     sampled, scored = trajectories.values, rewards.values
     metrics = {
-        "success": scored["reward/success"],
         "em": scored["reward/em"],
-        "f1": scored["reward/f1"],
-        "questions": float(len(rows) // settings.samples),
         "trajectories": float(len(rows)),
         "failed": sampled[f"rollout/status/{Status.FAILED}"],
         "unscored": scored["reward/unscored"],
@@ -64,14 +61,6 @@ async def evaluate_into(
         "steps": sampled["rollout/steps"],
     }
     metrics |= {key.removeprefix("reward/"): value for key, value in scored.items() if key.count("/") > 1}
+    metrics |= score_metrics(scores(answers), settings.mode)
     parts = {trajectories.path: trajectories.digest}
     return Artifact(path=rewards.path, digest=rewards.digest, parts=parts, metrics=of(metrics, "last"))
-
-
-@durable
-async def evaluate(services: Services, scope: Scope) -> Artifact:
-    """Evaluate the policy after `scope.updates` updates on the held-out questions, always with the same seed."""
-    version = await services.serve(scope)
-    data = scope.run_layout.data
-    earlier = await earlier_chunks(services, scope, 0)
-    return await evaluate_into(services, scope.layout.round(0), data, scope.seed, version, scope.weights.digest, earlier)

@@ -9,6 +9,7 @@ from prefect.artifacts import acreate_table_artifact
 from nbrl.infra.errors import InfraError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
+from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record
@@ -47,7 +48,7 @@ async def record(
         policy = Weights(updates=scope.updates + 1, checkpoint=updated.path, digest=updated.digest)
     rows = [{"metric": key, "value": round(value, 6)} for key, value in sorted(metrics.items())]
     await acreate_table_artifact(
-        rows, key=f"iteration-{scope.iteration}", description=f"{scope.run}, iteration {scope.iteration}"
+        rows, key=f"{slug('run', scope.run)}-iteration-{scope.iteration + 1}", description=f"{scope.run}, {scope.title}"
     )
     metrics |= {"time/record": time.monotonic() - begun} | overhead(metrics, time.monotonic() - started)
     done = Record(

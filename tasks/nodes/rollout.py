@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.agent.policy import Sampling
 from nbrl.agent.tools.settings import CorpusSearch, SearchSettings, SimulatedSearch
 from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
@@ -16,6 +15,7 @@ from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
@@ -91,41 +91,28 @@ async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple
 
 
 async def roll_out(
-    services: Services,
-    name: str,
-    rows: list[dict[str, Any]],
-    layout: RoundLayout,
-    sampling: Sampling,
-    version: str,
-    policy: str = "",
-    earlier: tuple[str, ...] = (),
-    trained: float | None = None,
+    services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, version: str, plan: RoundPlan
 ) -> Artifact:
     """Run all rows and write them as one table. Shared by training and evaluation; `name` is which. The chunks stay.
 
-    `policy` is the digest of the weights `version`; what other processes finished with them is in the folders `earlier`.
-    `trained` is the share of the training that is done for a simulated search, None in an evaluation. Raises RolloutError if
-    every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
+    Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
     """
     table = await services.runners.run(
         rows,
         services.engines.addresses,
-        layout.chunks(policy),
-        earlier,
-        sampling,
-        services.config.engine,
-        trained,
+        plan,
         lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,
         services.progress.say,
     )
-    return await asyncio.to_thread(_keep, services.storage, layout, table, version)
+    return await asyncio.to_thread(_keep, services.storage, layout, table, version if services.engines.tells_version else None)
 
 
-def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str) -> Artifact:
+def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str | None) -> Artifact:
     if all(status == Status.FAILED for status in table["status"].to_pylist()):
         raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
-    check_weights(table, version)
+    if version is not None:
+        check_weights(table, version)
     digest = storage.write_table(layout.trajectories, table)
     return Artifact(path=layout.trajectories, digest=digest, metrics=rollout_metrics(table))
 
@@ -150,5 +137,7 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     search = settings.tools.search
     trained = min(1.0, scope.iteration / search.noise_iterations) if isinstance(search, SimulatedSearch) else None
     rows = task_rows(table, settings.group_size, scope.draw("rollout"), search)
-    layout, policy, earlier = scope.layout.round(round_), scope.weights.digest, await earlier_chunks(services, scope, round_)
-    return await roll_out(services, "rollout", rows, layout, services.config.sampling, version, policy, earlier, trained)
+    layout, earlier = scope.layout.round(round_), await earlier_chunks(services, scope, round_)
+    chunks = layout.chunks(scope.weights.digest)
+    plan = RoundPlan(chunks, earlier, services.config.sampling, services.config.engine, trained)
+    return await roll_out(services, "rollout", rows, layout, version, plan)

@@ -9,14 +9,13 @@ import ray
 from ray.exceptions import RayTaskError
 
 from nbrl.agent.errors import AgentError
-from nbrl.agent.policy import Sampling
-from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.budget import Budget
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout.runner import RolloutBatch, Runner, RunnerPlan
+from nbrl.tasks.rollout.plan import RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.runner import Runner
 
 POLL_S = 0.25
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together
@@ -29,16 +28,12 @@ def run_on_runner(
     rows: pa.Table,
     runners: list[Any],
     engines: Sequence[tuple[str, str | None]],
-    unfinished: str,
-    earlier: tuple[str, ...],
-    sampling: Sampling,
-    engine: EngineSettings,
-    trained: float | None,
+    plan: RoundPlan,
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
     url, adapter = engines[number % len(engines)]
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, unfinished, earlier, sampling, engine, trained)
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, plan)
     return ray.get(runners[number].run.remote(batch))
 
 
@@ -92,27 +87,21 @@ class RunnerPool:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[tuple[str, str | None]],
-        unfinished: str,
-        earlier: tuple[str, ...],
-        sampling: Sampling,
-        engine: EngineSettings,
-        trained: float | None,
+        plan: RoundPlan,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
     ) -> pa.Table:
         """Return the trajectories of all rows, sampled by `engines`, each given as its address and the adapter to name there.
 
-        `trained` is the share of the training that is done, for a simulated search.
-
-        What finishes is kept in the folder `unfinished`; what is there or in the `earlier` folders is not run again.
+        What finishes is kept in the plan's folder `unfinished`; what is there or in its `earlier` folders is not run again.
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
         the work; `say` hears of runners that were started again, and what was found damaged.
         """
         count = len(self._runners)
         shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
         finished = before = await self._looked(say)
-        arguments = (self._runners, engines, unfinished, earlier, sampling, engine, trained)
+        arguments = (self._runners, engines, plan)
         work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]

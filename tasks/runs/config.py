@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
@@ -12,7 +12,7 @@ from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.environments.settings import Environments
+from nbrl.tasks.environments.settings import Environments, unusable
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.source import PolicySettings
 from nbrl.tasks.reward.settings import RewardSettings
@@ -48,7 +48,18 @@ class EvaluateSettings(BaseModel):
     questions: int | None = Field(
         None, ge=1, description="number of held-out questions of each environment, taken from the first; all when not set"
     )
+    mode: Literal["agent", "direct", "vote"] = Field(
+        "agent",
+        description="agent: the notebook agent answers; direct: the model answers at once, without a notebook; vote: as agent, "
+        "and a question's score is that of the answer that most of its samples give",
+    )
     sampling: Sampling = Sampling()
+
+    @model_validator(mode="after")
+    def _votes(self) -> "EvaluateSettings":
+        if self.mode == "vote" and self.samples < 2:
+            raise ValueError("mode vote needs samples of 2 or more: one sample alone wins every vote")
+        return self
 
 
 class CheckpointSettings(BaseModel):
@@ -70,7 +81,12 @@ class RecordSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    traces: int = Field(2, ge=0, le=100, description="trajectories logged as traces per iteration")
+    traces: int = Field(
+        2,
+        ge=0,
+        le=100,
+        description="trajectories logged as traces per iteration and per held-out evaluation, right and wrong ones in turn",
+    )
 
 
 class RunConfig(BaseModel):
@@ -95,7 +111,7 @@ class RunConfig(BaseModel):
     )
     home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
     policy: PolicySettings
-    environments: Environments = Field(min_length=1)
+    environments: Environments
     agent: AgentSettings = AgentSettings()
     sampling: Sampling = Sampling()
     rollout: RolloutSettings = RolloutSettings()
@@ -115,15 +131,24 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
+    def _renamed(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "data" in given:
+            raise ValueError("`data` is called `environments` and names each of them: environments: {NAME: {kind: ...}}")
+        return given
+
+    @field_validator("environments", mode="before")
+    @classmethod
+    def _left(cls, given: Any) -> Any:
         """An environment that is null is left out, so that a recipe or `--set` can leave out one of its base."""
         if not isinstance(given, dict):
             return given
-        if "data" in given:
-            raise ValueError("`data` is called `environments` and names each of them: environments: {NAME: {kind: ...}}")
-        if not isinstance(given.get("environments"), dict):
-            return given
-        return given | {"environments": {name: each for name, each in given["environments"].items() if each is not None}}
+        for name in given:
+            if wrong := unusable(name):
+                raise ValueError(wrong)
+        left = {name: each for name, each in given.items() if each is not None}
+        if not left:
+            raise ValueError("no environment is left, so there is nothing to ask; name one: environments: {NAME: {kind: ...}}")
+        return left
 
     @property
     def weights(self) -> dict[str, float]:

@@ -1,6 +1,8 @@
 """Checks that the settings of a run fit together and match the files that they name."""
 
+import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Literal
 
 from nbrl.agent.context.context import check_room
@@ -13,20 +15,36 @@ from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
+from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
 from nbrl.tasks.model_folder.source import local_config
-from nbrl.tasks.reward.rules.rule import JUDGE, NO_ANSWERS
+from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
 
 Purpose = Literal["train", "evaluate"]
+RAREST = 10_000  # prompts, of which every environment with a weight has one at least
+# By rules that need more than this package: the module, the package that has it, and the extra that brings it.
+PACKAGES = {"math": ("math_verify", "math-verify", "math"), GYM: ("reasoning_gym", "reasoning-gym", "gym")}
 
 
-def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
-    """Raise ConfigError for a configuration that cannot work. Reads files, but starts nothing."""
+def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tables]:
+    """Load the environments and return what they give. Raises ConfigError for a configuration that cannot work.
+
+    Reads files, but starts nothing.
+    """
     loaded = stored.load(config.environments)
+    contents = stored.contents_of(config.environments, loaded)
+    check_with(config, purpose, contents)
+    if purpose == "train":
+        _check_shares(config, contents)
+    return loaded
+
+
+def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Contents]) -> None:
+    """As `check_config`, with the contents of the environments. How many questions there are stays as a run began with it."""
     model = local_config(config.policy)
     limit = config.agent.context_tokens
     if model is not None and limit > model.get("max_position_embeddings", limit):
@@ -44,13 +62,15 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> None:
             f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
-    _check_tools(config, loaded)
-    _check_judge(config, stored.rules(loaded))
+    rules = {rule for each in contents.values() for rule in each.rules}
+    _check_packages(rules)
+    _check_tools(config, contents)
+    _check_judge(config, rules)
     if purpose == "train":
         if model is not None:
             _check_model(config.policy.path, config.update)
         _check_devices(config)
-        _check_training(config, len(stored.mixed(config.environments, loaded, "train")))
+        _check_training(config)
 
 
 def _check_devices(config: RunConfig) -> None:
@@ -82,23 +102,29 @@ def _check_tokens(config: RunConfig, vocabulary: int) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _check_tools(config: RunConfig, loaded: Mapping[str, Tables]) -> None:
+def _check_packages(rules: set[str]) -> None:
+    for rule, (module, package, extra) in PACKAGES.items():
+        if rule in rules and find_spec(module) is None:
+            raise ConfigError(f"the rule {rule} needs the package {package}: pip install 'nbrl[{extra}]'")
+
+
+def _check_tools(config: RunConfig, contents: Mapping[str, Contents]) -> None:
     tools = config.rollout.tools
     try:
         tools.check_used(name for each in config.environments.values() for name in each.tools or ())
     except ToolError as error:
         raise ConfigError(f"rollout.tools: {error}") from error
     for name, environment in config.environments.items():
-        asked = [row for split in stored.SPLITS for row in loaded[name].split(split).select(["ability", "rule"]).to_pylist()]
+        found = contents[name]
         otherwise = tools.default if environment.tools is None else environment.tools
-        abilities = {row["ability"] for row in asked}
+        abilities = {each for table in (found.train, found.held_out) for each in table["ability"].unique().to_pylist()}
         searches = any("search" in (tools.abilities.get(ability, otherwise) or ()) for ability in abilities)
-        if tools.search.engine == "corpus" and searches and not len(loaded[name].corpus):
+        if tools.search.engine == "corpus" and searches and not found.searchable:
             raise ConfigError(
                 f"environments.{name} has the tool search but no corpus: set its corpus, its tools, or "
                 "rollout.tools.search.engine"
             )
-        if isinstance(tools.search, SimulatedSearch) and searches and {row["rule"] for row in asked} & set(NO_ANSWERS):
+        if isinstance(tools.search, SimulatedSearch) and searches and found.rules & set(NO_ANSWERS):
             raise ConfigError(
                 f"rollout.tools.search is simulated from a question's answers, which those of environments.{name} lack; set its "
                 "tools, or another engine"
@@ -120,12 +146,31 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
         raise ConfigError("reward.judge has no effect, for no question has the rule judge; leave it out, or set this rule")
 
 
-def _check_training(config: RunConfig, questions: int) -> None:
-    prompts, group = config.rollout.prompts, config.rollout.group_size
-    if not any(config.weights.values()):
+def _check_shares(config: RunConfig, contents: Mapping[str, Contents]) -> None:
+    """Check that each environment has its turn now and then, and questions enough for its turns of one round."""
+    prompts, total = config.rollout.prompts, sum(config.weights.values())
+    if not total:
         raise ConfigError("every environment has weight 0, so there is nothing to train on; give one a weight")
-    if prompts > questions:
-        raise ConfigError(f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data")
+    for name, weight in config.weights.items():
+        if 0 < weight * RAREST < total:
+            raise ConfigError(
+                f"environments.{name}.weight is {weight:g} of {total:g}, so that it would have less than one of {RAREST} "
+                "prompts; raise it, or set it to 0 to evaluate on it only"
+            )
+        share, questions = math.floor(prompts * weight / total), len(contents[name].train)
+        if share > questions and share == prompts:
+            raise ConfigError(
+                f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data"
+            )
+        if share > questions:
+            raise ConfigError(
+                f"rollout.prompts is {prompts}, of which {share} are of environments.{name}, but that has only "
+                f"{questions} training questions; lower rollout.prompts or its weight, or add data"
+            )
+
+
+def _check_training(config: RunConfig) -> None:
+    group = config.rollout.group_size
     estimator = config.advantage.estimator
     if group == 1 and estimator in GROUP_RELATIVE:
         raise ConfigError(f"advantage.estimator {estimator} compares a group's trajectories: set rollout.group_size to 2 or more")

@@ -10,6 +10,7 @@ from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.prepared import Prepared
 
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
 WORDS = 30  # an answer with more words is probably a text
@@ -19,13 +20,12 @@ _SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECA
 Row = dict[str, Any]
 
 
-def review(config: RunConfig) -> list[str]:
-    """Warnings, one sentence each, with a count and examples."""
-    warnings = []
-    for name, environment in config.environments.items():
-        if isinstance(environment, FilesEnvironment):
+def review(start: Prepared) -> list[str]:
+    """Warnings, one sentence each, with a count and examples; none of questions that were on storage already."""
+    warnings, config = [], start.config
+    for name, tables in (start.tables or {}).items():
+        if isinstance(config.environments[name], FilesEnvironment):
             key = f"environments.{name}"
-            tables = environment.load(key)
             train, held_out = tables.train.to_pylist(), tables.held_out.to_pylist()
             warnings += [*_shared(train, held_out), *_answers(f"{key}.train", train, config)]
             warnings += _answers(f"{key}.held_out", held_out, config)

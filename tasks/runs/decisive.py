@@ -12,17 +12,17 @@ from pydantic import BaseModel
 SHOWN_CHARS = 60  # of a value
 
 
-def decisive(settings: BaseModel) -> dict[str, Any]:
-    """The settings that decide a result, as JSON values by dotted key."""
+def decisive(settings: BaseModel, all_: bool = False) -> dict[str, Any]:
+    """The settings that decide a result, or with `all_` every one, as JSON values by dotted key."""
     dumped = settings.model_dump(mode="json")
     leaves: dict[str, Any] = {}
     for name, value in settings:
-        if type(settings).model_fields[name].json_schema_extra == {"decides": False}:
+        if not all_ and type(settings).model_fields[name].json_schema_extra == {"decides": False}:
             continue
         if isinstance(value, BaseModel):
-            leaves |= {f"{name}.{key}": leaf for key, leaf in decisive(value).items()}
+            leaves |= {f"{name}.{key}": leaf for key, leaf in decisive(value, all_).items()}
         elif isinstance(value, dict) and value and all(isinstance(each, BaseModel) for each in value.values()):
-            below = {f"{name}.{each}": decisive(section) for each, section in value.items()}
+            below = {f"{name}.{each}": decisive(section, all_) for each, section in value.items()}
             leaves |= {f"{section}.{key}": leaf for section, keys in below.items() for key, leaf in keys.items()}
         else:
             leaves[name] = dumped[name]

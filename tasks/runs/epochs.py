@@ -17,10 +17,14 @@ from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.runs.beginning import command, user
 
 
 class Epoch(BaseModel):
-    """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start."""
+    """Who took an epoch and when (`started` in seconds since 1970), and the settings of that start.
+
+    `user` began it with `command` in a checkout of `commit`; they are empty where that is unknown, as for earlier releases.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,10 +34,13 @@ class Epoch(BaseModel):
     started: float
     version: str
     settings: dict[str, Any] | None = None
+    user: str = ""
+    command: str = ""
+    commit: str = ""
 
 
-def take(storage: Storage, run: RunLayout, settings: dict[str, Any] | None = None) -> Epoch:
-    """Take the next epoch of a run, for a start with these settings."""
+def take(storage: Storage, run: RunLayout, settings: dict[str, Any] | None = None, commit: str = "") -> Epoch:
+    """Take the next epoch of a run, for a start with these settings in a checkout of this commit."""
     earlier = newest(storage, run)
     number = int(earlier[1:].partition("-")[0]) + 1 if earlier else 1
     epoch = Epoch(
@@ -43,6 +50,9 @@ def take(storage: Storage, run: RunLayout, settings: dict[str, Any] | None = Non
         started=time.time(),
         version=version("nbrl"),
         settings=settings,
+        user=user(),
+        command=command(),
+        commit=commit,
     )
     storage.create_json(run.epoch(epoch.name), epoch.model_dump())
     return epoch
@@ -65,6 +75,19 @@ def others_began(storage: Storage, run: RunLayout) -> bool:
     return False
 
 
+def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | None:
+    """The first and the newest start of a run; None if nobody can tell them."""
+    keys = storage.list(run.epochs)
+    try:
+        return (_read(storage, keys[0]), _read(storage, keys[-1])) if keys else None
+    except (MissingError, DamagedError, ValidationError):
+        return None
+
+
+def _read(storage: Storage, key: str) -> Epoch:
+    return Epoch.model_validate(storage.read_json(key))
+
+
 def newest_settings(storage: Storage, run: RunLayout) -> dict[str, Any] | None:
     """The settings of the newest start; None if nobody can tell them."""
     if not (name := newest(storage, run)):
@@ -81,9 +104,9 @@ def check_newest(storage: Storage, run: RunLayout, epoch: str) -> None:
     if found == epoch:
         return
     if not found:
-        raise TakenOverError(f"run {run.name!r} was deleted while this process trained it; nothing more was written")
+        raise TakenOverError(f"{run.title} was deleted while this process worked on it; nothing more was written")
     other = Epoch.model_validate(storage.read_json(run.epoch(found)))
     raise TakenOverError(
-        f"run {run.name!r} was taken over by a process on {other.host} (epoch {found}); this process (epoch {epoch}) has "
+        f"{run.title} was taken over by a process on {other.host} (epoch {found}); this process (epoch {epoch}) has "
         "stopped, and nothing of it counts since"
     )

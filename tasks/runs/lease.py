@@ -10,15 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nbrl.infra.errors import DamagedError, InfraError, MissingError, StorageError
+from nbrl.infra.errors import DamagedError, HeldError, MissingError, StorageError
 from nbrl.infra.process.identity import is_running
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import TakenOverError
+from nbrl.tasks.errors import RunError, StoppedError, TakenOverError
 from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.runs.ending import SILENT, Ending, Status, ending_of
 from nbrl.tasks.runs.epochs import Epoch, check_newest, take
 from nbrl.tasks.runs.run import Run, removed_meanwhile
 from nbrl.tasks.runs.scope import Scope, Weights
@@ -29,18 +30,28 @@ POLL_S = 0.5
 
 
 class Lease(BaseModel):
-    """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go."""
+    """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go.
+
+    `status` and `reason` say how it ended; they are empty until then, and where an earlier release wrote the lease.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     epoch: Epoch
     beat: float
     ended: bool = False
+    status: Status | Literal[""] = ""
+    reason: str = ""
 
     @property
     def age(self) -> float:
         """Seconds since the last beat, as far as the clocks of two machines agree."""
         return max(0.0, time.time() - self.beat)
+
+    @property
+    def pid(self) -> str:
+        """The holder's number on its machine."""
+        return self.epoch.process.rsplit("/", 2)[1]
 
     @property
     def is_held(self) -> bool:
@@ -64,29 +75,36 @@ class Writer:
 
     def _scope(self, number: int, weights: Weights) -> Scope:
         run = self.run
-        return Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch=self.epoch, iteration=number, weights=weights)
+        return Scope(
+            run=run.name, kind=run.kind, run_id=run.run_id, seed=run.seed, epoch=self.epoch, iteration=number, weights=weights
+        )
 
 
 @asynccontextmanager
 async def writing(
-    run: Run, storage: Storage, take_over: bool, say: Callable[[str], None], settings: dict[str, Any] | None = None
+    run: Run,
+    storage: Storage,
+    take_over: bool,
+    say: Callable[[str], None],
+    settings: dict[str, Any] | None = None,
+    commit: str = "",
 ) -> AsyncIterator[Writer]:
-    """Take an epoch of the run, for a start with these settings, and keep its lease.
+    """Take an epoch of the run, for a start with these settings in a checkout of this commit, and keep its lease.
 
-    Raises InfraError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
+    Raises HeldError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
     removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over; by then nothing
-    of this process writes any more.
+    of this process writes any more. It is cancelled too, and StoppedError raised, once somebody asks this process to stop.
     """
     layout = run.layout
-    held = await asyncio.to_thread(_holder, storage, layout)
+    held = await asyncio.to_thread(holder, storage, layout)
     if held is not None and not take_over:
-        raise InfraError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
-    epoch = await asyncio.to_thread(take, storage, layout, settings)
+        raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
+    epoch = await asyncio.to_thread(take, storage, layout, settings, commit)
     if not await asyncio.to_thread(storage.exists, layout.identity):
         await asyncio.to_thread(storage.delete, layout.epoch(epoch.name))
-        raise removed_meanwhile(run.name)
+        raise removed_meanwhile(layout)
     if held is not None:
-        say(f"nbrl: process {_pid(held)} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
+        say(f"nbrl: process {held.pid} on {held.epoch.host} is told to stop; this takes at most {LEASE_S:.0f} s")
         await _until_free(storage, layout, held)
     await asyncio.to_thread(check_newest, storage, layout, epoch.name)
     loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(thread_name_prefix="writer")
@@ -103,22 +121,31 @@ async def writing(
 
 @asynccontextmanager
 async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIterator[None]:
-    """Renew the lease while the body runs, and cancel the body when a newer epoch appears."""
+    """Renew the lease while the body runs, and cancel the body when a newer epoch or a mark to stop appears."""
     owner = asyncio.current_task()
     assert owner is not None
-    lost: list[TakenOverError] = []
+    ended: list[RunError] = []
+    mark = layout.stop(epoch.name)
 
-    def beat(ended: bool = False) -> None:
-        storage.write_json(layout.lease, Lease(epoch=epoch, beat=time.time(), ended=ended).model_dump())
+    def beat(ending: Ending | None = None) -> None:
+        lease = Lease(epoch=epoch, beat=time.time())
+        if ending is not None:
+            lease = lease.model_copy(update={"ended": True, "status": ending.status, "reason": ending.reason})
+        storage.write_json(layout.lease, lease.model_dump())
+
+    def look() -> None:
+        check_newest(storage, layout, epoch.name)
+        if storage.exists(mark):
+            raise StoppedError(f"{layout.title} was stopped by `nbrl stop`")
 
     async def renew() -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             try:
-                await asyncio.to_thread(check_newest, storage, layout, epoch.name)
+                await asyncio.to_thread(look)
                 await asyncio.to_thread(beat)
-            except TakenOverError as error:
-                lost.append(error)
+            except (TakenOverError, StoppedError) as error:
+                ended.append(error)
                 owner.cancel()
                 return
             except StorageError:  # the next beat may succeed; a commit finds out whether the run is still ours
@@ -126,35 +153,46 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
 
     await asyncio.to_thread(beat)
     renewal = asyncio.create_task(renew())
+    ending = Ending("FINISHED")
     try:
         yield
-    except asyncio.CancelledError:
-        if lost:
+    except BaseException as error:
+        ending = ending_of(error)
+        if ended and isinstance(error, asyncio.CancelledError):
+            ending = ending_of(ended[0])
             owner.uncancel()
-            raise lost[0] from None
+            raise ended[0] from None
         raise
     finally:
         renewal.cancel()
         await asyncio.gather(renewal, return_exceptions=True)
         with contextlib.suppress(StorageError):
-            held = _holder(storage, layout)
+            storage.delete(mark)
+            held = holder(storage, layout)
             if held is not None and held.epoch.name == epoch.name:  # not that of who took over, and waits for this
-                beat(ended=True)
+                beat(ending)
+
+
+def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:
+    """How the newest start of a run that nobody trains ended, and when (seconds since 1970), as far as its lease tells."""
+    try:
+        lease = Lease.model_validate(storage.read_json(layout.lease))
+    except (MissingError, DamagedError, ValidationError):
+        return Ending("KILLED", SILENT), None
+    return (Ending(lease.status, lease.reason) if lease.status else Ending("KILLED", SILENT)), lease.beat
 
 
 def check_free(storage: Storage, layout: RunLayout) -> None:
-    """Raises InfraError if a process trains the run."""
-    if (held := _holder(storage, layout)) is not None:
-        raise InfraError(f"{_told(layout, held)}; wait for it to end")
+    """Raises HeldError if a process trains the run."""
+    if (held := holder(storage, layout)) is not None:
+        raise HeldError(f"{_told(layout, held)}; wait for it to end")
 
 
 def _told(layout: RunLayout, held: Lease) -> str:
-    return (
-        f"run {layout.name!r} is being trained by process {_pid(held)} on {held.epoch.host}, last heard of {held.age:.0f} s ago"
-    )
+    return f"{layout.title} is being worked on by process {held.pid} on {held.epoch.host}, last heard of {held.age:.0f} s ago"
 
 
-def _holder(storage: Storage, layout: RunLayout) -> Lease | None:
+def holder(storage: Storage, layout: RunLayout) -> Lease | None:
     """The lease of the run, if a process that may be alive holds it."""
     try:
         lease = Lease.model_validate(storage.read_json(layout.lease))
@@ -169,8 +207,4 @@ async def _until_free(storage: Storage, layout: RunLayout, held: Lease) -> None:
     end = time.monotonic() + LEASE_S - held.age  # on our own clock alone: the holder's may be ahead by hours
     while lease is not None and lease.epoch.name == held.epoch.name and time.monotonic() < end:
         await asyncio.sleep(POLL_S)
-        lease = await asyncio.to_thread(_holder, storage, layout)
-
-
-def _pid(lease: Lease) -> str:
-    return lease.epoch.process.rsplit("/", 2)[1]
+        lease = await asyncio.to_thread(holder, storage, layout)

@@ -1,11 +1,12 @@
 """Checks, before work starts, everything that is then known to fail."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from nbrl.agent.http.client import usable_key
-from nbrl.infra import ray_cluster, tracking
+from nbrl.infra import ray_cluster, tracking_address
 from nbrl.infra.engine.arguments import refusal
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
@@ -14,27 +15,37 @@ from nbrl.infra.memory import available_mb
 from nbrl.infra.process.child import port_in_use
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.kinds.own import OwnEnvironment
+from nbrl.tasks.environments.stored import Contents
+from nbrl.tasks.errors import ConfigError, RewardError
+from nbrl.tasks.layout import RUNS, DataLayout
 from nbrl.tasks.model_folder.source import check_hub
+from nbrl.tasks.reward.rules import own
+from nbrl.tasks.reward.rules.rule import OWN
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.config_check import Purpose, check_config
+from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import Kind, check_continues, find_run
 
 SHOWN_CHARS = 300  # of a library's message
 PROBE_S = 5.0  # of tries of a request to a cloud for which a person waits
 WORKER_MB = 500  # memory of a learner's worker with torch, Ray and transformers, before it loads a model
 
 
-def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose) -> RunConfig:
+def prepared(recipe: str, overrides: Iterable[str], purpose: Purpose, run: str | None = None) -> Prepared:
     """Load a recipe with its overrides and run preflight on it. Raises ConfigError or SandboxError."""
-    config = load(recipe, overrides)
-    preflight(config, purpose)
-    return config
+    return preflight(load(recipe, overrides), purpose, run)
 
 
-def preflight(config: RunConfig, purpose: Purpose) -> None:
-    """Raises ConfigError or SandboxError in one sentence; starts no lasting process and writes nothing."""
-    check_config(config, purpose)
+def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind: Kind = RUNS, questions: str = "") -> Prepared:
+    """Raises ConfigError or SandboxError in one sentence; starts no lasting process and writes nothing.
+
+    Where `run` names a run or evaluation whose questions are on storage, these are checked, or else those in the folder
+    `questions` there: what environments read may be gone. Raises StorageError or DamagedError where the storage does not give
+    them.
+    """
     _makeable("home", Path(config.home))
     try:
         storage = Storage(config.storage)
@@ -42,6 +53,17 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
         raise ConfigError(str(error)) from error
     if storage.is_local:
         _makeable("storage.root", Path(config.storage.root).expanduser())
+    known = None if run is None else find_run(storage, run, kind)
+    if known is not None:
+        check_continues(storage, known, config)
+    data = known.layout.data if known else DataLayout(questions) if questions else None
+    contents = data and stored.contents(storage, data, config.environments)
+    tables = None
+    if contents:
+        check_with(config, purpose, contents)
+    else:
+        tables = check_config(config, purpose)
+        contents = stored.contents_of(config.environments, tables)
     _engine(config.engine)
     if config.reward.judge is not None:
         try:
@@ -50,16 +72,19 @@ def preflight(config: RunConfig, purpose: Purpose) -> None:
             raise ConfigError(f"reward.judge.key: {error}, or set reward.judge.key to null if the server needs none") from error
     if purpose == "train":
         _workers(config)
+        _tensorboard(config.tracking.tensorboard)
     try:
         if config.ray.address is not None:
             ray_cluster.check_address(config.ray.address)
         if config.tracking.uri is not None and purpose == "train":
-            tracking.check_uri(config.tracking.uri)
+            tracking_address.check_uri(config.tracking.uri)
     except InfraError as error:
         raise ConfigError(str(error)) from error
     for name, works, message in doctor.boundary():
         if not works:
             raise ConfigError(f"{name}: {message}")
+    _scorers(config, contents)
+    return Prepared.of(config, tables, questions if tables is None and known is None else "")
 
 
 def rehearse(config: RunConfig) -> list[str]:
@@ -80,10 +105,10 @@ def rehearse(config: RunConfig) -> list[str]:
             raise ConfigError(f"engine.extra_args: the engine says {refused!r}; correct it or leave it out")
     if config.tracking.uri is not None:
         try:
-            tracking.check_reachable(config.tracking.uri)
+            tracking_address.check_reachable(config.tracking.uri)
         except InfraError as error:
             raise ConfigError(str(error)) from error
-    if config.tracking.uri is not None and not config.tracking.uri.startswith(tracking.SERVERS):
+    if config.tracking.uri is not None and not config.tracking.uri.startswith(tracking_address.SERVERS):
         unchecked.append(f"tracking.uri {config.tracking.uri}: a database is first opened when the run starts")
     if config.reward.judge is not None:
         unchecked.append(f"reward.judge: {config.reward.judge.base_url} is first asked when there are answers to grade")
@@ -119,6 +144,21 @@ def _makeable(key: str, folder: Path) -> None:
         raise ConfigError(f"{key}: nothing can be written at {folder.absolute()}, because of {existing}; choose another folder")
 
 
+def _scorers(config: RunConfig, contents: Mapping[str, Contents]) -> None:
+    """Make each class that scores once where it will: what it imports there is less than here."""
+    for name, environment in config.environments.items():
+        if isinstance(environment, OwnEnvironment) and OWN in contents[name].rules:
+            try:
+                fault = own.cannot_be_made(environment.place, environment.settings)
+            except RewardError as error:
+                raise ConfigError(f"environments.{name}: {error}") from error
+            if fault:
+                raise ConfigError(
+                    f"environments.{name}: {environment.place} cannot be made in the sandbox in which it scores: {fault}; it can "
+                    "import only what is installed or in its own package"
+                )
+
+
 def _workers(config: RunConfig) -> None:
     """Check that the workers fit into memory: on the CPU each is a process with its own copy of torch and its shard."""
     workers = config.update.workers
@@ -129,6 +169,16 @@ def _workers(config: RunConfig) -> None:
         raise ConfigError(
             f"update.workers is {workers}: without a model they need {needed} MB of memory, and {free} MB are free; lower it"
         )
+
+
+def _tensorboard(folder: str | None) -> None:
+    if folder is None:
+        return
+    if find_spec("tensorboard") is None:
+        raise ConfigError("tracking.tensorboard needs the package tensorboard: pip install 'nbrl[tensorboard]'")
+    if "://" in folder or not folder.strip():
+        raise ConfigError(f"tracking.tensorboard {folder!r} is no folder of this machine; give one, or leave it out")
+    _makeable("tracking.tensorboard", Path(folder))
 
 
 def _engine(settings: EngineSettings) -> None:

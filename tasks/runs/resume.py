@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import RUNS
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import newest_settings
 from nbrl.tasks.runs.recipes import from_settings
-from nbrl.tasks.runs.run import known_run, stored_config
+from nbrl.tasks.runs.run import Kind, known_run, stored_config
 
 
-def resumed_config(storage: Storage, name: str, overrides: Iterable[str]) -> RunConfig:
-    """The configuration of the run's last start, on this storage, with overrides applied. Raises ConfigError."""
-    run = known_run(storage, name)
+def resumed_config(storage: Storage, name: str, overrides: Iterable[str], kind: Kind = RUNS) -> RunConfig:
+    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied. Raises ConfigError."""
+    run = known_run(storage, name, kind)
     last = newest_settings(storage, run.layout)
     stored = stored_config(storage, run.model_copy(update={"config": last or run.config})).model_dump(mode="json")
     stored |= {"storage": storage.settings.model_dump(mode="json")}

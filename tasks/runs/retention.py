@@ -7,6 +7,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
+from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.pins import pinned
@@ -32,19 +33,53 @@ def prune(
 ) -> None:
     """Delete the checkpoints of `records` that need not stay, and the states of those that stay without.
 
-    Those of a release that kept all of them stay.
+    Champions stay, and those of a release that kept all of them. Where a champion cannot be told, nothing is deleted.
     """
-    folders = {record.updates: record.checkpoint for record in records if record.checkpoint and record.epoch}
     keys = storage.list(run.layout.checkpoints)
-    there = _complete(keys)
-    made = [number for number, folder in folders.items() if folder in there]
-    stay, trainable = kept(made, scores, settings)
-    stay |= pinned(storage, run)
-    for number in made:
+    try:
+        folders, stay, trainable = _staying(storage, run, records, keys, scores, settings)
+    except DamagedError:
+        return
+    for number in folders:
         if number not in stay:
             _delete(storage, folders[number])
         elif number not in trainable:
             _drop_state(storage, folders[number], keys)
+
+
+def dispensable(
+    storage: Storage, run: Run, records: Sequence[Record], scores: Mapping[int, float], settings: CheckpointSettings
+) -> list[str]:
+    """Folders of the checkpoints that `prune` would delete."""
+    keys = storage.list(run.layout.checkpoints)
+    try:
+        folders, stay, _ = _staying(storage, run, records, keys, scores, settings)
+    except DamagedError:
+        return []
+    return [folder for number, folder in folders.items() if number not in stay]
+
+
+def _staying(
+    storage: Storage,
+    run: Run,
+    records: Sequence[Record],
+    keys: Sequence[str],
+    scores: Mapping[int, float],
+    settings: CheckpointSettings,
+) -> tuple[dict[int, str], set[int], set[int]]:
+    """The records' checkpoints by updates, those that stay, and those that keep their states. Raises DamagedError where a
+    champion cannot be told.
+    """
+    folders, chosen = _folders(records, keys), champions(storage)
+    stay, trainable = kept(list(folders), scores, settings)
+    stay |= pinned(storage, run) | {number for number, folder in folders.items() if folder in chosen}
+    return folders, stay, trainable
+
+
+def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
+    """Folders of the records' checkpoints that are there, by updates, but those of releases that kept all of them."""
+    there = _complete(keys)
+    return {each.updates: each.checkpoint for each in records if each.epoch and each.checkpoint in there}
 
 
 def can_train_on(storage: Storage, checkpoint: str) -> bool:

@@ -2,10 +2,10 @@
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,26 +13,34 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
-from nbrl.tasks.layout import RUNS, RunLayout, name_of
+from nbrl.tasks.layout import EVALUATIONS, RUNS, RunLayout, layout_of, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
+from nbrl.tasks.runs.prepared import Prepared
 
 SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+Kind = Literal["runs", "evaluations"]
+
+
 class Run(BaseModel):
-    """Identity of a run: `config` are the settings it began with, `config_digest` is that of those that decide results, `policy`
+    """Identity of a run, or of an evaluation of its own.
+
+    `config` are the settings it began with, `config_digest` is that of those that decide results, `policy`
     that of its initial model's files, `sources` those of the code of environments of one's own, by environment.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    kind: Kind = RUNS
     run_id: str
     config_digest: str
     seed: int
@@ -43,7 +51,7 @@ class Run(BaseModel):
 
     @property
     def layout(self) -> RunLayout:
-        return RunLayout(self.name)
+        return layout_of(self.kind, self.name)
 
 
 def new_name(recipe: str) -> str:
@@ -59,24 +67,26 @@ def checked_name(name: str) -> str:
     return name
 
 
-def find_run(storage: Storage, name: str) -> Run | None:
-    """Return the run of this name, or None. Raises ConfigError if something else has the name."""
-    path = RunLayout(name).identity
+def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
+    """Return the run, or evaluation, of this name, or None. Raises ConfigError if something else has the name."""
+    path = layout_of(kind, name).identity
     if not storage.exists(path):
         return None
     try:
         return Run.model_validate(storage.read_json(path))
     except (DamagedError, ValidationError) as error:
-        raise ConfigError(f"{storage.uri(path)} describes no run; name another run, or bring the file back") from error
+        raise ConfigError(
+            f"{storage.uri(path)} is not what was written there; bring it back from a copy, or choose another name"
+        ) from error
 
 
-def known_run(storage: Storage, name: str) -> Run:
-    """The run of this name. Raises ConfigError if there is none, or something else of that name."""
-    run = find_run(storage, name)
+def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
+    """The run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
+    run = find_run(storage, name, kind)
     if run is None:
-        known = {name_of(key) for key in storage.list(RUNS)}
-        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one")
-        raise ConfigError(f"there is no run {name!r} in {storage.settings.root}; {hint}")
+        known = {name_of(key) for key in storage.list(kind)}
+        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one" if kind == RUNS else "")
+        raise ConfigError(f"there is no {layout_of(kind, name).title} in {storage.settings.root}; {hint}")
     return run
 
 
@@ -96,14 +106,15 @@ def drop_if_empty(run: Run, storage: Storage) -> None:
     storage.delete(layout.folder)
 
 
-def removed_meanwhile(name: str) -> InfraError:
-    return InfraError(f"run {name!r} was removed by another process while it was opened; try again")
+def removed_meanwhile(layout: RunLayout) -> InfraError:
+    return InfraError(f"{layout.title} was removed by another process while it was opened; try again")
 
 
 @contextmanager
-def opened(config: RunConfig, name: str, storage: Storage) -> Iterator[Run]:
+def opened(prepared: Prepared, name: str, storage: Storage, kind: Kind = RUNS, policy: str | None = None) -> Iterator[Run]:
     """As `open_run`. A run that this process created and that an error leaves empty is deleted."""
-    run, created = open_run(config, name, storage)
+    questions = prepared.questions
+    run, created = open_run(prepared.config, name, storage, prepared.take(), questions, kind, policy)
     with _dropped_if_empty(run, storage, created):
         yield run
 
@@ -120,51 +131,76 @@ def _dropped_if_empty(run: Run, storage: Storage, created: bool) -> Iterator[Non
         raise
 
 
-def open_run(config: RunConfig, name: str, storage: Storage) -> tuple[Run, bool]:
-    """The run of this name with its data, and whether it was created now: of several processes that try exactly one does.
+def open_run(
+    config: RunConfig,
+    name: str,
+    storage: Storage,
+    loaded: Mapping[str, Tables] | None = None,
+    questions: str = "",
+    kind: Kind = RUNS,
+    policy: str | None = None,
+) -> tuple[Run, bool]:
+    """The run, or evaluation, of this name with its data, and whether it was created now.
 
-    Raises ConfigError when it exists with another configuration.
+    Of several processes that try, exactly one creates it. `policy` is the digest of the model; by default it is that of the files
+    of `policy.path`.
+
+    `loaded` is what the environments give; without it, it is copied from the folder `questions` of another run, or loaded unless
+    it is on storage. Raises ConfigError when the run exists with another configuration.
     """
     run = Run(
         name=name,
+        kind=kind,
         run_id=uuid.uuid4().hex,
         config_digest=digest(config),
         seed=config.seed,
         recipe=config.name,
-        policy=content_digest(fetch(config.policy)),
+        policy=content_digest(fetch(config.policy)) if policy is None else policy,
         sources=sources_of(config),
         config=config.model_dump(mode="json"),
     )
-    earlier = find_run(storage, name)
+    earlier = find_run(storage, name, kind)
     created = earlier is None and storage.create_json(run.layout.identity, run.model_dump(mode="json"))
     if not created:
-        earlier = earlier or find_run(storage, name)
+        earlier = earlier or find_run(storage, name, kind)
         if earlier is None:
-            raise removed_meanwhile(name)
-        _check_same(storage, earlier, run, config)
+            raise removed_meanwhile(run.layout)
+        check_continues(storage, earlier, config, run.policy)
         run = earlier
     with _dropped_if_empty(run, storage, created):
         if created:  # what a run of this name left that was dropped only in part
             kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of who continues this one already
             storage.delete_keys(key for key in storage.list(run.layout.folder) if not key.startswith(kept))
-        stored.write(config.environments, storage, run.layout.data)
+        stored.write(config.environments, storage, run.layout.data, loaded, questions)
         storage.create_bytes(run.layout.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
     return run, created
 
 
-def _check_same(storage: Storage, earlier: Run, now: Run, config: RunConfig) -> None:
-    """Raises ConfigError where a setting that decides results, or the initial model, is not what the run began with."""
+def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: str = "") -> None:
+    """Raises ConfigError where a setting that decides results, or code that scores, is not what the run began with.
+
+    `policy` is the digest of the initial model's files, which is compared too if given.
+    """
     differing = differences(stored_config(storage, earlier), config)
-    if earlier.policy not in ("", now.policy):
-        differing.append(f"policy.path {config.policy.path} holds another model than the run began with")
-    for name, digest_ in now.sources.items():
-        if earlier.sources.get(name, digest_) != digest_:
-            differing.append(f"the source of environments.{name} has changed since the run began")
+    if policy and earlier.policy not in ("", policy):
+        differing.append(f"policy.path {config.policy.path} holds another model than it began with")
+    now = sources_of(config)
+    gone = [name for name in earlier.sources if name in config.environments and name not in now]
+    differing += [
+        f"the source of environments.{name} has changed since it began"
+        for name, source in now.items()
+        if earlier.sources.get(name, source) != source
+    ]
+    if gone and not differing:
+        raise ConfigError(
+            f"the code of environments.{gone[0]}, which scores, is not found on this machine; bring it back, as it was when "
+            f"{earlier.layout.title} began, to a folder on PYTHONPATH"
+        )
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(
-            f"run {earlier.name!r} exists with another configuration: {'; '.join(differing[:SHOWN])}{more}; "
-            "choose another --run name, or the same settings to continue it"
+            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing[:SHOWN])}{more}; choose another "
+            f"--{'name' if earlier.kind == EVALUATIONS else 'run name'}, or the same settings to continue it"
         )
 
 

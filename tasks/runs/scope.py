@@ -1,11 +1,12 @@
 """The position of a node in a run, its result, and the seeds derived from the position."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.tasks.layout import RunLayout, StageLayout
-from nbrl.tasks.metrics import Metric, Metrics
+from nbrl.tasks.layout import RUNS, RunLayout, StageLayout, layout_of
+from nbrl.tasks.metrics import Metrics, of
 from nbrl.tasks.seeds import derive_seed
 
 
@@ -28,9 +29,10 @@ class Artifact(BaseModel):
         """The metrics' values alone."""
         return {name: metric.value for name, metric in self.metrics.items()}
 
-    def timed(self, node: str, seconds: float) -> "Artifact":
-        """The same artifact with the seconds that its node took."""
-        return self.model_copy(update={"metrics": {**self.metrics, f"time/{node}": Metric(seconds, "sum")}})
+    def timed(self, node: str, seconds: float, spent: Mapping[str, float] | None = None) -> "Artifact":
+        """The same artifact with the seconds that its node took, and what else it spent."""
+        sums = of({f"time/{node}": seconds, **(spent or {})}, "sum")
+        return self.model_copy(update={"metrics": {**self.metrics, **sums}})
 
 
 class Weights(BaseModel):
@@ -46,6 +48,8 @@ class Weights(BaseModel):
 class Scope(BaseModel):
     """One iteration of a run, or one evaluation, by the process that holds `epoch`; `weights` are those that sample.
 
+    `kind` says whether `run` names a run or an evaluation of its own.
+
     `run_id` is random and fixed when the run is created, so that a new run of an old name shares no result with it.
     """
 
@@ -55,6 +59,7 @@ class Scope(BaseModel):
     run_id: str
     seed: int
     epoch: str
+    kind: Literal["runs", "evaluations"] = RUNS
     stage: Literal["iteration", "evaluation"] = "iteration"
     iteration: int
     weights: Weights = Weights()
@@ -66,7 +71,7 @@ class Scope(BaseModel):
 
     @property
     def run_layout(self) -> RunLayout:
-        return RunLayout(self.run)
+        return layout_of(self.kind, self.run)
 
     @property
     def layout(self) -> StageLayout:
@@ -77,6 +82,11 @@ class Scope(BaseModel):
     @property
     def title(self) -> str:
         return f"iteration {self.iteration + 1}" if self.stage == "iteration" else f"evaluation after {self.updates} updates"
+
+    @property
+    def moment(self) -> str:
+        """When in the run it is, as an adverbial."""
+        return f"in {self.title}" if self.stage == "iteration" else f"after {self.updates} updates"
 
     @property
     def next_checkpoint(self) -> str:

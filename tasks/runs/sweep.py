@@ -8,6 +8,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import StageLayout, updates_of
+from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, is_to_come
@@ -76,6 +77,10 @@ def _sweep_checkpoints(storage: Storage, writer: Writer, keys: Iterable[str], fi
         named = {_record(storage, writer, number).checkpoint for number in range(finished)}
         later = [key for key in keys if UPDATE in key and int(key.split("/")[3]) >= finished]
         named |= {artifact.path for key in later if (artifact := _artifact(storage, key))}
+        try:
+            named |= champions(storage)
+        except DamagedError:  # nobody can tell which one it names
+            return
         for folder in doubtful:
             if folder not in named:
                 storage.delete(folder)

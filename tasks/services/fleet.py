@@ -20,6 +20,11 @@ class EngineFleet(Protocol):
         """One address per engine; they may change with a publish."""
         ...
 
+    @property
+    def tells_version(self) -> bool:
+        """Whether each sampled action names the version of the weights that sampled it."""
+        ...
+
     async def publish(self, checkpoint: Path | None, version: str) -> None:
         """Make every engine serve a local checkpoint, or the initial model if it is None, under the name `version`.
 

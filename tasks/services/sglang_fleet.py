@@ -36,11 +36,14 @@ class Served(NamedTuple):
 
 
 class SglangFleet:
-    """An EngineFleet. `room` is the space that the engines reserve for adapters; without it complete models are published.
+    """An EngineFleet of servers of our own. `room` is the space that they reserve for adapters; without it complete models are
+    published.
 
     Nobody publishes while an engine is started again, nor the other way round, so that its weights are always those of its
     version. `say` tells of each engine that was started again.
     """
+
+    tells_version = True
 
     def __init__(
         self,

@@ -9,42 +9,54 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbrl.infra import ray_cluster
-from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
+from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.model_folder.source import fetch
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import EnvironmentPlan, RunnerPlan
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import Ending, ending_of
+from nbrl.tasks.runs.epochs import check_newest, newest
 from nbrl.tasks.runs.history import made_in, newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.endpoint_fleet import EndpointFleet
+from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.watch import watched
 from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
 
 
 async def _runners(
-    stack: AsyncExitStack, config: RunConfig, model: Path, data: DataLayout, storage: Storage, progress: Progress
+    stack: AsyncExitStack,
+    config: RunConfig,
+    model: Path,
+    data: DataLayout,
+    storage: Storage,
+    progress: Progress,
+    server: Server | None = None,
 ) -> RunnerPool:
     corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
     environments = {
         name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
     }
     home, attached = Home(config.home), data.attached_folder
-    plan = RunnerPlan(str(model), environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
+    plan = RunnerPlan(str(model), environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server)
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
     await runners.start(progress.say)
@@ -68,10 +80,26 @@ async def _learner(
 
 def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
     tracking = Tracking(config.tracking, home)
-    delivery = Delivery(run.name, Books(config, Storage(config.storage), run, tracking), tracking, progress.say)
-    stack.push(lambda kind, error, trace: delivery.finish("FINISHED" if kind is None else "FAILED"))
+    storage = Storage(config.storage)
+    curves = curves_of(config.tracking, storage, run)
+    delivery = Delivery(run.name, Books(config, storage, run, tracking), tracking, progress.say, curves)
+    epoch = newest(storage, run.layout)
+    stack.push(lambda kind, error, trace: delivery.finish(_ending(storage, run, epoch, error)))
     delivery.start()
     return delivery
+
+
+def _ending(storage: Storage, run: Run, epoch: str, error: BaseException | None) -> Ending:
+    """How a training in this epoch ended: a process that takes the run over stops this one as Ctrl-C does."""
+    ending = ending_of(error)
+    if ending.status == "KILLED":
+        try:
+            check_newest(storage, run.layout, epoch)
+        except TakenOverError as taken:
+            return ending_of(taken)
+        except StorageError:
+            pass
+    return ending
 
 
 @asynccontextmanager
@@ -80,8 +108,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, run.name)
-        initial, newest = fetch(config.policy), newest_policy(storage, run)
-        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, newest, scratch) if newest.checkpoint else None
+        initial, weights = fetch(config.policy), newest_policy(storage, run)
+        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, weights, scratch) if weights.checkpoint else None
         progress.begin(f"{run.name}: starting")
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
@@ -89,7 +117,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage, progress))
             return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
 
-        room, version = adapter_room(config.update.lora, initial), str(newest.updates)
+        room, version = adapter_room(config.update.lora, initial), str(weights.updates)
         delivery = _delivery(stack, config, run, home, progress)
         engines, (runners, learner) = await both(
             _shown(
@@ -105,22 +133,27 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 
 @asynccontextmanager
 async def evaluation_services(
-    config: RunConfig, model: Path, version: str, data: DataLayout, progress: Progress
+    config: RunConfig, model: Path | Server, version: str, data: DataLayout, progress: Progress
 ) -> AsyncIterator[Services]:
-    """Start engine and runners only."""
+    """Start runners, and an engine for a model in a folder; the model behind a server is already served."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         scratch = _scratch(stack, home, "evaluate")
         progress.begin("starting")
 
+        folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
+
         async def on_ray() -> RunnerPool:
             await _shown(progress, "Ray", _ray(stack, config, home))
-            return await _shown(progress, "runners", _runners(stack, config, model, data, storage, progress))
+            return await _shown(progress, "runners", _runners(stack, config, folder, data, storage, progress, server))
 
-        engines, runners = await both(
-            _shown(progress, "engine", SglangFleet.start(stack, config.engine, model, home.logs, version, say=progress.say)),
-            on_ray(),
-        )
+        async def engine() -> EngineFleet:
+            if server is not None:
+                return EndpointFleet(server.chat.endpoint)
+            start = SglangFleet.start(stack, config.engine, folder, home.logs, version, say=progress.say)
+            return await _shown(progress, "engine", start)
+
+        engines, runners = await both(engine(), on_ray())
         async with watched(ray_cluster.check, engines.check_health):
             yield Services(config, storage, scratch, progress, engines, runners)
 

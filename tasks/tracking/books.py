@@ -5,26 +5,37 @@ one is looked for before it is written. Nothing of a run depends on MLflow, so i
 """
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
 
-from nbrl.agent.trajectory import from_table
+import yaml
+
 from nbrl.infra.errors import InfraError, MissingError, ServerError
+from nbrl.infra.metric_sink import log_missing
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
+from nbrl.tasks.environments.questions import completed as with_every_column
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import SILENT, Ending
 from nbrl.tasks.runs.history import Record, read_record
-from nbrl.tasks.runs.results import evaluation_of
+from nbrl.tasks.runs.lease import last_ending
 from nbrl.tasks.runs.run import Run
-from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.summary import Summary
-from nbrl.tasks.tracking.traces import log_trace
+from nbrl.tasks.tracking.checkpoints import Checkpoints
+from nbrl.tasks.tracking.datasets import log_datasets
+from nbrl.tasks.tracking.facts import earlier_identity, facts, identity
+from nbrl.tasks.tracking.held_out import FOLDER, log_held_out
+from nbrl.tasks.tracking.parameters import parameters
+from nbrl.tasks.tracking.samples import choose, samples
+from nbrl.tasks.tracking.steps import Steps, eval_metrics
+from nbrl.tasks.tracking.traces import log_traces
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
-ON_CHECKPOINT = "reward/em"  # logged with the checkpoint, and so for the run too
-TABLE, PICTURE = "held-out", "learning-curve.png"
+ON_CHECKPOINT = "reward/em"  # every iteration has it, of every release
+OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without those of environments and abilities
+TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
 
 
 class Books:
@@ -35,9 +46,14 @@ class Books:
         self._begun = False
         self._doubtful = True  # whether an earlier delivery may have left a part of the next iteration
         self._uncounted = False  # whether MLflow has iterations of a release that did not count them
-        self._policies: dict[int, Weights] = {}  # by step; each at the first step it was there
+        self._steps = Steps(run)
         self._evaluated: set[int] = set()  # steps
-        self.delivered = 0  # iterations
+        self._checkpoints = Checkpoints(storage, run, tracking)
+
+    @property
+    def delivered(self) -> int:
+        """Number of iterations."""
+        return self._steps.count
 
     def catch_up(self) -> None:
         """Deliver all that the storage has and MLflow has not."""
@@ -46,17 +62,22 @@ class Books:
         self._begun = False  # unless all of it succeeds: the next call then looks for what this one left
         while (record := read_record(self._storage, self._run, self.delivered)) is not None:
             self._iteration(record)
-            self._count(record)
+            self._steps.add(record)
             self._tracking.set_tag(DELIVERED, f"{self.delivered} {_mark(record)}")
             self._doubtful = self._uncounted
         self._evaluations()
+        self._checkpoints.mark_deleted()
         self._summary()
         self._begun = True
 
-    def end(self, status: Literal["FINISHED", "FAILED"]) -> None:
-        """End MLflow's run after all was delivered, and note on the storage that a finished run is complete there."""
-        self._tracking.end(status)
-        if status == "FINISHED" and (mark := _summary_mark(self._storage, self._run)):
+    def end(self, ending: Ending, ended: float | None = None) -> None:
+        """Register the best and the last checkpoint and end MLflow's run after all was delivered.
+
+        `ended` is in seconds since 1970, by default now. The storage notes that a finished run is complete there.
+        """
+        self._checkpoints.register(self._steps.policies)
+        self._tracking.end(ending.status, ending.reason, ended)
+        if ending.status == "FINISHED" and (mark := _summary_mark(self._storage, self._run)):
             self._storage.write_json(self._run.layout.delivered, {"summary": mark, "uri": self._tracking.uri})
 
     def is_finished(self) -> bool:
@@ -78,6 +99,12 @@ class Books:
             count += 1
         return count
 
+    def last_ending(self) -> tuple[Ending, float | None]:
+        """How the newest start of the run ended, by its storage, and when; where it says nothing, by its summary."""
+        ending, when = last_ending(self._storage, self._run.layout)
+        when = when or max(made.finished for made in self._steps.policies.values()) or None
+        return (Ending("FINISHED") if ending.reason == SILENT and self.is_finished() else ending), when
+
     def _begin(self) -> None:
         self._open()
         delivered, _, mark = self._tracking.tag(DELIVERED).partition(" ")
@@ -86,59 +113,65 @@ class Books:
             self._tracking.start_over()  # iterations that MLflow has were done again
             self._open()
             records = []
-        self.delivered, self._policies = 0, {0: Weights(digest=self._run.policy)}
+        self._steps = Steps(self._run)
         for record in filter(None, records):
-            self._count(record)
-        self._evaluated = self._tracking.steps("eval/em")
-        self._uncounted = not delivered and bool(self._tracking.steps(ON_CHECKPOINT))
+            self._steps.add(record)
+        self._evaluated = {step for step, _ in self._tracking.history("eval/em")}
+        self._uncounted = not delivered and bool(self._tracking.history(ON_CHECKPOINT))
+        self._checkpoints.begin()
         self._begun = self._doubtful = True
 
     def _open(self) -> None:
-        tags = {"run_id": self._run.run_id, "digest": self._run.config_digest}
-        self._tracking.start_run(self._run.name, flatten(self._config.model_dump(mode="json")), tags)
-
-    def _count(self, record: Record) -> None:
-        """Note that the iteration is delivered."""
-        self.delivered += 1
-        if record.updates > self._updates:
-            self._policies[self.delivered] = record.policy
-
-    @property
-    def _updates(self) -> int:
-        """Updates that the delivered iterations made."""
-        return max(policy.updates for policy in self._policies.values())
+        run, tracking = self._run, self._tracking
+        known, started = facts(self._storage, run, self._config)
+        tracking.start_run(run.name, parameters(self._config), identity(run), known, earlier_identity(run), started)
+        settings = yaml.safe_dump(self._config.model_dump(mode="json"), sort_keys=False)
+        tracking.log_text(without_passwords(settings), SETTINGS)
+        log_datasets(self._storage, run, list(self._config.environments), tracking)
 
     def _iteration(self, record: Record) -> None:
         """Checkpoint, traces and metrics. What a delivery that was cut off wrote already is not written twice."""
         step, metrics = record.iteration + 1, dict(record.metrics)
-        if record.updates > self._updates:
-            name, uri = f"{self._run.name}-{record.updates:06d}", self._storage.uri(record.checkpoint)
-            if not (self._doubtful and self._tracking.has_checkpoint(name)):
-                self._tracking.log_checkpoint(name, uri, {ON_CHECKPOINT: metrics.pop(ON_CHECKPOINT)}, step)
+        if self._steps.updated(record):
+            self._checkpoints.log(record)
         self._traces(record)
-        if self._doubtful:
-            metrics = {name: value for name, value in metrics.items() if step not in self._tracking.steps(name)}
-        if metrics:
-            self._tracking.log_metrics(metrics, step, record.finished or None)
+        self._metrics(metrics, step, record.finished or None, self._doubtful)
+
+    def _metrics(self, metrics: dict[str, float], step: int, finished: float | None, doubtful: bool) -> None:
+        """Log metrics of a step, those of checkpoints with the one that was made at this step."""
+        model = self._checkpoints.at(step)
+        of_model = {name: value for name, value in metrics.items() if model and name.rpartition("/")[0] in OF_MODELS}
+        rest = {name: value for name, value in metrics.items() if name not in of_model}
+        if of_model:
+            there = {name for name in of_model if doubtful and step in {at for at, _ in self._tracking.history(name)}}
+            if missing := {name: value for name, value in of_model.items() if name not in there}:
+                self._tracking.log_metrics(missing, step, finished, model)
+        if rest and doubtful:
+            log_missing(self._tracking, rest, step, finished)
+        elif rest:
+            self._tracking.log_metrics(rest, step, finished)
 
     def _traces(self, record: Record) -> None:
+        if not self._config.record.traces:
+            return
+        first = record.rounds[0]
+        rewards = completed(self._storage.read_table(first.rewards.path, first.rewards.digest)).to_pylist()
+        prompts = with_every_column(self._storage.read_table(first.prompts.path, first.prompts.digest))
+        groups = prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
+        answers = dict(zip(groups, prompts["answers"].to_pylist(), strict=True))
+        trajectories = self._storage.read_table(first.trajectories.path, first.trajectories.digest)
         tags = {"run": self._run.name, "iteration": str(record.iteration)}
-        first = record.rounds[0].trajectories
-        chosen = from_table(self._storage.read_table(first.path, first.digest).slice(0, self._config.record.traces))
-        there = self._tracking.traced(tags) if chosen and self._doubtful else set()
-        for trajectory in chosen:
-            if trajectory.id not in there:
-                log_trace(self._tracking, trajectory, tags)
+        chosen = samples(trajectories, choose(rewards, self._config.record.traces), answers)
+        log_traces(self._tracking, chosen, tags, self._doubtful)
 
     def _evaluations(self) -> None:
-        folders = {"/".join(key.split("/")[:4]) for key in self._storage.list(self._run.layout.evaluations)}
-        for step, policy in self._policies.items():
-            if step in self._evaluated or self._run.layout.evaluation(policy.updates).folder not in folders:
-                continue  # without a request for each policy: most may have no evaluation
-            if (result := evaluation_of(self._storage, self._run, policy)) is not None:
-                scores = {f"eval/{name}": value for name, value in result.artifact.values.items()}
-                self._tracking.log_metrics(scores, step, result.finished)
-                self._evaluated.add(step)
+        """The evaluations that are new: table and traces first, for the scores say that an evaluation was delivered."""
+        tables: set[str] | None = None
+        for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
+            tables = self._tracking.tables(FOLDER) if tables is None else tables
+            log_held_out(self._storage, self._run, weights, result, self._tracking, self._config.record.traces, tables)
+            self._metrics(eval_metrics(result), step, result.finished, doubtful=False)
+            self._evaluated.add(step)
 
     def _summary(self) -> None:
         """The table of held-out scores, and the learning curve."""
@@ -162,20 +195,12 @@ def deliver(books: Books, tracking: Tracking) -> int:
     """
     try:
         books.catch_up()
-        books.end("FINISHED" if books.is_finished() else "FAILED")
+        books.end(*books.last_ending())
     except (InfraError, ConfigError):
         raise
     except Exception as error:
         raise ServerError(f"MLflow at {tracking.uri} took {books.delivered} iterations, then no more: {error}") from error
     return books.delivered
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested settings as dotted keys."""
-    flat: dict[str, object] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _summary_mark(storage: Storage, run: Run) -> str:

@@ -1,20 +1,21 @@
-"""Delivers a run to MLflow while it trains, in a thread: training never waits for a tracking server."""
+"""Delivers a run to MLflow and TensorBoard while it trains, in a thread: training never waits for a tracking server."""
 
 import threading
 from collections.abc import Callable
-from typing import Literal
 
 from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.tracking.books import Books, deliver
+from nbrl.tasks.tracking.curves import Curves, curves_of
 
 RETRY_S = 30.0  # between deliveries while MLflow does not answer
 END_S = 60.0  # for what is left at the end of a run
-WORDS = 200  # of MLflow's own message
+WORDS = 200  # of a library's own message
 
 
 def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str], None]) -> None:
@@ -26,16 +27,29 @@ def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str],
             deliver(books, tracking)
     except InfraError as error:
         say(f"nbrl: warning: not all of run {run.name!r} is in MLflow; `nbrl track {run.name}` delivers the rest: {error}")
+    if (curves := curves_of(config.tracking, storage, run)) is not None:
+        draw(curves, say)
+
+
+def draw(curves: Curves, say: Callable[[str], None]) -> None:
+    """Write the event files of a run that nobody trains. What prevents it is said."""
+    try:
+        curves.catch_up()
+        curves.end()
+    except Exception as error:
+        say(f"nbrl: warning: TensorBoard's files in {curves.place} are not complete: {_words(error)}")
 
 
 class Delivery:
-    """A thread over `Books`. A delivery that fails is said once and tried again."""
+    """A thread over `Books` and `Curves`. A delivery that fails is said once and tried again."""
 
-    def __init__(self, run: str, books: Books, tracking: Tracking, say: Callable[[str], None]) -> None:
-        self._run, self._books, self._tracking, self._say = run, books, tracking, say
-        self._wake, self._warned = threading.Event(), False
-        self._end: Literal["FINISHED", "FAILED"] | None = None
-        self._behind = False  # whether the last delivery failed
+    def __init__(
+        self, run: str, books: Books, tracking: Tracking, say: Callable[[str], None], curves: Curves | None = None
+    ) -> None:
+        self._run, self._books, self._tracking, self._say, self._curves = run, books, tracking, say, curves
+        self._wake, self._warned = threading.Event(), set[str]()
+        self._end: Ending | None = None
+        self._behind = False  # whether the last delivery to MLflow failed
         self._thread = threading.Thread(target=self._work, name="delivery", daemon=True)
 
     def start(self) -> None:
@@ -46,9 +60,9 @@ class Delivery:
         """Deliver what the storage has by now."""
         self._wake.set()
 
-    def finish(self, status: Literal["FINISHED", "FAILED"]) -> None:
-        """Deliver what is left, end MLflow's run with this status, and say what could not be delivered."""
-        self._end = status
+    def finish(self, ending: Ending) -> None:
+        """Deliver what is left, end MLflow's run with this status and reason, and say what could not be delivered."""
+        self._end = ending
         self._wake.set()
         self._thread.join(END_S)
         if self._thread.is_alive() or self._behind:
@@ -64,19 +78,35 @@ class Delivery:
             self._wake.wait(RETRY_S if self._behind else None)
             self._wake.clear()
             ending = self._end  # read before the delivery, so that nothing written before it is missed
+            self._draw(ending is not None)
             try:
                 self._books.catch_up()
-                if ending is not None:
+                if ending is None:
+                    self._tracking.machine.watch()
+                else:
                     self._books.end(ending)
                 self._behind = False
             except Exception as error:
                 self._behind = True
-                self._warn(error)
+                self._warn(f"MLflow at {self._tracking.uri} takes nothing, it is tried again: {_words(error)}", "MLflow")
             if ending is not None:
                 return
 
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            reason = " ".join(str(error).split())[:WORDS]
-            self._say(f"nbrl: warning: MLflow at {self._tracking.uri} takes nothing, it is tried again: {reason}")
+    def _draw(self, last: bool) -> None:
+        if self._curves is None:
+            return
+        try:
+            self._curves.catch_up()
+            if last:
+                self._curves.end()
+        except Exception as error:
+            self._warn(f"TensorBoard's files in {self._curves.place} cannot be written: {_words(error)}", "TensorBoard")
+
+    def _warn(self, what: str, of: str) -> None:
+        if of not in self._warned:
+            self._warned.add(of)
+            self._say(f"nbrl: warning: {what}")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:WORDS]

@@ -1,14 +1,52 @@
-"""Logs trajectories as MLflow traces: per step one span for the policy and one for the cell."""
+"""Logs trajectories as MLflow traces: per step one span for the policy and one for the cell, and how they were scored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nbrl.agent.trajectory import Step, Trajectory
-from nbrl.infra.tracking import Span, Tracking
+from nbrl.infra.tracking import Tracking
+from nbrl.infra.tracking_traces import Assessments, Span, Traced
+from nbrl.tasks.tracking.samples import Sample
+
+
+def log_traces(tracking: Tracking, samples: Sequence[Sample], tags: Mapping[str, str], doubtful: bool = True) -> None:
+    """Log those of the samples that the run does not have with these tags, and the assessments that they lack.
+
+    Without `doubtful` none of them is looked for.
+    """
+    there = tracking.traces.there(tags) if samples and doubtful else {}
+    for sample in samples:
+        trace = there.get(sample.trajectory.id) or _log(tracking, sample.trajectory, tags)
+        tracking.traces.assess(trace, assessments(sample))
+
+
+def _log(tracking: Tracking, trajectory: Trajectory, tags: Mapping[str, str]) -> Traced:
+    return tracking.traces.log(
+        name=trajectory.id,
+        inputs={"question": trajectory.question},
+        outputs={"answer": trajectory.answer, "status": trajectory.status.value},
+        spans=spans(trajectory),
+        tags={**tags, "environment": trajectory.environment, "ability": trajectory.ability},
+    )
+
+
+def assessments(sample: Sample) -> Assessments:
+    """The expected answer, or all of several, where there is one; reward, success and exact match."""
+    expected = sample.expected
+    rewards = sample.rewards
+    return Assessments(
+        expected={"expected_answer": expected[0] if len(expected) == 1 else expected} if expected else {},
+        feedback={
+            "reward": float(rewards["total"]),
+            "success": rewards["success"] >= 1.0,
+            "exact_match": rewards["em"] >= 1.0,
+        },
+    )
 
 
 def spans(trajectory: Trajectory) -> list[Span]:
     """Spans in chronological order; a step's policy call comes first, its cell right after."""
     clock = int(trajectory.started_at * 1e9)
+    tokens = _tokens(trajectory)
     result: list[Span] = []
     for number, step in enumerate(trajectory.steps):
         thought, ran = clock + int(step.policy_seconds * 1e9), clock + int((step.policy_seconds + step.kernel_seconds) * 1e9)
@@ -20,6 +58,7 @@ def spans(trajectory: Trajectory) -> list[Span]:
                 end_ns=thought,
                 inputs={"notepad": step.notepad},
                 outputs=_outputs(step),
+                tokens=tokens.get(number),
             )
         )
         if step.code:
@@ -37,17 +76,14 @@ def spans(trajectory: Trajectory) -> list[Span]:
     return result
 
 
+def _tokens(trajectory: Trajectory) -> dict[int, tuple[int, int]]:
+    """Numbers of tokens that the policy read and wrote at each step whose ids are known."""
+    return {
+        node.step: (len(trajectory.path(node.parent)), len(node.token_ids)) for node in trajectory.sampled() if node.token_ids
+    }
+
+
 def _outputs(step: Step) -> dict[str, str]:
     if step.kind == "summary":
         return {"think": step.think, "summary": step.observation, "malformed": step.malformed}
     return {"think": step.think, "code": step.code, "malformed": step.malformed}
-
-
-def log_trace(tracking: Tracking, trajectory: Trajectory, tags: Mapping[str, str]) -> None:
-    tracking.log_trace(
-        name=trajectory.id,
-        inputs={"question": trajectory.question},
-        outputs={"answer": trajectory.answer, "status": trajectory.status.value},
-        spans=spans(trajectory),
-        tags={**tags, "ability": trajectory.ability},
-    )

@@ -26,7 +26,7 @@ from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory
-from tests.agent.chat_server import Hold, Reply, Server, serving
+from tests.chat_server import Hold, Reply, Server, serving
 from tests.tokenizer import byte_tokenizer
 
 KEY = "sk-very-secret"
@@ -70,7 +70,7 @@ def test_a_conversation_goes_in_and_text_comes_out() -> None:
         assert ask(server) == Generation([UNKNOWN] * 3, [0.0] * 3, "m-2026", "stop", "hello")
     assert server.paths == ["/v1/chat/completions"]
     assert "Authorization" not in server.heads[0]
-    assert server.asked[0] == {
+    assert server.bodies[0] == {
         "model": "m",
         "temperature": 0.7,
         "top_p": 1.0,
@@ -87,10 +87,10 @@ def test_a_conversation_goes_in_and_text_comes_out() -> None:
 def test_a_model_that_sees_gets_pictures() -> None:
     with serving(Reply(completion("hello"))) as server:
         ask(server, sees_images=True, seeded=True)
-    text, picture = server.asked[0]["messages"][-1]["content"]
+    text, picture = server.bodies[0]["messages"][-1]["content"]
     assert text == {"type": "text", "text": "<output>[image 4x4]</output>\nbudget"}
     assert picture["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
-    assert server.asked[0]["seed"] == 5
+    assert server.bodies[0]["seed"] == 5
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -98,8 +98,8 @@ def test_reasoning_is_the_thinking_where_it_is_native(field: str) -> None:
     with serving(Reply(completion("<code>1</code>", **{field: "hm"}))) as server:
         assert ask(server, "native").text == "<think>hm</think>\n<code>1</code>"
         assert ask(server, "tag").text == "<code>1</code>"
-    assert server.asked[0]["messages"][2]["content"] == "<code>1</code>"
-    assert server.asked[1]["messages"][2]["content"].startswith("<think>earlier")
+    assert server.bodies[0]["messages"][2]["content"] == "<code>1</code>"
+    assert server.bodies[1]["messages"][2]["content"].startswith("<think>earlier")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_passing_faults_are_tried_again(status: int) -> None:
     busy = Reply({"error": "busy"}, status, {"Retry-After": "0"})
     with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
-        assert len(server.asked) == 3
+        assert len(server.bodies) == 3
 
 
 def test_each_further_try_is_told_before_it_is_waited_for() -> None:
@@ -141,14 +141,14 @@ def test_a_spent_budget_of_tries_is_a_policy_error() -> None:
     with serving(Reply({"error": {"message": "slow down"}}, 429, {"Retry-After": "0"})) as server:
         with pytest.raises(PolicyError, match=r"v1/chat/completions answered 429 .*slow down.* \(tried 6 times\); ask less"):
             ask(server)
-        assert len(server.asked) == 6
+        assert len(server.bodies) == 6
 
 
 def test_a_server_that_asks_for_too_long_a_wait_is_given_up() -> None:
     with serving(Reply("", 503, {"Retry-After": "3600"})) as server:
         with pytest.raises(PolicyError, match="answered 503"):
             ask(server)
-        assert len(server.asked) == 1
+        assert len(server.bodies) == 1
 
 
 def test_a_silent_server_is_a_policy_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
     refusal = Reply({"error": "Unsupported parameter: use 'max_completion_tokens' instead."}, 400)
     with serving(refusal, Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
-    assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.asked] == [(True, None), (False, 48)]
+    assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.bodies] == [(True, None), (False, 48)]
 
 
 @pytest.mark.parametrize("content", ["<html>", {}, {"choices": []}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])
@@ -272,7 +272,7 @@ def test_an_episode_of_a_hosted_reasoning_model() -> None:
     assert (trajectory.status, trajectory.answer) == (Status.ANSWERED, "42")
     assert trajectory.steps[0].think == "I could write ```python\n```"
     assert set(trajectory.sampled()[0].token_ids) == {UNKNOWN}
-    assert [message["role"] for message in server.asked[1]["messages"]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in server.bodies[1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
 def test_a_scripted_policy_plays_a_list_and_repeats_its_last() -> None:

@@ -7,7 +7,7 @@ from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies import sglang
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
-from tests.agent.chat_server import Hold, Reply, Server, serving
+from tests.chat_server import Hold, Reply, Server, serving
 
 PROMPT = Prompt([[5, 6, 7]], [Message("user", "hi")])
 META = {
@@ -36,7 +36,7 @@ def test_ids_go_in_and_come_out(chunked: bool) -> None:
     with serving(Reply({"meta_info": META}, chunked=chunked)) as server:
         assert ask(server, 3) == [GENERATION] * 3
         assert server.connections == 1
-    body = server.asked[0]
+    body = server.bodies[0]
     assert (server.paths[0], body["input_ids"], body["return_logprob"]) == ("/generate", [5, 6, 7], True)
     assert body["sampling_params"] == {"temperature": 0.7, "top_p": 0.9, "max_new_tokens": 48, "stop_token_ids": [2, 0]}
 
@@ -44,7 +44,7 @@ def test_ids_go_in_and_come_out(chunked: bool) -> None:
 def test_the_seed_goes_to_servers_that_sample_by_it() -> None:
     with serving(Reply({"meta_info": META})) as server:
         ask(server, 2, seeded=True)
-    assert [body["sampling_params"]["sampling_seed"] for body in server.asked] == [0, 1]
+    assert [body["sampling_params"]["sampling_seed"] for body in server.bodies] == [0, 1]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1])
@@ -59,7 +59,7 @@ def test_a_server_that_always_closes_is_a_policy_error() -> None:
     with serving(Reply(close="before")) as server:
         with pytest.raises(PolicyError, match="did not answer a generation"):
             ask(server)
-        assert len(server.asked) == 2
+        assert len(server.bodies) == 2
 
 
 @pytest.mark.parametrize("away", [Reply(close="before"), Reply({"error": "shutting down"}, status=503)], ids=["gone", "503"])
@@ -74,8 +74,8 @@ def test_a_server_that_is_away_is_asked_the_same_until_it_is_back(away: Reply, m
 
     with serving(away, away, away, Reply({"meta_info": META})) as server:
         assert asyncio.run(run(server))
-        assert len(server.asked) == 4
-        assert all(body == server.asked[0] for body in server.asked)
+        assert len(server.bodies) == 4
+        assert all(body == server.bodies[0] for body in server.bodies)
     with serving(Reply({"meta_info": META})) as server:
         assert not asyncio.run(run(server))
 
@@ -129,7 +129,7 @@ def test_a_server_that_is_gone_or_silent_is_a_policy_error() -> None:
     with serving(hold) as server:
         with pytest.raises(PolicyError, match=r"did not answer a generation: .*Timeout"):
             ask(server, timeout_s=0.2)
-        assert len(server.asked) == 1
+        assert len(server.bodies) == 1
 
 
 def test_a_cancelled_generation_closes_its_connection() -> None:

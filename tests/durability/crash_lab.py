@@ -38,9 +38,12 @@ from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.rollout import chunks
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.history import newest_policy
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.services import restarts
@@ -117,21 +120,17 @@ class Runners:
         self,
         rows: list[dict[str, Any]],
         engines: object,
-        unfinished: str,
-        earlier: tuple[str, ...],
-        sampling: object,
-        engine: object,
-        trained: object,
+        plan: RoundPlan,
         progress: object,
         healthy: object,
         say: object,
     ) -> pa.Table:
-        known, _ = chunks.finished(self._storage, (*earlier, unfinished), {row["id"] for row in rows})
+        known, _ = chunks.finished(self._storage, (*plan.earlier, plan.unfinished), {row["id"] for row in rows})
         played = []
         for row in rows:
             if row["id"] not in known:
                 known[row["id"]] = self._play(row)
-                chunks.write(self._storage, unfinished, to_table([known[row["id"]]]))
+                chunks.write(self._storage, plan.unfinished, to_table([known[row["id"]]]))
             played.append(known[row["id"]])
         return to_table(played)
 
@@ -205,7 +204,7 @@ class InlineDelivery:
 
     def finish(self) -> None:
         self._books.catch_up()
-        self._books.end("FINISHED")
+        self._books.end(Ending("FINISHED"))
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
@@ -248,7 +247,7 @@ def child(job: Mapping[str, Any]) -> int:
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])
-    work: Awaitable[Any] = train_module.train(config, RUN, take_over=job["take_over"])
+    work: Awaitable[Any] = train_module.train(Prepared(config=config), RUN, take_over=job["take_over"])
     asyncio.run(_ended(work))
     return death.steps
 

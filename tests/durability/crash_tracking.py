@@ -5,7 +5,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-EMPTY: dict[str, Any] = {"tags": {}, "metrics": {}, "models": {}, "traces": [], "tables": {}, "files": [], "status": ""}
+from nbrl.infra.tracking_datasets import Dataset
+from nbrl.infra.tracking_models import LoggedModel, Version
+from nbrl.infra.tracking_traces import Assessments, Traced
+
+EMPTY: dict[str, Any] = {
+    "tags": {},
+    "params": {},
+    "metrics": {},
+    "models": {},
+    "steps": {},
+    "deleted": [],
+    "of_models": {},
+    "versions": [],
+    "traces": [],
+    "assessed": {},
+    "datasets": [],
+    "tables": {},
+    "files": [],
+    "status": "",
+}
 
 
 class FileTracking:
@@ -15,80 +34,174 @@ class FileTracking:
         self._path, self._step = path, step
         self.uri = str(path)
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         return json.loads(self._path.read_text()) if self._path.exists() else json.loads(json.dumps(EMPTY))
 
-    def _write(self, run: dict[str, Any]) -> None:
+    def write(self, run: dict[str, Any]) -> None:
         self._step()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(run))
         new.replace(self._path)
 
-    def start_run(self, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> str:
-        run = self._read()
-        self._write(run | {"status": "RUNNING", "tags": run["tags"] | tags})
+    @property
+    def models(self) -> "FileModels":
+        return FileModels(self)
+
+    @property
+    def traces(self) -> "FileTraces":
+        return FileTraces(self)
+
+    @property
+    def datasets(self) -> "FileDatasets":
+        return FileDatasets(self)
+
+    @property
+    def machine(self) -> "FileMachine":
+        return FileMachine()
+
+    def start_run(
+        self, name: str, params: Mapping[str, object], identity: Mapping[str, str], facts: Mapping[str, str], *rest: object
+    ) -> str:
+        run = self.read()
+        self.write(run | {"status": "RUNNING", "params": {**params}, "tags": {**run["tags"], **identity, **facts}})
         return name
 
-    def find_run(self, name: str, tags: Mapping[str, str]) -> bool:
+    def find_run(self, name: str, *tags: Mapping[str, str]) -> bool:
         return self._path.exists()
 
     def start_over(self) -> None:
-        self._write(EMPTY)
+        self.write({**EMPTY, "versions": self.read()["versions"]})  # the registry stays
 
     def tag(self, name: str) -> str:
-        return str(self._read()["tags"].get(name, ""))
+        return str(self.read()["tags"].get(name, ""))
 
     def set_tag(self, name: str, value: str) -> None:
-        run = self._read()
+        run = self.read()
         run["tags"][name] = value
-        self._write(run)
+        self.write(run)
 
     def history(self, metric: str) -> list[tuple[int, float]]:
-        return [(step, value) for step, value in self._read()["metrics"].get(metric, [])]
+        return [(step, value) for step, value in self.read()["metrics"].get(metric, [])]
 
-    def steps(self, metric: str) -> set[int]:
-        return {step for step, _ in self.history(metric)}
-
-    def traced(self, tags: Mapping[str, str]) -> set[str]:
-        return {name for name, given in self._read()["traces"] if given.items() >= tags.items()}
-
-    def has_checkpoint(self, name: str) -> bool:
-        return name in self._read()["models"]
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int, time_s: float | None = None) -> None:
-        run = self._read()
+    def log_metrics(
+        self, metrics: Mapping[str, float], step: int, time_s: float | None = None, model: LoggedModel | None = None
+    ) -> None:
+        run = self.read()
         for name, value in metrics.items():
             run["metrics"].setdefault(name, []).append((step, value))
-        self._write(run)
+            if model:
+                run["of_models"].setdefault(model.id, []).append(name)
+        self.write(run)
 
-    def log_checkpoint(self, name: str, uri: str, metrics: Mapping[str, float], step: int) -> str:
-        run = self._read()
-        assert name not in run["models"], f"{name} is logged twice"
-        run["models"][name] = uri
-        self._write(run)
-        self.log_metrics(metrics, step)
-        return name
-
-    def log_trace(self, name: str, tags: Mapping[str, str], **rest: object) -> str:
-        run = self._read()
-        assert [name, dict(tags)] not in run["traces"], f"{name} is traced twice"
-        run["traces"].append([name, dict(tags)])
-        self._write(run)
-        return name
+    def tables(self, folder: str | None = None) -> set[str]:
+        return {name for name in self.read()["tables"] if name.rpartition("/")[0] == (folder or "")}
 
     def column(self, table: str, name: str) -> list[Any]:
-        return list(self._read()["tables"].get(table, {}).get(name, []))
+        return list(self.read()["tables"].get(table, {}).get(name, []))
 
     def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
-        run = self._read()
+        run = self.read()
         assert name not in run["tables"], f"table {name} is logged twice"
         run["tables"][name] = {key: list(values) for key, values in columns.items()}
-        self._write(run)
+        self.write(run)
 
     def log_file(self, path: Path) -> None:
-        run = self._read()
-        self._write(run | {"files": sorted({*run["files"], path.name})})
+        self._add_file(path.name)
 
-    def end(self, status: str = "FINISHED") -> None:
-        self._write(self._read() | {"status": status})
+    def log_text(self, text: str, name: str) -> None:
+        self._add_file(name)
+
+    def _add_file(self, name: str) -> None:
+        run = self.read()
+        self.write(run | {"files": sorted({*run["files"], name})})
+
+    def end(self, status: str = "FINISHED", reason: str = "", ended: float | None = None) -> None:
+        run = self.read()
+        self.write(run | {"status": status, "tags": run["tags"] | ({"nbrl.ended": reason} if reason else {})})
+
+
+class FileModels:
+    def __init__(self, run: FileTracking) -> None:
+        self._run = run
+
+    def of_run(self) -> dict[int, LoggedModel]:
+        run = self._run.read()
+        return {run["steps"][name]: LoggedModel(name, uri, name in run["deleted"]) for name, uri in run["models"].items()}
+
+    def log(self, name: str, uri: str, step: int, tags: Mapping[str, str]) -> LoggedModel:
+        run = self._run.read()
+        assert name not in run["models"], f"{name} is logged twice"
+        run["models"][name], run["steps"][name] = uri, step
+        self._run.write(run)
+        return LoggedModel(name, uri, False)
+
+    def mark_deleted(self, model: LoggedModel) -> None:
+        run = self._run.read()
+        self._run.write(run | {"deleted": [*run["deleted"], model.id]})
+
+    def versions(self, registered: str) -> list[Version]:
+        return [Version(each["number"], each["tags"], frozenset(each["aliases"])) for each in self._run.read()["versions"]]
+
+    def register(self, registered: str, model: LoggedModel, tags: Mapping[str, str], about: str) -> str:
+        run = self._run.read()
+        assert model.uri not in [each["tags"]["uri"] for each in run["versions"]], f"{model.uri} is registered twice"
+        run["versions"].append({"number": str(len(run["versions"]) + 1), "tags": {"uri": model.uri, **tags}, "aliases": []})
+        self._run.write(run)
+        return str(len(run["versions"]))
+
+    def tag_version(self, registered: str, number: str, name: str, value: str) -> None:
+        run = self._run.read()
+        run["versions"][int(number) - 1]["tags"][name] = value
+        self._run.write(run)
+
+    def set_alias(self, registered: str, alias: str, number: str) -> None:
+        run = self._run.read()
+        for each in run["versions"]:
+            each["aliases"] = sorted({*each["aliases"], alias} if each["number"] == number else {*each["aliases"]} - {alias})
+        self._run.write(run)
+
+
+class FileTraces:
+    def __init__(self, run: FileTracking) -> None:
+        self._run = run
+
+    def there(self, tags: Mapping[str, str]) -> dict[str, Traced]:
+        run = self._run.read()
+        return {
+            name: Traced(f"{name} {number}", frozenset(run["assessed"].get(f"{name} {number}", ())))
+            for number, (name, given) in enumerate(run["traces"])
+            if given.items() >= tags.items()
+        }
+
+    def log(self, name: str, tags: Mapping[str, str], **rest: object) -> Traced:
+        run = self._run.read()
+        assert [name, dict(tags)] not in run["traces"], f"{name} is traced twice"
+        run["traces"].append([name, dict(tags)])
+        self._run.write(run)
+        return Traced(f"{name} {len(run['traces']) - 1}", frozenset())
+
+    def assess(self, trace: Traced, assessments: Assessments) -> None:
+        run = self._run.read()
+        for name in (*assessments.expected, *assessments.feedback):
+            if name not in trace.assessed:
+                run["assessed"].setdefault(trace.id, []).append(name)
+                self._run.write(run)
+
+
+class FileDatasets:
+    def __init__(self, run: FileTracking) -> None:
+        self._run = run
+
+    def names(self) -> set[str]:
+        return set(self._run.read()["datasets"])
+
+    def log(self, datasets: Sequence[Dataset]) -> None:
+        run = self._run.read()
+        assert not {each.name for each in datasets} & set(run["datasets"])
+        self._run.write(run | {"datasets": sorted([*run["datasets"], *(each.name for each in datasets)])})
+
+
+class FileMachine:
+    def watch(self) -> None:
+        """The machine of a test is of no interest."""

@@ -49,7 +49,7 @@ def contend(labs: list[Lab], root: Path | str, folder: Path, point: int) -> tupl
         second = labs[1].train(root, folder / "second")
         if held:
             assert second["status"] == 1
-            assert f"run 'r' is being trained by process {told['pid']} on " in second["said"]
+            assert f"run 'r' is being worked on by process {told['pid']} on " in second["said"]
             second = labs[1].train(root, folder / "second", take_over=True, lease_s=0.5)
     finally:
         os.kill(told["pid"], signal.SIGCONT)

@@ -1,10 +1,50 @@
-"""Fixtures of the tests of the command line."""
+"""Fixtures of the tests of the command line, among them one small run with every real part."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import nbrl.flows.display.terminal  # noqa: F401  # a console made while a test sets COLUMNS would keep that width
+from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows import typed
+from tests.processes import left_over, mark
+
+NBRL = Path(sys.executable).with_name("nbrl")
+SMALL = [
+    "iterations=3",
+    "rollout.prompts=8",
+    "rollout.group_size=4",
+    "evaluate.questions=12",
+    "select.drop_rate=0.0",
+    "environments.world.train=64",
+    "environments.world.held_out=12",
+]
+
+
+def command(home: Path, run: str, *overrides: str) -> list[str]:
+    settings = [*SMALL, f"home={home}", f"storage.root={home}/storage", *overrides]
+    return [str(NBRL), "train", "tiny-cpu", "--run", run, *(part for s in settings for part in ("--set", s))]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loop")
+
+
+@pytest.fixture(scope="session")
+def trained(home: Path) -> Iterator[subprocess.CompletedProcess[str]]:
+    done = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False)
+    yield done
+    assert left_over("trained") == []
+
+
+@pytest.fixture(scope="session")
+def storage(home: Path, trained: subprocess.CompletedProcess[str]) -> Storage:
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    return Storage(StorageSettings(root=f"{home}/storage"))
 
 
 @pytest.fixture(scope="session", autouse=True)

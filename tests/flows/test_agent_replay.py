@@ -88,10 +88,10 @@ def test_a_cell_may_be_edited_before_it_is_replayed(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "no model given: pass --endpoint URL or --replay FILE"),
+        ([], "no model given: pass --endpoint URL, --run RUN or --replay FILE"),
         (["q", "--replay", "first.ipynb"], "a question does nothing where recorded actions are played"),
         (["--replay", "first.ipynb", "--temperature", "1"], "--temperature does nothing where recorded actions are played"),
-        (["q", "--endpoint", "http://127.0.0.1:9", "--root", "x"], "--root is where --replay looks"),
+        (["q", "--endpoint", "http://127.0.0.1:9", "--root", "x"], "--root is where --run and --replay look"),
         (["--replay", "no.ipynb"], "there is no file no.ipynb to replay"),
         (["--replay", "nothing"], "there is no file nothing to replay"),
         (["--replay", "no/such"], "there are no trajectories of a run 'no'"),

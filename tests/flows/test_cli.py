@@ -52,7 +52,7 @@ def test_h_is_help(command: list[str]) -> None:
         ["export", "", "out"],
         ["export", "r", "out", "--root", ""],
         ["train", "tiny-cpu", "--run", ""],
-        ["evaluate", "tiny-cpu", "--run", ""],
+        ["evaluate", "tiny-cpu", "--model", ""],
         ["evaluate", "tiny-cpu", "--name", ""],
         ["ui", "--home", ""],
         ["warmstart", "out", "--home", ""],

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.setting_keys import dotted
@@ -19,6 +20,12 @@ def root(tmp_path: Path) -> str:
     for run in ("alpha", "beta"):
         storage.write_bytes(f"runs/{run}/run.json", b"{}")
     storage.write_bytes("evaluations/all/data/held_out.parquet", b"")
+    rows = [{"id": name, "question": "?", "answers": ["1"], "ability": name, "source": "s"} for name in ("counting", "reading")]
+    storage.write_table("runs/alpha/data/train.parquet", table_of([{**row, "environment": "world"} for row in rows]))
+    for number in range(2):
+        storage.write_bytes(f"runs/alpha/iterations/{number:06d}/record.json", b"{}")
+    for updates in (0, 3):
+        storage.write_bytes(f"runs/alpha/evaluations/{updates:06d}/nodes/evaluate-a.json", b"")
     return str(tmp_path)
 
 
@@ -34,11 +41,20 @@ def offered(typed: str, folder: str = ".") -> list[str]:
 @pytest.mark.parametrize(
     ("typed", "names"),
     [
-        ("show --root {root} ", ["all", "alpha", "beta"]),
-        ("show --root {root} al", ["all", "alpha"]),
+        ("show --root {root} ", ["all", "alpha", "alpha@0", "alpha@3", "beta"]),
+        ("show --root {root} al", ["all", "alpha", "alpha@0", "alpha@3"]),
+        ("compare --root {root} ", ["all", "alpha", "alpha@0", "alpha@3", "beta"]),
+        ("compare --root {root} all alpha@", ["alpha@0", "alpha@3"]),
+        ("show --root {root} alpha --status no", ["no_answer"]),
+        ("show --root {root} alpha --ability ", ["counting", "reading"]),
+        ("show --root {root} alpha@3 --ability r", ["reading"]),
+        ("show --root {root} alpha --environment ", ["world"]),
+        ("show --root {root} alpha --iteration ", ["1", "2"]),
+        ("show --root {root} all --ability ", []),
+        ("show --root {root} --ability ", []),
         ("export --root {root} ", ["alpha", "beta"]),
         ("train tiny-cpu --set storage.root={root} --run a", ["alpha"]),
-        ("evaluate tiny-cpu --set storage.root={root} --run ", ["alpha", "beta"]),
+        ("evaluate tiny-cpu --set storage.root={root} --model ", ["alpha", "beta"]),
         ("train tiny", ["tiny-cpu"]),
     ],
 )
@@ -49,7 +65,7 @@ def test_names_are_offered(root: str, typed: str, names: list[str]) -> None:
 def test_the_usual_storage_is_looked_in(root: str, tmp_path: Path) -> None:
     (tmp_path / ".nbrl").mkdir()
     (tmp_path / ".nbrl/storage").symlink_to(root)
-    assert offered("evaluate tiny-cpu --run b", str(tmp_path)) == ["beta"]
+    assert offered("evaluate tiny-cpu --model b", str(tmp_path)) == ["beta"]
     assert offered("show b", str(tmp_path)) == ["beta"]
 
 

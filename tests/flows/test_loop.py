@@ -5,54 +5,19 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.infra.storage import Storage
+from tests.flows.conftest import NBRL, command
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited, record
 from tests.processes import heed_interrupts, left_over, mark
 
 pytestmark = pytest.mark.e2e
-
-NBRL = Path(sys.executable).with_name("nbrl")
-SMALL = [
-    "iterations=3",
-    "rollout.prompts=8",
-    "rollout.group_size=4",
-    "evaluate.questions=12",
-    "select.drop_rate=0.0",
-    "environments.world.train=64",
-    "environments.world.held_out=12",
-]
-
-
-def command(home: Path, run: str, *overrides: str) -> list[str]:
-    settings = [*SMALL, f"home={home}", f"storage.root={home}/storage", *overrides]
-    return [str(NBRL), "train", "tiny-cpu", "--run", run, *(part for s in settings for part in ("--set", s))]
-
-
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("loop")
-
-
-@pytest.fixture(scope="session")
-def trained(home: Path) -> Iterator[subprocess.CompletedProcess[str]]:
-    done = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False)
-    yield done
-    assert left_over("trained") == []
-
-
-@pytest.fixture(scope="session")
-def storage(home: Path, trained: subprocess.CompletedProcess[str]) -> Storage:
-    assert trained.returncode == 0, trained.stderr[-3000:]
-    return Storage(StorageSettings(root=f"{home}/storage"))
 
 
 def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, trained: subprocess.CompletedProcess[str]) -> None:
@@ -114,10 +79,10 @@ def test_tokens_rewards_advantages_and_weights_are_those_of_every_run_with_this_
 
 def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, storage: Storage) -> None:
     with sqlite3.connect(f"file:{home}/prefect/prefect.db?mode=ro", uri=True) as database:
-        names = {row[0].split("-")[0] for row in database.execute("select name from task_run where state_type = 'COMPLETED'")}
+        names = {row[0].split()[0] for row in database.execute("select name from task_run where state_type = 'COMPLETED'")}
         flows = {row[0] for row in database.execute("select name from flow_run where state_type = 'COMPLETED'")}
     assert {"sample", "rollout", "reward", "select", "advantage", "update", "publish", "record", "evaluate"} <= names
-    assert {"small", "small-000000", "small-000001"} <= flows
+    assert {"train small", "small iteration 1", "small iteration 2"} <= flows
     with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
         keys = {row[0] for row in database.execute("select distinct key from metrics")}
         assert {"reward/em", "eval/em", "mismatch/logprob_max_abs", "time/overhead_share", "time/rollout"} <= keys

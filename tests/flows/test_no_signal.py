@@ -13,7 +13,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from tests.flows import made
-from tests.flows.test_loop import command
+from tests.flows.conftest import command
 from tests.processes import left_over, mark
 
 pytestmark = pytest.mark.e2e

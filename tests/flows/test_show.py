@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from nbrl.agent.trajectory import Status, Step, Trajectory, to_table
 from nbrl.flows.cli.commands import app
-from nbrl.flows.display.listing import find, listing, overview
+from nbrl.flows.display.listing import find, listing
 from nbrl.flows.display.trajectory import render
 from nbrl.infra.storage import Storage, StorageSettings
 
@@ -61,7 +61,7 @@ def test_runs_and_evaluations_are_listed_and_found(tmp_path: object) -> None:
     for folder in ("runs/r/iterations/000003/round-0", "evaluations/e"):
         storage.write_table(f"{folder}/trajectories.parquet", to_table([trajectory()]))
     assert "q-0" in printed(listing(storage, "r", 10))
-    assert "iter 3" in printed(listing(storage, "r", 10))
+    assert "iter 4" in printed(listing(storage, "r", 10))
     assert "q-0" in printed(listing(storage, "e", 10))
     assert find(storage, "e", "q-0")[0][1].question == EVIL
 
@@ -117,16 +117,17 @@ def stored(tmp_path: Path) -> Storage:
     return storage
 
 
-def test_without_a_name_the_runs_are_listed_with_how_far_they_came(stored: Storage) -> None:
+def test_without_a_name_the_runs_are_listed_though_their_files_are_no_good(stored: Storage) -> None:
     done = CliRunner().invoke(app, ["show", "--root", stored.settings.root])
     assert done.exit_code == 0, done.output
-    assert [line.split() for line in done.stdout.splitlines()[3:] if line.strip()] == [
-        ["ended", "run", "2", "finished"],
-        ["going", "run", "1", "unfinished"],
-        ["more", "run", "3", "unfinished"],
-        ["new", "run", "0", "unfinished"],
-        ["broken", "evaluation", "unfinished"],
-        ["scored", "evaluation", "finished"],
+    rows = [line.split()[:3] for line in done.stdout.splitlines()[3:] if line.startswith(" ") and line.strip()]
+    assert sorted(rows) == [
+        ["broken", "stopped", "evaluation"],
+        ["ended", "damaged", "2/?"],
+        ["going", "damaged", "1/?"],
+        ["more", "damaged", "3/?"],
+        ["new", "damaged", "0/?"],
+        ["scored", "finished", "evaluation"],
     ]
 
 
@@ -165,24 +166,8 @@ def test_a_run_whose_trajectories_are_none_is_an_empty_list(tmp_path: Path) -> N
     assert "trajectory" in printed(listing(storage, "r", 10))
 
 
-@pytest.mark.parametrize(
-    ("summary", "state"),
-    [
-        ({"iterations": 1}, "finished"),
-        ({"iterations": 1, "stalled": "why", "skipped_in_row": 1}, "learned nothing"),
-        ({"iterations": 2, "stalled": "why", "skipped_in_row": 1}, "unfinished"),
-    ],
-)
-def test_a_run_that_learned_nothing_is_told_apart(tmp_path: Path, summary: dict, state: str) -> None:
-    storage = Storage(StorageSettings(root=str(tmp_path)))
-    storage.write_bytes("runs/r/run.json", b"{}")
-    storage.write_bytes("runs/r/iterations/000000/record.json", b"{}")
-    storage.write_bytes("runs/r/summary.json", json.dumps(summary).encode())
-    assert state in printed(overview(storage))
-
-
 def test_a_question_of_several_lines_stays_in_its_row(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     made = trajectory().model_copy(update={"question": "1\nnbrl: x"})
     storage.write_table("evaluations/e/trajectories.parquet", to_table([made]))
-    assert "1 nbrl: x" in printed(listing(storage, "e", 10))
+    assert "1 nbrl: x" in printed(listing(storage, "e", 10, 100))

@@ -16,8 +16,9 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import DataLayout
-from nbrl.tasks.rollout import runner as runner_module
-from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan
+from nbrl.tasks.rollout import samplers
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.config import RunConfig
 
 
@@ -44,7 +45,7 @@ def play(
         async def serves(self) -> bool:
             return True
 
-    monkeypatch.setattr(runner_module, "SglangPolicy", Scripted)
+    monkeypatch.setattr(samplers, "SglangPolicy", Scripted)
     home = Home(str(Path(storage.settings.root).with_name("home")))
     attached = layout.attached_folder
     plan = RunnerPlan(config.policy.path, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
@@ -52,9 +53,8 @@ def play(
     async def work() -> pa.Table:
         runner = Runner(plan)
         try:
-            return await runner.run(
-                RolloutBatch(list(rows), "", None, f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
-            )
+            asked = RoundPlan(f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
+            return await runner.run(RolloutBatch(list(rows), "", None, asked))
         finally:
             await runner.stop()
 

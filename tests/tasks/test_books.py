@@ -6,24 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from nbrl.agent.trajectory import to_table
-from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.metrics import of
-from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.results import evaluation_of, keep
-from nbrl.tasks.runs.run import Run
-from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.tracking.books import Books, flatten
+from nbrl.infra.storage import Storage
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.ending import Ending
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.runs.setting_keys import dotted
+from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.delivery import Delivery
+from nbrl.tasks.tracking.parameters import KEYS, parameters
 from tests.durability.crash_tracking import FileTracking
-from tests.flows.test_show import trajectory
-
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
-CONFIG = load("tiny-cpu", ["record.traces=1"])
+from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration
 
 
 class DeadError(Exception):
@@ -32,37 +26,7 @@ class DeadError(Exception):
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    return Storage(StorageSettings(root=str(tmp_path / "root")))
-
-
-def iteration(storage: Storage, number: int, epoch: str = "e0001-abcdef") -> None:
-    """An iteration with an update and the evaluation of what it made."""
-    weights = Weights(updates=number, digest=f"w{number}")
-    scope = Scope(run="r", run_id="x", seed=0, epoch=epoch, iteration=number, weights=weights)
-    layout = scope.layout.round(0)
-    tables = {key: pa.table({"a": [1]}) for key in (layout.prompts, layout.rewards, layout.selection)}
-    tables[layout.trajectories] = to_table([trajectory()])
-    artifacts = [Artifact(path=key, digest=storage.write_table(key, table)) for key, table in tables.items()]
-    record = Record(
-        iteration=number,
-        cursor=1,
-        checkpoint=RUN.layout.checkpoint(number + 1, epoch),
-        artifacts=artifacts,
-        metrics={"reward/em": 0.1 * number, "time/update": 1.0},
-        run_id="x",
-        epoch=epoch,
-        finished=1000.0 + number,
-        weights=f"w{number + 1}",
-    )
-    storage.create_json(scope.layout.record, record.model_dump(mode="json"))
-    evaluated(storage, Weights(updates=number + 1, digest=f"w{number + 1}"))
-
-
-def evaluated(storage: Storage, policy: Weights) -> None:
-    if evaluation_of(storage, RUN, policy) is not None:
-        return
-    scope = Scope(run="r", run_id="x", seed=0, epoch="e0001-abcdef", iteration=0, weights=policy, stage="evaluation")
-    keep(storage, scope, "evaluate", [policy.digest], Artifact(path="", digest="", metrics=of({"em": 0.5}, "last")))
+    return begun(tmp_path)
 
 
 def books(storage: Storage, tmp_path: Path, step: Callable[[], None] = lambda: None) -> Books:
@@ -84,11 +48,42 @@ def test_everything_is_delivered_once_however_often_and_by_whom(storage: Storage
     found = has(tmp_path)
     assert found["metrics"] == {
         "eval/em": [[0, 0.5], [1, 0.5], [2, 0.5]],
+        "eval/success": [[0, 0.5], [1, 0.6], [2, 0.7]],
         "reward/em": [[1, 0.0], [2, 0.1]],
         "time/update": [[1, 1.0], [2, 1.0]],
     }
-    assert sorted(found["models"]) == ["r-000001", "r-000002"]
-    assert [tags["iteration"] for _, tags in found["traces"]] == ["0", "1"]
+    assert sorted(found["models"]) == ["000001-r", "000002-r"]
+    assert found["of_models"] == {name: ["reward/em", "eval/em", "eval/success"] for name in found["models"]}
+    assert sorted(found["tables"]) == ["evaluations/000000", "evaluations/000001", "evaluations/000002"]
+    assert found["tables"]["evaluations/000001"]["reference"] == ["1", "1"]
+    assert found["datasets"] == ["world/held_out", "world/train"]
+    assert [name for name, _ in found["traces"]] == ["q-1"] * 5  # the right one, for a recipe that asks for one
+    assert [tags["iteration"] for _, tags in found["traces"] if "iteration" in tags] == ["0", "1"]
+    assert [tags["evaluation"] for _, tags in found["traces"] if "evaluation" in tags] == ["0", "1", "2"]
+    assert list(found["assessed"].values()) == [["expected_answer", "reward", "success", "exact_match"]] * 5
+    assert found["files"] == ["config.yaml"]
+    assert found["tags"]["nbrl.run_id"] == "x"
+
+
+def test_the_best_and_the_last_checkpoint_have_aliases(storage: Storage, tmp_path: Path) -> None:
+    for number in range(3):
+        iteration(storage, number)
+    storage.delete(RUN.layout.checkpoint(1, "e0001-abcdef"))
+    for _ in range(2):
+        delivered = books(storage, tmp_path)
+        delivered.catch_up()
+        delivered.end(Ending("KILLED", "stopped"))
+    found = has(tmp_path)
+    assert found["deleted"] == ["000001-r"]
+    assert [(each["tags"]["nbrl.updates"], each["aliases"]) for each in found["versions"]] == [("3", ["best", "last"])]
+    assert (found["status"], found["tags"]["nbrl.ended"]) == ("KILLED", "stopped")
+    storage.delete(RUN.layout.checkpoint(3, "e0001-abcdef"))
+    delivered = books(storage, tmp_path)
+    delivered.catch_up()
+    delivered.end(Ending("FINISHED"))
+    versions = {each["tags"]["nbrl.updates"]: each for each in has(tmp_path)["versions"]}
+    assert versions["3"]["tags"]["nbrl.deleted"] == "true"
+    assert versions["2"]["aliases"] == ["best", "last"]
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["by another process", "by the same"])
@@ -116,7 +111,8 @@ def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storag
         except DeadError:
             (first if same else books(storage, tmp_path)).catch_up()
             assert has(tmp_path)["metrics"] == whole["metrics"]
-            assert (has(tmp_path)["models"], has(tmp_path)["traces"]) == (whole["models"], whole["traces"])
+            for part in ("models", "of_models", "traces", "assessed", "tables", "datasets", "files"):
+                assert has(tmp_path)[part] == whole[part], part
         else:
             break
     assert at > 12
@@ -130,11 +126,20 @@ def test_iterations_that_were_done_again_are_delivered_to_a_new_run(storage: Sto
     iteration(storage, 1, epoch="e0002-abcdef")
     books(storage, tmp_path).catch_up()
     assert [step for step, _ in has(tmp_path)["metrics"]["reward/em"]] == [1, 2]
-    assert has(tmp_path)["models"]["r-000002"].endswith("000002-e0002-abcdef")
+    assert has(tmp_path)["models"]["000002-r"].endswith("000002-e0002-abcdef")
 
 
-def test_settings_are_dotted_keys() -> None:
-    assert flatten({"a": {"b": {"c": 1}, "d": [2]}, "e": None}) == {"a.b.c": 1, "a.d": [2], "e": None}
+def test_parameters_are_few_and_name_the_environments() -> None:
+    found = parameters(CONFIG)
+    assert found["environments.world.kind"] == "world"
+    assert (found["update.lr"], found["policy.path"]) == (6e-4, CONFIG.policy.path)
+    assert len(found) <= 36
+    assert not any(key.startswith(("sandbox.", "engine.", "ray.", "storage.")) for key in found)
+
+
+def test_every_parameter_is_a_setting() -> None:
+    known = set(dotted(RunConfig))
+    assert [key for key in KEYS if key not in known] == []
 
 
 class Unreachable(FileTracking):
@@ -166,10 +171,10 @@ def test_a_dead_server_is_one_warning_and_nothing_waits_for_it(
         delivery.wake()
     while tracking.refused:
         delivery.wake()
-    delivery.finish("FINISHED")
+    delivery.finish(Ending("FINISHED"))
     assert [words for words in said if "takes nothing" in words and "refused" in words] == said
     assert has(tmp_path)["status"] == "FINISHED"
-    assert sorted(has(tmp_path)["models"]) == ["r-000001"]
+    assert sorted(has(tmp_path)["models"]) == ["000001-r"]
 
 
 def test_what_could_not_be_delivered_is_counted_at_the_end(storage: Storage, tmp_path: Path) -> None:
@@ -180,6 +185,6 @@ def test_what_could_not_be_delivered_is_counted_at_the_end(storage: Storage, tmp
         iteration(storage, number)
     delivery = Delivery("r", Books(CONFIG, storage, RUN, tracking), tracking, said.append)
     delivery.start()
-    delivery.finish("FAILED")
+    delivery.finish(Ending("FAILED", "broken"))
     assert "2 iterations of run 'r' are not delivered to MLflow" in said[-1]
     assert "`nbrl track r` delivers what is missing" in said[-1]

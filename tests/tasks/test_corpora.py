@@ -19,7 +19,8 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import corpora
 from nbrl.tasks.rollout.corpora import open_corpus
-from nbrl.tasks.rollout.runner import EnvironmentPlan, Runner, RunnerPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan
+from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.recipes import load
 
 pytestmark = pytest.mark.process

@@ -9,6 +9,7 @@ import pytest
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.data_review import review
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 
 
@@ -29,13 +30,12 @@ def warnings(folder: Path, train: list[list[str]], held_out: list[list[str]], *o
     config = load(
         "tiny-cpu", ["environments.world.kind=files", *files, "rollout.prompts=1", "rollout.tools.default=[]", *overrides]
     )
-    check_config(config)
-    return review(config)
+    return review(Prepared.of(config, check_config(config)))
 
 
 def test_good_questions_and_generated_ones_raise_no_warning(tmp_path: Path) -> None:
     assert warnings(tmp_path, [["42"], ["Ada Lovelace", "Lovelace"], ["Na"], ["∞"], ["#1"]], [["7"]]) == []
-    assert review(load("tiny-cpu")) == []
+    assert review(Prepared.of(load("tiny-cpu"), check_config(load("tiny-cpu")))) == []
 
 
 def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:

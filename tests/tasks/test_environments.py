@@ -88,6 +88,18 @@ def test_a_table_or_file_that_is_not_what_was_written_is_damaged(tmp_path: Path,
         stored.check(storage, LAYOUT)
 
 
+def test_what_is_on_storage_is_checked_as_what_is_loaded(tmp_path: Path) -> None:
+    storage, both = Storage(StorageSettings(root=str(tmp_path))), {"world": world(), "own": own(tmp_path, "1", "2")}
+    stored.write(both, storage, LAYOUT)
+    loaded, written = stored.contents_of(both, stored.load(both)), stored.contents(storage, LAYOUT, both)
+    assert written is not None
+    for name in both:
+        for of in (loaded, written):
+            assert (len(of[name].train), of[name].searchable) == (len(loaded[name].train), name == "world")
+            assert of[name].rules == loaded[name].rules
+    assert stored.contents(storage, DataLayout("elsewhere"), both) is None
+
+
 def test_a_run_that_an_earlier_release_began_goes_on_with_its_questions_and_settings(tmp_path: Path) -> None:
     overrides = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
     config = load("tiny-cpu", [*overrides, f"storage.root={tmp_path}/root"])
@@ -137,7 +149,7 @@ def test_a_change_of_the_source_of_an_environment_is_refused(tmp_path: Path, mon
     open_run(load("tiny-cpu", settings), "a", storage)
     open_run(load("tiny-cpu", settings), "a", storage)
     module.write_text(module.read_text() + "\n# another score\n")
-    with pytest.raises(ConfigError, match=r"the source of environments\.mine has changed since the run began"):
+    with pytest.raises(ConfigError, match=r"the source of environments\.mine has changed since it began"):
         open_run(load("tiny-cpu", settings), "a", storage)
 
 

@@ -19,7 +19,7 @@ from nbrl.tasks.reward.rules import files
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
-from nbrl.tasks.rollout.runner import EnvironmentPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan
 from nbrl.tasks.runs.recipes import load
 from tests.tasks.scripted import play
 

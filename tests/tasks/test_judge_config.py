@@ -27,7 +27,7 @@ def questions(folder: Path, rule: str) -> Path:
 
 def judged(folder: Path, rule: str = "judge", train: str = "qa") -> list[str]:
     """Overrides that add questions to evaluate on by a rule."""
-    files = f"{{kind: files, train: {questions(folder, train)}, held_out: {questions(folder, rule)}}}"
+    files = f"{{kind: files, train: {questions(folder, train)}, held_out: {questions(folder, rule)}, weight: 0.01}}"
     return [f"environments.mine={files}"]
 
 

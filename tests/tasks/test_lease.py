@@ -68,7 +68,7 @@ def test_epochs_are_numbered_and_the_newest_alone_may_write(storage: Storage) ->
 
 
 def test_a_run_that_was_deleted_is_written_no_more(storage: Storage) -> None:
-    with pytest.raises(TakenOverError, match="was deleted while this process trained it"):
+    with pytest.raises(TakenOverError, match="was deleted while this process worked on it"):
         check_newest(storage, RUN.layout, "e0001-abcdef")
 
 
@@ -99,7 +99,7 @@ def test_an_empty_run_is_not_dropped_under_a_process_that_begins_it(storage: Sto
 
 def test_a_run_that_another_machine_trains_is_refused_with_its_name(storage: Storage) -> None:
     held_by(storage, ELSEWHERE, age=4.0)
-    words = r"trained by process 77 on another-machine, last heard of 4 s ago; wait for it to end, or add --take-over"
+    words = r"worked on by process 77 on another-machine, last heard of 4 s ago; wait for it to end, or add --take-over"
     with pytest.raises(InfraError, match=words):
         enter(storage)
     with pytest.raises(InfraError, match="wait for it to end"):

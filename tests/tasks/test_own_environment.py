@@ -11,10 +11,13 @@ from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.nodes.reward import check_scored, facet_means
 from nbrl.tasks.nodes.select import by_group
+from nbrl.tasks.reward.rules import confined
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import judge
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.runs.preflight import preflight
+from nbrl.tasks.runs.recipes import load
 
 SOURCE = '''
 import os
@@ -49,7 +52,11 @@ class Echo(Tasks):
         if answer == "!huge":
             return Score(success=True, steps=[1e308, 1e308])
         if answer == "!hang":
-            time.sleep(60)
+            time.sleep(600)
+        if answer == "!slow":
+            time.sleep({cpu} + 1)
+        while answer == "!spin":
+            pass
         if answer == "!exit":
             os._exit(0)
         if answer == "!host":
@@ -79,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "words.py").write_text('WORDS = {"train": ["tea", "milk"], "held_out": ["jam"]}\n')
-    (package / "echo.py").write_text(SOURCE.format(module=name, home=str(tmp_path)))
+    (package / "echo.py").write_text(SOURCE.format(module=name, home=str(tmp_path), cpu=confined.CPU_S))
     monkeypatch.syspath_prepend(str(tmp_path))
     return f"{name}.echo:Echo"
 
@@ -131,10 +138,14 @@ def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_pac
 
 
 @pytest.mark.sandbox
-def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(place: str) -> None:
+def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confined, "WALL_S", 12.0)
     faults = {
         "!raise": "ValueError: I cannot read this",
-        "!hang": "it took longer than 5 s",
+        "!hang": "it took more than 12 s",
+        "!spin": "it took more than 5 s of processor time",
         "!exit": "its process ended",
         "!network": "OSError: ",
         "!many": "its score has 9 steps, the trajectory 2",
@@ -151,6 +162,33 @@ def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_
     assert by_group(scored)["fates"].to_pylist() == [["answered", "unscored"]]
     with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: ValueError"):
         check_scored(scored)
+
+
+@pytest.mark.sandbox
+def test_time_on_the_clock_decides_no_score(place: str) -> None:
+    (slow,) = judge(rows(place, "!slow"))
+    assert (slow.fault, slow.partial) == ("", 0.5)
+
+
+@pytest.mark.sandbox
+def test_a_class_that_needs_more_than_its_own_package_is_refused_before_work_starts(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [
+        f"environments={{e: {{kind: own, place: {place!r}, tools: []}}}}",
+        "rollout.prompts=2",
+        f"storage.root={tmp_path}/r",
+    ]
+    preflight(load("tiny-cpu", settings), "evaluate")
+    top = place.partition(".")[0]
+    (tmp_path / f"beside_{top}.py").write_text("SALT = 1\n")
+    module = tmp_path / top / "echo.py"
+    module.write_text(f"import beside_{top}\n{module.read_text()}")
+    for name in [name for name in sys.modules if name.startswith(top)]:
+        monkeypatch.delitem(sys.modules, name)
+    refusal = rf"environments\.e: {place} cannot be made in the sandbox .*No module named 'beside_{top}'.*its own package"
+    with pytest.raises(ConfigError, match=refusal):
+        preflight(load("tiny-cpu", settings), "evaluate")
 
 
 @pytest.mark.sandbox

@@ -32,6 +32,8 @@ def server() -> Iterator[str]:
     [
         ("ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
         ("ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("tracking.tensorboard=s3://bucket/x", "is no folder of this machine"),
+        ("tracking.tensorboard=/proc/none", "tracking.tensorboard: nothing can be written"),
         ("tracking.uri=foo", "is no tracking server or database"),
         ("home=/proc/x", "home: nothing can be written at /proc/x"),
         ("storage.root=/proc/x", "storage.root: nothing can be written at /proc/x"),
@@ -125,3 +127,13 @@ def test_a_bucket_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(ConfigError, match=r"storage\.root: cannot write s3://nope/\.probe"):
         rehearse(load("tiny-cpu", ["storage.root=s3://nope"]))
+
+
+@pytest.mark.process
+def test_tensorboard_files_need_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load("tiny-cpu", [f"tracking.tensorboard={tmp_path / 'board'}"])
+    preflight(config, "train")
+    monkeypatch.setattr("nbrl.tasks.runs.preflight.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'nbrl\[tensorboard\]'"):
+        preflight(config, "train")
+    assert not (tmp_path / "board").exists()

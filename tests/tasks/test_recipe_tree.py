@@ -169,7 +169,7 @@ def test_a_recipe_leaves_out_environments_of_its_base_that_it_does_not_name(tmp_
     recipe = write(tmp_path / "mine.yaml", base="base.yaml", environments={"mine": {"weight": 2}})
     assert load(recipe).weights == {"mine": 2.0}
     assert load(base, ["environments.world=null"]).weights == {"mine": 1.0}
-    assert "at least 1 item" in refusal("tiny-cpu", "environments.world=null")
+    assert "no environment is left" in refusal("tiny-cpu", "environments.world=null")
     assert "`data` is called `environments`" in refusal("tiny-cpu", "data.train=5")
 
 

@@ -61,6 +61,41 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
     refuse(["rollout.prompts=100", "environments.world.train=50"], "100", "50")
 
 
+def test_an_environment_with_fewer_questions_than_its_share_of_a_round_is_refused() -> None:
+    more = ["environments.more={kind: world, train: 9, held_out: 4}", "rollout.prompts=24"]
+    refuse(more, "rollout.prompts is 24, of which 12 are of environments.more", "only 9 training questions")
+    check_config(load("tiny-cpu", [*more, "environments.more.weight=0.6"]))
+
+
+def test_a_weight_with_which_an_environment_would_not_be_asked_is_refused() -> None:
+    more = ["environments.more={kind: world, train: 4, held_out: 4}"]
+    refuse([*more, "environments.more.weight=1e-9"], "environments.more.weight is 1e-09 of 1,", "less than one of 10000 prompts")
+    check_config(load("tiny-cpu", [*more, "environments.more.weight=0.0002"]))
+    check_config(load("tiny-cpu", [*more, "environments.more.weight=1e-9"]), "evaluate")
+
+
+@pytest.mark.parametrize(
+    ("environments", "words"),
+    [
+        ("{no: {kind: world}}", "False is no name of an environment, as YAML reads no, .*; put the name in quotes$"),
+        ("{null: {kind: world}}", "None is no name of an environment"),
+        ("{7: {kind: world}}", "7 is no name of an environment"),
+        ("{a b: {kind: world}}", "an environment cannot be named 'a b': take up to 40 letters"),
+        ("{world: null}", "no environment is left, so there is nothing to ask; name one"),
+        ("{}", "no environment is left"),
+    ],
+)
+def test_environments_without_a_usable_name_and_none_at_all_are_refused_in_words(
+    tmp_path: Path, environments: str, words: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"base: tiny-cpu\nenvironments: {environments}\n")
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(str(path))
+    assert str(caught.value).startswith("environments in ")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_group_of_one_is_refused_where_groups_are_compared() -> None:
     refuse(["rollout.group_size=1", "advantage.estimator=grpo", "select.drop_rate=0"], "group_size")
     refuse(["rollout.group_size=1"], "drop_rate")

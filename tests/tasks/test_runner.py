@@ -1,6 +1,7 @@
 """The runner without kernels and engines: what is on storage when, and what that costs."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
-from nbrl.tasks.rollout.runner import EnvironmentPlan, RolloutBatch, Runner, RunnerPlan, failed
+from nbrl.tasks.rollout.episodes import failed
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.runner import Live, Runner
+from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 from tests.tasks.nodes.doubles import services
@@ -33,9 +37,11 @@ class PlayingRunner(Runner):
         super().__init__(plan)
         self.played: list[str] = []
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        nobody: Any = None
+        self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
 
-    async def _attempts(self, task: Task, files: Any, session: Any, batch: RolloutBatch) -> Trajectory:
+    async def _attempts(self, task: Task, files: Any, new: Any, plan: RoundPlan) -> Trajectory:
         await asyncio.sleep(self.seconds)
         self.played.append(task.id)
         if task.id in self.fails:
@@ -63,7 +69,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def batch(count: int, *earlier: str) -> RolloutBatch:
-    return RolloutBatch(rows(count), "double://", None, LAYOUT.unfinished, earlier, Sampling(), EngineSettings())
+    return RolloutBatch(rows(count), "double://", None, RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings()))
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Stora
 def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
     runner = PlayingRunner(plan(storage))
     earlier = [row | {"environment": ""} for row in rows(2)]
-    work = RolloutBatch(earlier, "double://", None, LAYOUT.unfinished, (), Sampling(), EngineSettings())
+    work = RolloutBatch(earlier, "double://", None, RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
     assert asyncio.run(runner.run(work))["environment"].to_pylist() == ["e", "e"]
 
 
@@ -94,7 +100,7 @@ def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Stora
     monkeypatch.setattr(PlayingRunner, "fails", frozenset())
     runner = PlayingRunner(plan(storage))
     second = asyncio.run(
-        runner.run(RolloutBatch(rows(8), "", None, "elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings()))
+        runner.run(RolloutBatch(rows(8), "", None, RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())))
     )
     assert runner.played == ["3", "6", "7"]
     assert second["status"].to_pylist() == ["answered"] * 8
@@ -120,11 +126,13 @@ def test_requests_of_a_round_of_32_trajectories(tmp_path: Path, monkeypatch: pyt
         runner = PlayingRunner(plan(storage))
 
         class Pool:
-            async def run(self, rows: Any, engines: Any, unfinished: str, earlier: tuple[str, ...], *rest: Any) -> pa.Table:
-                return await runner.run(batch(32, *earlier))
+            async def run(self, rows: Any, engines: Any, asked: RoundPlan, *rest: Any) -> pa.Table:
+                return await runner.run(batch(32, *asked.earlier))
 
         made = services(tmp_path)
         made.storage, made.runners = storage, Pool()  # type: ignore[assignment]
-        asyncio.run(roll_out(made, "rollout", rows(32), LAYOUT, Sampling(), "0"))
+        asyncio.run(
+            roll_out(made, "rollout", rows(32), LAYOUT, "0", RoundPlan(LAYOUT.chunks(""), (), Sampling(), EngineSettings()))
+        )
         assert len(proxy.asked) <= 8  # one for four trajectories
         assert len([key for key in storage.list("") if key != LAYOUT.trajectories]) <= 2  # chunks

@@ -10,7 +10,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.nodes.rollout import task_rows
-from nbrl.tasks.rollout.runner import EnvironmentPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan
 from nbrl.tasks.runs.recipes import load
 from tests.agent.tool_server import Said, serving
 from tests.tasks.scripted import play

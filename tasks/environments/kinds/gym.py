@@ -19,6 +19,7 @@ PACKAGE = "reasoning_gym"
 # Tasks that cannot be trained on, and why.
 REFUSED = {
     "game_of_life_halting": "its scorer pays for answers that say nothing",
+    "propositional_logic": "its scorer pays for answers that say nothing",
     "list_functions": "its questions change from one reading to the next",
     "arc_agi": "its questions do not survive being stored",
     "rearc": "its questions do not survive being stored",

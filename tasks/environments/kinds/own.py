@@ -125,6 +125,9 @@ def source_digest(place: str) -> str:
         (folder, path) for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
     whole = sha256()
-    for folder, path in files or ([(Path(spec.origin).parent, Path(spec.origin))] if spec.origin else []):
+    alone = [Path(spec.origin)] if spec.origin and not files else []
+    if not files and not all(path.is_file() for path in alone):  # of a module that was imported before it went
+        return ""
+    for folder, path in files or [(path.parent, path) for path in alone]:
         whole.update(f"{path.relative_to(folder)}\0{sha256(path.read_bytes()).hexdigest()}\n".encode())
     return whole.hexdigest()

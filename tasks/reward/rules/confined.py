@@ -11,7 +11,9 @@ from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.errors import RewardError
 
 PROGRAM = Path(__file__).with_name("scorer.py")
-START_S, EACH_S = 120.0, 5.0
+START_S = 120.0
+CPU_S = 5.0  # of processor time for one comparison: it decides, so that a verdict is the same on a busy machine
+WALL_S = 60.0  # on the clock, for what waits instead of computing
 READY = "ready"
 
 
@@ -34,8 +36,8 @@ def compare(
 def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[str, str]) -> list[dict[str, Any]]:
     """What the program said until it ended."""
     lines = "".join(f"{json.dumps(each)}\n" for each in comparisons)
-    command = [*confined_program(PROGRAM, modules), rule, str(EACH_S)]
-    limit = START_S + (EACH_S + 1) * len(comparisons)
+    command = [*confined_program(PROGRAM, modules), rule, str(CPU_S), str(WALL_S)]
+    limit = START_S + (WALL_S + 1) * len(comparisons)
     try:
         done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=limit, env={}, cwd="/", check=False)
         said, complaint = done.stdout.splitlines(), done.stderr

@@ -47,6 +47,13 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     return judged
 
 
+def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
+    """Why the program that scores cannot make the class; empty if it can. Raises RewardError."""
+    reference = json.dumps({"place": place, "settings": settings, "reference": None})
+    (done,) = confined.compare(RULE, [{"reference": reference, "trajectory": None}], _module(place))
+    return _storable(str(done.get("fault", "")))
+
+
 def _place(row: Mapping[str, Any]) -> str:
     return str(json.loads(row["reference"])["place"])
 

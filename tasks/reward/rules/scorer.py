@@ -1,12 +1,14 @@
 """Runs ALONE, as a program: compares answers by packages that execute what an answer says, some of them as Python.
 
-Usage: python -I scorer.py RULE SECONDS
+Usage: python -I scorer.py RULE CPU_SECONDS WALL_SECONDS
 
 Each line of standard input is a comparison as JSON: `{"answer", "answers", "reference"}`, or by the rule `own` `{"reference",
-"trajectory"}`. The first line of standard output is `ready`, and then there is an object for each comparison: `{"score"}` from 0
-to 1, by the rule `own` the fields of a Score, or `{"fault"}`. Every comparison runs in a process of its own, forked once the
-packages are imported, with little memory and at most SECONDS seconds. It imports nothing of this package but the vocabulary of
-environments of one's own.
+"trajectory"}`, where a trajectory of null asks only that the class is made. The first line of standard output is `ready`; there
+follows an object for each comparison: `{"score"}` from 0 to 1, by the rule `own` the fields of a Score, or `{"fault"}`.
+
+Every comparison runs in a process of its own, forked once the packages are imported, with little memory and at most CPU_SECONDS
+of processor time, in whole seconds. One that waits uses none, and is ended after WALL_SECONDS. This program imports nothing of
+this package but the vocabulary of environments of one's own.
 """
 
 import base64
@@ -100,9 +102,11 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
     from nbrl.tasks.own import Step, Trajectory
 
     reference, told = json.loads(comparison["reference"]), comparison["trajectory"]
+    tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
+    if told is None:
+        return {}
     steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
     files = {path: base64.b64decode(data) for path, data in told.pop("files").items()}
-    tasks = own_tasks(reference["place"], json.dumps(reference["settings"]))
     score = tasks.score(Trajectory(**told, steps=steps, files=files), reference["reference"])
     return {
         "success": bool(score.success),
@@ -125,7 +129,7 @@ def prepare(rule: str) -> None:
             import reasoning_gym.factory  # noqa: F401
 
 
-def compare(rule: str, line: bytes, seconds: float) -> dict[str, Any]:
+def compare(rule: str, line: bytes, cpu: float, wall: float) -> dict[str, Any]:
     """The result of one comparison, made in a child. What it needs is made before the fork, so that it is made once."""
     if rule in ("reasoning_gym", "own"):
         reference = json.loads(json.loads(line)["reference"])
@@ -139,12 +143,12 @@ def compare(rule: str, line: bytes, seconds: float) -> dict[str, Any]:
     if pid == 0:
         try:
             os.close(reading)
-            confine(seconds)
+            confine(cpu)
             write_all(writing, result_of(rule, line))
         finally:
             os._exit(0)
     os.close(writing)
-    data = read_all(reading, time.monotonic() + seconds)
+    data, late = read_all(reading, time.monotonic() + wall)
     os.close(reading)
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)  # whatever the answer started: this namespace has nothing else
@@ -154,7 +158,8 @@ def compare(rule: str, line: bytes, seconds: float) -> dict[str, Any]:
     try:
         result = json.loads(data)
     except (ValueError, RecursionError):
-        return {"fault": f"it took longer than {seconds:g} s, or its process ended"}
+        took = f"more than {wall:g} s" if late else f"more than {cpu:g} s of processor time, or its process ended"
+        return {"fault": f"it took {took}"}
     return result if isinstance(result, dict) else {"fault": "its result is no object"}
 
 
@@ -172,15 +177,17 @@ def write_all(writing: int, data: bytes) -> None:
         data = data[os.write(writing, data) :]
 
 
-def read_all(reading: int, end: float) -> bytes:
-    """What is written until the other end is closed, the time is over or it is too much; then what came is no JSON."""
+def read_all(reading: int, end: float) -> tuple[bytes, bool]:
+    """What is written until the other end is closed, the time is over or it is too much; whether the time is over."""
     data = b""
     while len(data) <= RESULT_BYTES:
         ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
-        if not ready or not (more := os.read(reading, RESULT_BYTES)):
-            return data
+        if not ready:
+            return b"", True
+        if not (more := os.read(reading, RESULT_BYTES)):
+            return data, False
         data += more
-    return json.dumps({"fault": f"its score takes more than {RESULT_BYTES} bytes"}).encode()
+    return json.dumps({"fault": f"its score takes more than {RESULT_BYTES} bytes"}).encode(), False
 
 
 def fork() -> int:
@@ -195,17 +202,17 @@ def fork() -> int:
             time.sleep(0.01)
 
 
-def confine(seconds: float) -> None:
+def confine(cpu: float) -> None:
     """The child's own limits. What it prints is lost: standard output is the parent's."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    cpu = math.ceil(seconds) + 1
-    for what, limit in {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: cpu, resource.RLIMIT_FSIZE: 0}.items():
+    # The kernel ends at the hard limit what could ignore the soft one.
+    for what, limit in {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: math.ceil(cpu), resource.RLIMIT_FSIZE: 0}.items():
         resource.setrlimit(what, (limit, limit))
 
 
-def main(rule: str, seconds: float) -> None:
+def main(rule: str, cpu: float, wall: float) -> None:
     # What an imported module prints is lost: the results alone go to standard output.
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -218,8 +225,8 @@ def main(rule: str, seconds: float) -> None:
     prepare(rule)
     print("ready", file=results, flush=True)
     for line in sys.stdin.buffer:
-        print(json.dumps(compare(rule, line, seconds)), file=results, flush=True)
+        print(json.dumps(compare(rule, line, cpu, wall)), file=results, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))

@@ -5,6 +5,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
+from nbrl.tasks.rollout.episodes import failed
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import EnvironmentPlan, Runner, RunnerPlan, failed
+from nbrl.tasks.rollout.runner import Live, Runner
+from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
 
@@ -41,7 +45,9 @@ async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> p
     await runners.start(silent)
     try:
         rows = [{"id": "a"}]
-        return await runners.run(rows, [("url", None)], "folder", (), Sampling(), EngineSettings(), None, silent, silent, say)
+        return await runners.run(
+            rows, [("url", None)], RoundPlan("folder", (), Sampling(), EngineSettings()), silent, silent, say
+        )
     finally:
         await runners.stop()
 
@@ -131,12 +137,14 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     dead, played = tmp_path / "dead", tmp_path / "played"
 
     class Dying(Runner):
-        async def start(self) -> None: ...
+        async def start(self) -> None:
+            nobody: Any = None
+            self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
 
-        async def _attempts(self, task: Any, hidden: Any, session: Any, batch: Any) -> Trajectory:
+        async def _attempts(self, task: Any, hidden: Any, new: Any, plan: Any) -> Trajectory:
             while int(task.id) >= 5 and not dead.exists():
                 await asyncio.sleep(0.05)
-                if len(self._plan.storage.list(batch.unfinished)) > 1:
+                if len(self._plan.storage.list(plan.unfinished)) > 1:
                     dead.touch()
                     os.kill(os.getpid(), signal.SIGKILL)
             with played.open("a") as file:
@@ -148,7 +156,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
         await runners.start(silent)
         try:
             engines, sampling = [("url", None)], Sampling()
-            return await runners.run(rows, engines, "f", (), sampling, EngineSettings(), None, silent, silent, said.append)
+            return await runners.run(rows, engines, RoundPlan("f", (), sampling, EngineSettings()), silent, silent, said.append)
         finally:
             await runners.stop()
 

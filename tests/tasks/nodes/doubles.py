@@ -10,6 +10,7 @@ from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import chunk
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
@@ -27,6 +28,8 @@ SCOPE = Scope(
 
 class DoubleFleet:
     """An EngineFleet of no processes. `error` is what its log-probs are off by; `lies` is the version it answers with, if any."""
+
+    tells_version = True
 
     def __init__(self, version: str = "initial", error: float = 0.0, lies: str | None = None) -> None:
         self.version, self.error, self.lies = version, error, lies
@@ -64,20 +67,16 @@ class DoubleRunners:
         self,
         rows: list[dict[str, Any]],
         engines: Sequence[EngineAddress],
-        unfinished: str,
-        earlier: tuple[str, ...],
-        sampling: object,
-        engine: object,
-        trained: float | None,
+        plan: RoundPlan,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
     ) -> pa.Table:
         healthy()
         self.asked += rows
-        self.earlier = earlier
+        self.earlier = plan.earlier
         played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
-        self._storage.write_table(chunk(unfinished, "one"), to_table(played))
+        self._storage.write_table(chunk(plan.unfinished, "one"), to_table(played))
         progress(len(played))
         return to_table(played)
 

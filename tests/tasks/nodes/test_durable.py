@@ -27,6 +27,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import Epoch, take
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.lease import Writer
+from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.results import inputs_of, key_of
@@ -123,7 +124,7 @@ def test_a_run_is_continued_with_its_model_at_another_place_and_not_with_another
     with (copy / "model.safetensors").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
-    with pytest.raises(ConfigError, match="holds another model than the run began with"):
+    with pytest.raises(ConfigError, match="holds another model than it began with"):
         open_run(moved, "a", storage)
 
 
@@ -162,10 +163,10 @@ def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leave
     homes = [load("tiny-cpu", [*small, f"home={tmp_path}/{name}"]) for name in ("one", "other")]
 
     def stopped(config: RunConfig, name: str) -> None:
-        with opened(config, name, storage):
+        with opened(Prepared(config=config), name, storage):
             raise KeyboardInterrupt
 
-    with opened(homes[0], "a", storage) as run:
+    with opened(Prepared(config=homes[0]), "a", storage) as run:
         with pytest.raises(KeyboardInterrupt):
             stopped(homes[1], "a")
         assert find_run(storage, "a") == run
@@ -239,7 +240,7 @@ def test_a_result_of_another_process_counts_only_while_what_it_names_is_there(tm
 def test_what_describes_no_run_is_not_overwritten(tmp_path: Path) -> None:
     storage = services(tmp_path).storage
     storage.write_bytes("runs/a/run.json", b"")
-    with pytest.raises(ConfigError, match="describes no run"):
+    with pytest.raises(ConfigError, match="is not what was written there"):
         open_run(load("tiny-cpu"), "a", storage)[0]
 
 
@@ -314,7 +315,7 @@ def test_the_record_names_cursor_and_checkpoint_and_is_then_delivered(tmp_path: 
     assert (done.cursor, done.policy, done.skipped) == (9, Weights(updates=3, checkpoint=UPDATED.path, digest="w3"), "")
     assert read_record(made.storage, RUN, 4) == done
     assert made.delivery.woken == 1  # type: ignore[attr-defined]
-    assert tables == ["iteration-4"]
+    assert tables == ["run-r-iteration-5"]
 
 
 def test_a_process_that_was_taken_over_records_nothing(tmp_path: Path, tables: list[str]) -> None:

@@ -14,9 +14,9 @@ from nbrl.tasks.audit.recompute import same
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.layout import JUDGEMENTS, RoundLayout
+from nbrl.tasks.layout import JUDGEMENTS
 from nbrl.tasks.nodes import reward as reward_node
-from nbrl.tasks.nodes.evaluate import evaluate_into
+from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
 from nbrl.tasks.reward.judge.grades import keep, key_of
@@ -166,8 +166,7 @@ def test_an_evaluation_counts_what_could_not_be_graded_as_wrong_and_is_audited(t
     table = questions(6).set_column(1, "question", pa.array(asked))
     table = table.set_column(2, "answers", pa.array([["42"]] * 4 + [["41"], ["42"]]))
     made.storage.create_json(run.layout.data.digests, {held_out: made.storage.write_table(held_out, table)})
-    layout = RoundLayout(f"{run.layout.evaluation(0).folder}/e0001-abcdef/round-0")
-    done = asyncio.run(evaluate_into(made, layout, run.layout.data, run.seed, "2"))
+    done = asyncio.run(evaluate.alone(made, SCOPE.model_copy(update={"stage": "evaluation"})))
     assert done.values["success"] == pytest.approx(4 / 6)
     assert done.values["unscored"] == 1.0
     assert done.values["own/not_attempted"] == 0.0

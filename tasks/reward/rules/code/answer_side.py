@@ -1,6 +1,6 @@
 """Runs ALONE, as a program in a sandbox of its own: executes an answer and calls its functions. All of it is hostile.
 
-Usage: python -I answer_side.py SECONDS
+Usage: python -I answer_side.py CPU_SECONDS
 
 The first line of standard input is `{"setup", "answer"}`, and it says that it is loaded, or why it is not. Each further line is a
 call, `{"number", "call", "args", "kwargs"}`; the reply has the number and `value`, `raised` with `args`, or `failed`. The
@@ -43,8 +43,8 @@ def reply(names: dict[str, Any], call: dict[str, Any]) -> bytes:
     return message({"number": call["number"], **result})
 
 
-def main(seconds: float) -> None:
-    orders, replies = channel.begin(seconds)
+def main(cpu: float) -> None:
+    orders, replies = channel.begin(cpu)
     asked = json.loads(orders.readline())
     try:
         names = load(asked["setup"], asked["answer"])

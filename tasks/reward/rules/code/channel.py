@@ -18,12 +18,16 @@ class Channel(NamedTuple):
     replies: BinaryIO
 
 
-def begin(seconds: float) -> Channel:
-    """Bind this process and say that it is ready. What it prints from now on is lost, and there is nothing to read."""
+def begin(cpu: float) -> Channel:
+    """Bind this process to so many more seconds of processor time, and say that it is ready.
+
+    What it prints from now on is lost, and there is nothing to read.
+    """
     channel = Channel(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0))
     nothing = os.open(os.devnull, os.O_RDWR)
-    cpu = math.ceil(seconds) + 1
-    limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: cpu, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NPROC: PROCESSES}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = math.ceil(used.ru_utime + used.ru_stime + cpu)  # the limit is in whole seconds
+    limits = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_CPU: until, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NPROC: PROCESSES}
     for what, limit in limits.items():
         resource.setrlimit(what, (limit, limit))
     channel.replies.write(READY)

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nbrl.tasks.reward.rules.code.channel import LOADED
-from nbrl.tasks.reward.rules.code.program import SECONDS, Program
+from nbrl.tasks.reward.rules.code.program import WALL_S, Program
 from nbrl.tasks.reward.rules.code.reference import Reference
 from nbrl.tasks.reward.rules.code.values import TooLargeError, message
 from nbrl.tasks.reward.rules.judged import Judged
 
 CALLS = 20_000  # of one comparison
-VERDICT_S = 2.0  # for the tests to end once no more calls are answered
+VERDICT_S = 20.0  # for the tests to end once no more calls are answered
 WORKERS = min(16, len(os.sched_getaffinity(0)))
 FENCE = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
 WRONG = Judged(0.0, 0.0)
@@ -47,10 +47,10 @@ def judge(answer: str, reference: Reference) -> Judged:
         answering.starts()
         testing.starts()
         # Nothing of the answer has run when the tests make their first call.
-        first = testing.ask(message(reference.model_dump()), time.monotonic() + SECONDS)
+        first = testing.ask(message(reference.model_dump()), time.monotonic() + WALL_S)
         if first is None:
-            return Judged(0.0, 0.0, fault=f"its tests call nothing in {SECONDS:g} s, or end their process")
-        end = time.monotonic() + SECONDS
+            return Judged(0.0, 0.0, fault="its tests call nothing in time, or end their process")
+        end = time.monotonic() + WALL_S
         told = json.loads(first)
         if "call" in told and answering.ask(asked, end) != LOADED:
             return WRONG

@@ -17,14 +17,15 @@ CHUNK = 1 << 16
 FOLDER = Path(__file__).parent
 PACKAGE = "nbrl/tasks/reward/rules/code"
 SHARED = {f"{PACKAGE}/{name}": str(FOLDER / name) for name in ("channel.py", "values.py")}
-SECONDS = 10.0  # for one comparison, once both programs have started
+CPU_S = 10.0  # of processor time of each program for one comparison: it decides, so that a busy machine changes no verdict
+WALL_S = 60.0  # on the clock, once both programs have started, for what waits instead of computing
 
 
 class Program:
     """A program in a sandbox that holds nothing else; everything in it ends with this object."""
 
     def __init__(self, name: str) -> None:
-        command = [*confined_program(FOLDER / name, SHARED), str(SECONDS)]
+        command = [*confined_program(FOLDER / name, SHARED), str(CPU_S)]
         self._name = name
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}, cwd="/", bufsize=0

@@ -1,6 +1,6 @@
 """Runs ALONE, as a program in a sandbox of its own: runs the tests of a question. Nothing of an answer is executed here.
 
-Usage: python -I tests_side.py SECONDS
+Usage: python -I tests_side.py CPU_SECONDS
 
 The first line of standard input is `{"setup", "tests", "entry_points"}`. For every call of an entry point by a test it writes
 `{"number", "call", "args", "kwargs"}` and reads what the answer's function came to; see answer_side.py. The last line that it
@@ -93,8 +93,8 @@ def verdict(setup: str, tests: Sequence[str], entry_points: Sequence[str], answe
     return {"passed": passed}
 
 
-def main(seconds: float) -> None:
-    link = channel.begin(seconds)
+def main(cpu: float) -> None:
+    link = channel.begin(cpu)
     asked = json.loads(link.orders.readline())
     link.replies.write(message(verdict(asked["setup"], asked["tests"], asked["entry_points"], Answer(link))))
 

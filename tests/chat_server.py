@@ -1,4 +1,4 @@
-"""A server that speaks what a test writes: a queue of answers, the requests kept."""
+"""A server of chat completions that replies what a test says, by a queue or by what it is asked; the requests are kept."""
 
 import json
 import threading
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
+
+S = TypeVar("S", bound="Server")
 
 
 @dataclass
@@ -27,16 +29,27 @@ class Hold:
         self.asked, self.left = threading.Event(), threading.Event()
 
 
+def said(text: str, finish: str = "stop") -> Reply:
+    """A chat completion of one choice."""
+    return Reply({"model": "double", "choices": [{"finish_reason": finish, "message": {"role": "assistant", "content": text}}]})
+
+
 class Server(ThreadingHTTPServer):
+    """What it replies, a subclass says. `lock` guards what it keeps."""
+
     daemon_threads = True
 
-    def __init__(self, replies: list[Reply | Hold]) -> None:
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies, self.connections = replies, 0
-        self.asked: list[dict[str, Any]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.heads: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.connections = self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
+
+    def reply(self, body: dict[str, Any]) -> Reply | Hold:
+        """What a request is answered with."""
+        raise NotImplementedError
 
     @property
     def url(self) -> str:
@@ -44,6 +57,19 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""
+
+
+class Queue(Server):
+    """Its replies in their order; the last one from then on."""
+
+    def __init__(self, replies: list[Reply | Hold]) -> None:
+        super().__init__()
+        self._replies, self._given = replies, 0
+
+    def reply(self, body: dict[str, Any]) -> Reply | Hold:
+        with self.lock:
+            self._given += 1
+            return self._replies[min(self._given, len(self._replies)) - 1]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -58,10 +84,16 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.lock:
-            server.asked.append(body)
+            server.bodies.append(body)
             server.heads.append(dict(self.headers))
             server.paths.append(self.path)
-            reply = server.replies[min(len(server.asked), len(server.replies)) - 1]
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        try:
+            reply = server.reply(body)
+        finally:
+            with server.lock:
+                server.at_once -= 1
         if isinstance(reply, Hold):
             reply.asked.set()
             self.connection.settimeout(30)
@@ -93,8 +125,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(*replies: Reply | Hold) -> Iterator[Server]:
-    server = Server(list(replies))
+def serving(*replies: Reply | Hold) -> Iterator[Queue]:
+    with running(Queue(list(replies))) as server:
+        yield server
+
+
+@contextmanager
+def running(server: S) -> Iterator[S]:
+    """The server, until the block ends."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -1,0 +1,75 @@
+"""The policy of a run as one to ask: its engine, and the settings, tools and passages with which it was trained."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from nbrl.agent.policy import Sampling
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.library import Equipment
+from nbrl.agent.tools.settings import SimulatedSearch, ToolSettings
+from nbrl.flows.ask.endpoint import Endpoint
+from nbrl.infra.engine.server import launch, wait
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.evaluation.subject import model_folder, run_of, subject_of_run
+from nbrl.tasks.rollout.corpora import open_corpus
+from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.run import known_run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """`instruction` is what the environment adds to the system prompt."""
+
+    endpoint: Endpoint
+    agent: AgentSettings
+    sampling: Sampling
+    tools: ToolSettings
+    equipment: Equipment
+    instruction: str
+
+
+@contextmanager
+def trained(storage: Storage, model: str, environment: str | None, say: Callable[[str], None]) -> Iterator[Trained]:
+    """Serve the policy that `RUN` or `RUN@N` names while the body runs, with all that it had in an environment.
+
+    Without `environment` that is the run's first. Raises ConfigError, or EngineError if the engine does not start.
+    """
+    if (named := run_of(storage, model)) is None:
+        known_run(storage, model.partition("@")[0])
+        raise ConfigError(f"--run {model} names no run")
+    run, updates = named
+    config, known = resumed_config(storage, run, ()), known_run(storage, run)
+    name = next(iter(config.environments)) if environment is None else environment
+    if name not in config.environments:
+        raise ConfigError(f"run {run!r} has no environment {name!r}; {did_you_mean(name, list(config.environments))}")
+    if isinstance(config.rollout.tools.search, SimulatedSearch):
+        raise ConfigError(
+            f"run {run!r} simulates search from a question's answers, which nobody knows here; give --tool-settings"
+        )
+    home, settings = Home(config.home), config.environments[name]
+    place = stored.corpora(storage, known.layout.data, config.environments).get(name)
+    corpus = Corpus.in_memory([])
+    if place is not None:
+        corpus = open_corpus(home, place.digest, partial(_passages, storage, place), say)
+    subject = subject_of_run(storage, run, updates)
+    with model_folder(config, subject) as folder:
+        server = launch(config.engine, folder, home.logs, version=str(subject.updates))
+        wait([server])
+        try:
+            endpoint = Endpoint(server.url, tokenizer=folder, seeded=config.engine.seeded_sampling)
+            equipment = Equipment(corpus, settings.tools)
+            yield Trained(endpoint, config.agent, config.evaluate.sampling, config.rollout.tools, equipment, settings.prompt)
+        finally:
+            server.stop()
+
+
+def _passages(storage: Storage, place: stored.Place) -> pa.ChunkedArray:
+    return storage.read_table(*place)["passage"]

@@ -1,0 +1,67 @@
+"""`nbrl compare`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import out
+
+
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN[@N]|EVALUATION…",
+            help="two or more: a run, the evaluation of a run after N updates, or the name of an evaluation",
+            autocompletion=completion.compared,
+        ),
+    ],
+    root: Root = ROOT,
+    all_: Annotated[bool, typer.Option("--all", help="show also settings that differ and decide no result")] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="draw all curves and their sigmoids into this file", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON")] = False,
+) -> None:
+    """Compare runs and evaluations: scores with intervals, the difference on common questions, settings, cost and ceilings.
+
+    The first is what the others are compared with.
+    """
+
+    def work() -> None:
+        with Importing():
+            from nbrl.flows.display.comparison import render
+            from nbrl.flows.display.save import put, writable
+            from nbrl.tasks.comparison import compare as logic
+            from nbrl.tasks.comparison.page import page
+            from nbrl.tasks.errors import ConfigError
+
+        if picture is not None and picture.suffix.lower() != ".png":
+            raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")
+        target = writable(picture) if picture is not None else None
+        sides = logic.sides_of(storage_at(root), names)
+        found, there = logic.compare(sides, all_), page(sides)
+        if target is not None:
+            from nbrl.tasks.comparison.picture import draw
+
+            put(target, draw(found.sides))
+        if as_json:
+            print(json.dumps({**found.model_dump(mode="json"), "mlflow": there.model_dump(), "picture": str(target or "")}))
+            return
+        out.print(render(found), crop=False)
+        if target is not None:
+            out.print(f"picture  {target}", markup=False, highlight=False, soft_wrap=True)
+        where = there.address or f"no page, for {there.why}"
+        if there.address.startswith("/"):
+            where = f"{there.address} below the address that `nbrl ui` prints"
+        out.print(f"MLflow   {where}", markup=False, highlight=False, soft_wrap=True)
+
+    guard(work, lambda: "nothing was written")

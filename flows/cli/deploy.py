@@ -1,0 +1,157 @@
+"""`nbrl deploy` and `nbrl schedule`."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import HOME, Home, Set, checked_home
+from nbrl.flows.cli.run_flow import in_environment
+from nbrl.flows.cli.stored import Root
+from nbrl.flows.display.terminal import out, say
+
+if TYPE_CHECKING:
+    from prefect.deployments.runner import RunnerDeployment
+
+    from nbrl.flows.deployments import Wish
+
+URL = "PREFECT_API_URL"
+Kind = Annotated[
+    Literal["train", "evaluate", "prepare", "clean"] | None,
+    typer.Argument(metavar="[train|evaluate|prepare|clean]", help="by default train and evaluate the run, and clean its storage"),
+]
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        help="recipe of the run, or YAML file of a preparation; by default the run's own", autocompletion=completion.recipes
+    ),
+]
+RunOption = Annotated[str, typer.Option(help="run that is trained, evaluated or cleaned", autocompletion=completion.runs)]
+Cron = Annotated[
+    str,
+    typer.Option(
+        metavar="'M H D M W'",
+        help="when it starts; by default evaluations every night, preparations and cleaning every week, training by hand",
+        show_default=False,
+    ),
+]
+Out = Annotated[str, typer.Option("--out", help="folder of a preparation", show_default=False)]
+Web = Annotated[
+    str, typer.Option("--webhook", metavar="URL", help="POST there what failed and what got worse", show_default=False)
+]
+
+
+def deploy(
+    kind: Kind = None,
+    recipe: RecipeOption = "",
+    run: RunOption = "",
+    cron: Cron = "",
+    pool: Annotated[str, typer.Option(help="work pool; created for processes if there is none")] = "nbrl",
+    folder: Out = "",
+    webhook: Web = "",
+    root: Root = ROOT,
+    set_: Set = None,
+    home: Home = HOME,
+) -> None:
+    """Register deployments for workers to run: at PREFECT_API_URL, or at the home's own server. Repeating it is safe."""
+
+    def work() -> None:
+        given = os.environ.get(URL, "")
+        with in_environment(checked_home(home), given):
+            with Importing():
+                from nbrl.flows.deployments import Wish, register, report_to, wished
+
+            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
+            deployments = wished(wish)
+            kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
+            if webhook:
+                asyncio.run(report_to(webhook))
+            _list(deployments)
+            _say_how_to_start(kind_of_pool, pool, given)
+
+    guard(work)
+
+
+def schedule(
+    kind: Kind = None,
+    recipe: RecipeOption = "",
+    run: RunOption = "",
+    cron: Cron = "",
+    folder: Out = "",
+    webhook: Web = "",
+    root: Root = ROOT,
+    set_: Set = None,
+    home: Home = HOME,
+) -> None:
+    """Register deployments and run them on this machine when they are due, until Ctrl-C, which ends running ones too."""
+
+    def work() -> None:
+        with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
+            with Importing():
+                from nbrl.flows.deployments import Wish, report_to, wished
+                from nbrl.flows.schedule import serve
+
+            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
+            deployments = wished(wish)
+            if webhook:
+                asyncio.run(report_to(webhook))
+            _list(deployments)
+            say(f"waiting for them to be due; Prefect's pages are at {url.removesuffix('/api')}; Ctrl-C ends everything")
+            serve(deployments)
+
+    guard(work, lambda: "the same command goes on")
+
+
+def _wish(
+    model: "type[Wish]",
+    kind: Literal["train", "evaluate", "prepare", "clean"] | None,
+    recipe: str,
+    run: str,
+    cron: str,
+    folder: str,
+    webhook: str,
+    root: str,
+    overrides: list[str] | None,
+    home: str,
+) -> "Wish":
+    return model(
+        kind=kind,
+        recipe=recipe,
+        run=run,
+        cron=cron,
+        out=folder,
+        webhook=webhook,
+        root=root,
+        overrides=tuple(overrides or ()),
+        home=home,
+    )
+
+
+def _list(deployments: "list[RunnerDeployment]") -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    for each in deployments:
+        crons = [one.schedule.cron for one in each.schedules or [] if isinstance(one.schedule, CronSchedule)]
+        when = ", ".join(crons) or "by hand"
+        out.print(f"{each.full_name}   {when}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say_how_to_start(kind: str, pool: str, url: str) -> None:
+    worker = f"{Path(sys.executable).with_name('prefect')} worker start --pool {pool} --type {kind}"
+    if url:
+        lines = ["start a worker:", f"  {URL}={url} {worker}"]
+    else:
+        lines = [
+            "this home's own server serves only while a command of nbrl runs; to run them on this machine, without a worker:",
+            "  nbrl schedule, with the same options",
+            f"or set {URL} to a server that stays, deploy again, and start a worker:",
+            f"  {worker}",
+        ]
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

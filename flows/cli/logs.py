@@ -1,0 +1,70 @@
+"""`nbrl logs` and `nbrl stop`."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import out, plain, say
+
+if TYPE_CHECKING:
+    from nbrl.infra.storage import Storage
+    from nbrl.tasks.layout import RunLayout
+
+POLL_S = 2.0
+Name = Annotated[str, typer.Argument(help="name of a run or an evaluation", autocompletion=completion.runs_and_evaluations)]
+
+
+def logs(
+    run: Name,
+    root: Root = ROOT,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines until Ctrl-C")] = False,
+) -> None:
+    """Print what all starts of a run or an evaluation said, with times in UTC; from its storage, so also of another machine."""
+
+    def work() -> None:
+        with Importing():
+            from nbrl.tasks.runs.logs import Reader
+
+        storage = storage_at(root)
+        layout = _layout(storage, run)
+        reader = Reader(storage, layout)
+        while True:
+            for line in reader.lines():
+                out.print(plain(line), soft_wrap=True, highlight=False)
+            if not follow:
+                break
+            time.sleep(POLL_S)
+        if not reader.found:
+            say(f"{layout.title} has no lines: it was trained by a release that kept none", "yellow")
+
+    guard(work)
+
+
+def stop(run: Name, root: Root = ROOT) -> None:
+    """End the process that works on a run or an evaluation, on whatever machine; the run can be continued."""
+
+    def work() -> None:
+        with Importing():
+            from nbrl.tasks.runs.stop import stop
+
+        storage = storage_at(root)
+        layout = _layout(storage, run)
+        held = stop(storage, layout, say)
+        out.print(f"{layout.title} was stopped: process {held.pid} on {held.epoch.host} has ended", markup=False, highlight=False)
+
+    guard(work, lambda: "the process ends nevertheless")
+
+
+def _layout(storage: "Storage", name: str) -> "RunLayout":
+    """The run of this name or, if there is none, the evaluation. Raises ConfigError if there is neither."""
+    from nbrl.tasks.layout import EVALUATIONS
+    from nbrl.tasks.runs.run import checked_name, find_run, known_run
+
+    evaluation = None if find_run(storage, checked_name(name)) else find_run(storage, name, EVALUATIONS)
+    return (evaluation or known_run(storage, name)).layout

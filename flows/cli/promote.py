@@ -1,0 +1,59 @@
+"""`nbrl promote`."""
+
+from typing import Annotated
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import Set
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import out, say
+
+
+def promote(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@N]",
+            help="a run, and the number of updates of its checkpoint; the newest one without",
+            autocompletion=completion.models,
+        ),
+    ],
+    root: Root = ROOT,
+    set_: Set = None,
+) -> None:
+    """Make a checkpoint the champion of its recipe: its files are checked and kept from then on, and MLflow gives it the alias.
+
+    `--set tracking.uri=…` and `--set home=…` name another MLflow than the run began with.
+    """
+
+    def work() -> None:
+        with Importing():
+            from nbrl.infra.errors import ServerError
+            from nbrl.infra.home import Home
+            from nbrl.infra.tracking import Tracking
+            from nbrl.tasks.runs.checkpoints import named
+            from nbrl.tasks.runs.resume import resumed_config
+            from nbrl.tasks.tracking.promote import promote as make_champion
+            from nbrl.tasks.tracking.promote import show_champion
+
+        storage, (name, updates) = storage_at(root), named(run)
+        config = resumed_config(storage, name, set_ or [])
+        found = make_champion(storage, name, updates)
+        out.print(
+            f"the champion of {found.recipe} is run {found.run} after {found.updates} updates: {storage.uri(found.checkpoint)}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        try:
+            said = show_champion(storage, found, Tracking(config.tracking, Home(config.home)))
+        except ServerError as error:
+            say(f"warning: {error}", "yellow")
+        else:
+            out.print(said, highlight=False, markup=False, soft_wrap=True)
+
+    guard(work)

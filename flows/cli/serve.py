@@ -1,0 +1,151 @@
+"""`nbrl serve`: a trained policy behind an OpenAI-compatible address."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import HOME, Home, Set, checked_home
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import err, out
+
+if TYPE_CHECKING:
+    from nbrl.infra.engine.server import EngineServer
+    from nbrl.infra.engine.settings import EngineSettings
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+LOOK_S = 1.0
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@N]|FOLDER",
+            help="the newest checkpoint of a run, that after N updates, or a model folder",
+            autocompletion=completion.models,
+        ),
+    ],
+    host: Annotated[
+        str, typer.Option(help="address to listen on; others than this machine's own need --api-key-env")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1024, max=65535, help="port to listen on")] = 30000,
+    name: Annotated[str, typer.Option(help="what requests call the model", show_default="that of the run or folder")] = "",
+    api_key_env: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="environment variable with the key that every request must bring",
+            autocompletion=completion.variables,
+            show_default="no key is needed",
+        ),
+    ] = "",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses the GPUs if there are any")] = "auto",
+    root: Root = completion.ROOT,
+    home: Home = HOME,
+    set_: Set = None,
+) -> None:
+    """Serve a policy until Ctrl-C, behind the chat API of OpenAI (…/v1), on a CPU too.
+
+    `--set engine.KEY=VALUE` sets how the engine runs, as in a recipe.
+    """
+
+    def work() -> None:
+        with Importing():
+            from nbrl.agent.http.client import usable_key
+            from nbrl.infra.engine.command import Door
+            from nbrl.infra.engine.server import launch, wait
+            from nbrl.infra.home import Home as LocalHome
+            from nbrl.tasks.errors import ConfigError
+            from nbrl.tasks.evaluation.subject import folder_of
+
+        try:
+            key = usable_key(api_key_env or None)
+        except ValueError as error:
+            raise ConfigError(f"--api-key-env: {error}") from error
+        if host not in LOCAL and not key:
+            raise ConfigError(
+                f"--host {host}: whoever reaches this address could use the model and change its weights; give --api-key-env NAME"
+            )
+        settings = _engine(set_ or [], device, port)
+        place = LocalHome(checked_home(home))
+        with folder_of(storage_at(root), place.root, model) as folder, _key_file(place.root, key) as key_file:
+            called = name or _called(model)
+            with err.status(f"starting {model}"):
+                server = launch(settings, folder, _logs(place.root), door=Door(called, host, key_file), key=key)
+                wait([server])
+            try:
+                url = f"http://{host}:{port}/v1"
+                key_flag = f" --api-key-env {api_key_env}" if api_key_env else ""
+                out.print(
+                    f'{called} answers at {url}; Ctrl-C ends it\nnbrl agent --endpoint {url}{key_flag} "…"', highlight=False
+                )
+                _until_ended(server)
+            finally:
+                server.stop()
+
+    guard(work)
+
+
+def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
+    from nbrl.infra.engine.settings import EngineSettings
+    from nbrl.tasks.errors import ConfigError
+    from nbrl.tasks.runs.recipes import from_settings
+
+    for override in overrides:
+        if not override.startswith("engine."):
+            raise ConfigError(f"--set {override}: only settings of the engine act here, as in --set engine.threads=2")
+    bare = [override.removeprefix("engine.") for override in overrides]
+    return from_settings(EngineSettings, {"device": device, "port": port}, "the options", bare)
+
+
+@contextlib.contextmanager
+def _key_file(home: Path, key: str) -> Iterator[Path | None]:
+    """The key as SGLang's configuration, in a file that only this user can read: a command line is everybody's to see."""
+    if not key:
+        yield None
+        return
+    import os
+
+    import yaml
+
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / f"serve-{os.getpid()}.yaml"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            yaml.safe_dump({"api-key": key}, file)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _logs(home: Path) -> Path:
+    """A folder for this user alone: SGLang writes its options, with the key, into its log, and runs keep logs of `home/logs`."""
+    folder = home / "serve"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def _called(model: str) -> str:
+    return Path(model.rstrip("/")).name or "policy"
+
+
+def _until_ended(server: "EngineServer") -> None:
+    """Wait for Ctrl-C or SIGTERM. Raises EngineError if the engine ends first."""
+    from nbrl.infra.errors import EngineError
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    while not ended.wait(LOOK_S):
+        if not server.alive():
+            raise EngineError(f"the engine ended: {server.ending()} (log: {server.log})")

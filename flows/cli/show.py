@@ -1,0 +1,168 @@
+"""`nbrl runs` and `nbrl show`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.completion import ROOT
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import out
+
+if TYPE_CHECKING:
+    from nbrl.flows.display.listing import Wanted
+    from nbrl.infra.storage import Storage
+
+
+def runs(
+    root: Root = ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
+) -> None:
+    """List all runs and evaluations, the newest first: what happens with them, how far they came, how well they score.
+
+    first, last and best are held-out scores, rollouts is the success of the newest iteration's own trajectories.
+    """
+    guard(lambda: _runs(storage_at(root), as_json))
+
+
+def _runs(storage: "Storage", as_json: bool = False) -> None:
+    with Importing():
+        from nbrl.flows.display.overview import overview
+        from nbrl.tasks.comparison import overview as logic
+
+    rows = logic.overview(storage)
+    if as_json:
+        print(json.dumps([row.model_dump(mode="json") for row in rows]))
+        return
+    out.print(overview(rows, storage.settings.root), crop=False)
+
+
+def show(
+    trajectory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN[@N][/TRAJECTORY]",
+            help="with the name of a run or evaluation, list its trajectories, those of the evaluation after N updates with @N; "
+            "with an id, show that one; without, list all runs",
+            autocompletion=completion.compared,
+        ),
+    ] = None,
+    root: Root = ROOT,
+    limit: Annotated[
+        int, typer.Option(min=1, help="maximum rows of a list of trajectories, of which the newest come first")
+    ] = 40,
+    status: Annotated[
+        str, typer.Option(help="list those that ended like this", autocompletion=completion.statuses, show_default=False)
+    ] = "",
+    iteration: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="list those of this iteration", autocompletion=completion.iterations)
+    ] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="list those of held-out evaluations")] = False,
+    ability: Annotated[
+        str, typer.Option(help="list those of this ability", autocompletion=completion.abilities, show_default=False)
+    ] = "",
+    environment: Annotated[
+        str, typer.Option(help="list those of this environment", autocompletion=completion.environments, show_default=False)
+    ] = "",
+    best: Annotated[int | None, typer.Option(min=1, metavar="N", help="list the N with the highest rewards")] = None,
+    worst: Annotated[int | None, typer.Option(min=1, metavar="N", help="list the N with the lowest rewards")] = None,
+    group: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="the trajectories of one question side by side; also by the id of one of them", show_default=False
+        ),
+    ] = "",
+    notebook: Annotated[
+        Path | None, typer.Option(metavar="FILE.ipynb", help="write the trajectory as a Jupyter notebook instead of showing it")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="write the trajectory as a page for a browser instead of showing it")
+    ] = None,
+) -> None:
+    """List runs and trajectories, or read one: what the agent thought, ran and saw, and what it earned."""
+
+    def work() -> None:
+        with Importing():
+            from nbrl.flows.display.listing import Wanted
+            from nbrl.tasks.runs.checkpoints import named
+
+        name, _, identity = (trajectory or "").partition("/")
+        run, updates = named(name) if trajectory is not None else ("", None)
+        filters = Wanted(status, ability, environment, iteration, updates, held_out, best, worst)
+        _check(run, identity, filters, group, notebook, html)
+        storage = storage_at(root)
+        if trajectory is None:
+            _runs(storage)
+        else:
+            _show(storage, run, identity, limit, filters, group, notebook, html)
+
+    guard(work)
+
+
+def _check(run: str, identity: str, wanted: "Wanted", group: str, path: Path | None, html: Path | None) -> None:
+    """Raises ConfigError for options that cannot act together."""
+    from nbrl.agent.trajectory import Status
+    from nbrl.flows.display.listing import Wanted
+    from nbrl.tasks.errors import ConfigError, did_you_mean
+
+    filtered = wanted != Wanted(updates=wanted.updates)
+    if (filtered or group) and (not run or identity):
+        raise ConfigError("--group and the filters choose from the trajectories of a run or evaluation; name one, without an id")
+    for option, file in (("--notebook", path), ("--html", html)):
+        if file is not None and not identity:
+            lists = f"nbrl show {run or 'RUN'}"
+            raise ConfigError(f"{option} writes one trajectory; name it as {run or 'RUN'}/TRAJECTORY (`{lists}` lists them)")
+    if path is not None and html is not None:
+        raise ConfigError("--notebook and --html each write one file; give one of them")
+    known = [status.value for status in Status]
+    if wanted.status and wanted.status not in known:
+        raise ConfigError(f"no trajectory ends as {wanted.status!r}; {did_you_mean(wanted.status, known)}")
+    if wanted.iteration is not None and (wanted.held_out or wanted.updates is not None):
+        raise ConfigError("--iteration lists what was trained on, --held-out and @N what was not; leave one of them out")
+    if wanted.best is not None and wanted.worst is not None:
+        raise ConfigError("--best and --worst sort differently; leave one of them out")
+    of_places = Wanted(iteration=wanted.iteration, updates=wanted.updates, held_out=wanted.held_out)
+    if group and wanted != of_places:
+        raise ConfigError("--group shows all trajectories of a question; besides it only @N, --iteration and --held-out act")
+
+
+def _show(
+    storage: "Storage",
+    run: str,
+    identity: str,
+    limit: int,
+    wanted: "Wanted",
+    group: str,
+    notebook: Path | None,
+    html: Path | None,
+) -> None:
+    with Importing():
+        from nbrl.flows.display.group import side_by_side
+        from nbrl.flows.display.listing import find, listing
+        from nbrl.flows.display.save import put, save, writable
+        from nbrl.flows.display.trajectory import render
+
+    if group:
+        out.print(side_by_side(storage, run, group, out.width, wanted), crop=False)
+        return
+    if not identity:
+        out.print(listing(storage, run, limit, out.width, wanted), crop=False)
+        return
+    path = notebook or html
+    for number, (key, match, rewards) in enumerate(find(storage, run, identity, wanted)):
+        if path is None:
+            out.print(render(key, match, rewards))
+            continue
+        target = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+        writable(target)
+        if html is None:
+            save(target, match, rewards)
+        else:
+            from nbrl.flows.pages.export import page
+
+            put(target, page(storage, run, key, identity).encode())
+        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)

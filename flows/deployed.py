@@ -1,0 +1,141 @@
+"""The flows as a schedule, a worker or Prefect's own form starts them: each in a fresh process, with one model as its parameter.
+
+Imported by Prefect's engine, it sets what libraries read before any of them is imported.
+"""
+
+from nbrl.infra import variables
+
+variables.set_here()
+
+# ruff: noqa: E402
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prefect import State, flow, get_client
+from prefect.client.schemas.objects import FlowRunPolicy
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbrl.flows import clean as cleaning
+from nbrl.flows import evaluate as evaluation
+from nbrl.flows import prepare as preparation
+from nbrl.flows import train as training
+from nbrl.flows.display.terminal import say
+from nbrl.flows.order import ROOT, Order
+from nbrl.infra.errors import HeldError
+from nbrl.infra.process.parent import end_with_parent
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import StoppedError
+from nbrl.tasks.prepare.preflight import check
+from nbrl.tasks.prepare.recipe import load
+from nbrl.tasks.runs.preflight import preflight, prepared
+from nbrl.tasks.runs.prepared import Prepared
+from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.run import checked_name
+from nbrl.tasks.services.restarts import curable, first_line
+
+T = TypeVar("T")
+RETRIES, FIRST_WAIT_S, FACTOR = 3, 60, 4  # after 1, 4 and 16 minutes
+
+
+class TrainOrder(BaseModel):
+    """A run to begin or to continue."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field(description="name of the run; an existing one is continued")
+    recipe: str = Field("", description="name or path of a recipe; empty: the settings of the run's last start")
+    overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
+    root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
+    take_over: bool = Field(False, description="stop another process that trains this run, and continue here")
+
+    def start(self) -> Prepared:
+        """Raises ConfigError where the training could not be made."""
+        name = checked_name(self.run)
+        if self.recipe:
+            return prepared(self.recipe, self.overrides, "train", name)
+        config = resumed_config(Storage(StorageSettings(root=self.root)), name, self.overrides)
+        return preflight(config, "train", name)
+
+
+class PrepareOrder(BaseModel):
+    """A preparation of data to make or to continue."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: Path = Field(description="a YAML file, such as examples/prepare/recipe.yaml")
+    folder: Path = Field(description="folder to write to; an unfinished preparation in it is continued")
+    overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
+    home: str = Field(".nbrl", description="folder of the local servers' state and logs")
+
+
+@flow(name="train", flow_run_name="train {order.run}", retries=RETRIES, persist_result=False)
+async def train(order: TrainOrder) -> Any:
+    """Begin or continue a training run, as `nbrl train` and `nbrl resume` do."""
+
+    async def work() -> str:
+        start = await asyncio.to_thread(order.start)
+        summary = await training.train.fn(start, order.run, take_over=order.take_over)
+        return f"{summary.iterations} iterations"
+
+    return await _visibly(work)
+
+
+@flow(name="evaluate", flow_run_name="evaluate {order.model}", retries=RETRIES, persist_result=False)
+async def evaluate(order: Order, take_over: bool = False) -> Any:
+    """Evaluate a model, by default the newest checkpoint of a run, as `nbrl evaluate` does. One that is finished is found."""
+
+    async def work() -> str:
+        return (await evaluation.evaluate.fn(order, take_over)).name
+
+    return await _visibly(work)
+
+
+@flow(name="prepare", flow_run_name="prepare {order.folder.name}", retries=RETRIES, persist_result=False)
+async def prepare(order: PrepareOrder) -> Any:
+    """Make questions to train on, as `nbrl prepare` does."""
+
+    async def work() -> str:
+        settings, folder = load(order.recipe, order.overrides), order.folder.expanduser().absolute()
+        await asyncio.to_thread(check, settings, folder)
+        await preparation.prepare.fn(settings, folder, order.home)
+        return str(folder)
+
+    return await _visibly(work)
+
+
+@flow(name="clean", flow_run_name="clean {order.root}", persist_result=False)
+async def clean(order: cleaning.CleanOrder) -> Any:
+    """Delete the checkpoints that no retention keeps, and what ended processes left."""
+
+    async def work() -> str:
+        return f"{len(await cleaning.clean.fn(order))} objects and checkpoints"
+
+    return await _visibly(work)
+
+
+async def _visibly(work: Callable[[], Awaitable[T]]) -> T | State[Any]:
+    """Do the work of a flow run. What is no failure ends as Cancelled with a sentence; only what can pass is tried again."""
+    end_with_parent()
+    try:
+        return await work()
+    except (HeldError, StoppedError) as error:
+        say(first_line(error))
+        return Cancelled(name="Skipped" if isinstance(error, HeldError) else "Stopped", message=first_line(error))
+    except Exception as error:
+        say(str(error), "red")
+        await _choose_retries(error)
+        raise
+
+
+async def _choose_retries(error: Exception) -> None:
+    """Let Prefect try again what new processes can cure, later each time, and nothing else."""
+    async with get_client() as client:
+        run = await client.read_flow_run(flow_run.id)
+        policy = FlowRunPolicy(retries=0)
+        if curable(error):
+            policy = FlowRunPolicy(retries=RETRIES, retry_delay=FIRST_WAIT_S * FACTOR ** (run.run_count - 1))
+        await client.update_flow_run(run.id, empirical_policy=policy)

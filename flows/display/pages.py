@@ -1,0 +1,95 @@
+"""What Prefect's pages show of a run: tags, one page that grows with it, and how far a node has come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from uuid import UUID
+
+from prefect import get_client
+from prefect.artifacts import acreate_markdown_artifact, acreate_progress_artifact, aupdate_progress_artifact
+from prefect.runtime import flow_run
+
+from nbrl.flows.display.progress import Line, ProgressDisplay
+from nbrl.flows.display.report import sparkline
+from nbrl.tasks.metrics import success_of
+from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.runs.history import Record
+
+LOOK_S = 1.0
+NEWEST = 100  # iterations in the table
+
+
+async def tag(*names: str) -> None:
+    """Add tags to the flow run in progress."""
+    async with get_client() as client:
+        current = await client.read_flow_run(flow_run.id)
+        await client.update_flow_run(current.id, tags=sorted({*current.tags, *names}))
+
+
+async def publish_page(
+    name: str,
+    total: int,
+    records: Sequence[Record],
+    scores: Mapping[int, float],
+    examples: Sequence[str],
+    where: Mapping[str, str],
+) -> None:
+    """Replace the page of a run: `scores` are held-out successes by updates, `examples` ids of trajectories, `where` places."""
+    await acreate_markdown_artifact(
+        page(name, total, records, scores, examples, where), key=slug("run", name), description=f"run {name}"
+    )
+
+
+def page(
+    name: str,
+    total: int,
+    records: Sequence[Record],
+    scores: Mapping[int, float],
+    examples: Sequence[str],
+    where: Mapping[str, str],
+) -> str:
+    """The page as Markdown."""
+    curve = [success_of(record.metrics, "reward/") for record in records]
+    lines = [f"# Run {name}", "", f"{len(records)} of {total} iterations."]
+    if curve:
+        lines += ["", f"Success of the training rollouts, iteration by iteration: `{sparkline(curve[-NEWEST:])}`"]
+    lines += ["", "## Held-out questions", "", "| after updates | success |", "|---|---|"]
+    lines += [f"| {updates} | {score:.3f} |" for updates, score in sorted(scores.items())]
+    lines += ["", "## Iterations", "", "| iteration | reward | success | trajectories | seconds | |", "|---|---|---|---|---|---|"]
+    for record, success in list(zip(records, curve, strict=True))[-NEWEST:]:
+        metrics = record.metrics
+        cells = [f"{record.iteration + 1}", f"{metrics['reward/total']:.3f}", f"{success:.3f}"]
+        cells += [f"{metrics['rollout/trajectories']:.0f}", f"{metrics['time/iteration']:.1f}", record.skipped.replace("|", "/")]
+        lines.append(f"| {' | '.join(cells)} |")
+    if examples:
+        lines += ["", "## Trajectories of the newest iteration", "", "```", *(f"nbrl show {each}" for each in examples), "```"]
+    lines += ["", "## Where things are", "", *(f"- {what}: `{place}`" for what, place in where.items()), ""]
+    return "\n".join(lines)
+
+
+@asynccontextmanager
+async def counted(progress: ProgressDisplay, name: str) -> AsyncIterator[None]:
+    """Show in Prefect how many items of a node are finished, once a second at most, while the body runs."""
+    watching = asyncio.create_task(_count(progress, name))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _count(progress: ProgressDisplay, name: str) -> None:
+    shown: tuple[Line, UUID] | None = None
+    done = -1
+    while True:
+        await asyncio.sleep(LOOK_S)
+        with suppress(Exception):  # a page is nothing to fail for; what Prefect's server lacks, it is told at the next look
+            if shown is not None and shown[0].done != done:
+                line, artifact = shown
+                await aupdate_progress_artifact(artifact, 100.0 * line.done / line.total)
+                done = line.done
+            if (now := progress.counted()) is not None and (shown is None or now[1] is not shown[0]):
+                title, line = now
+                key, description = slug("progress", f"{name} {line.name}"), f"{title}: {line.name}, {line.total} in all"
+                shown = line, await acreate_progress_artifact(100.0 * line.done / line.total, key=key, description=description)
+                done = line.done

@@ -1,0 +1,186 @@
+"""What an evaluation is asked to do, and what that means: which model, on which settings, under which name."""
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbrl.agent.http.client import usable_key
+from nbrl.agent.policies.chat import ChatSettings
+from nbrl.flows.ask.endpoint import Endpoint, chat_url, check_limit, model_of, served
+from nbrl.flows.ask.options import checked
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments.kinds.hub import HubEnvironment
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.environments.settings import Environments
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
+from nbrl.tasks.layout import EVALUATIONS, RunLayout
+from nbrl.tasks.reward.judge.settings import JudgeSettings
+from nbrl.tasks.rollout.plan import Server
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.decisive import digest
+from nbrl.tasks.runs.preflight import preflight
+from nbrl.tasks.runs.prepared import Prepared
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.run import checked_name
+
+ROOT = ".nbrl/storage"
+NAMED = 40  # characters of a model's name in that of its evaluation
+
+
+class Order(BaseModel):
+    """An evaluation as a user asks for it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str = Field("", description="name or path of a recipe; may be left out to take the settings of the run of `model`")
+    model: str = Field(
+        "",
+        description="RUN, RUN@UPDATES, or a model folder; with `endpoint`, the server's name of it; empty: the recipe's policy",
+    )
+    endpoint: str = Field("", description="an OpenAI-compatible server (…/v1) whose model is evaluated")
+    api_key_env: str = Field("", description="the environment variable with that server's key")
+    environments: tuple[str, ...] = Field((), description="environments of the settings to evaluate on; all when empty")
+    samples: int | None = Field(None, ge=1, le=100, description="answers for each question; that of the settings when not set")
+    questions: int | None = Field(None, ge=1, description="questions of each environment, from the first; as set when not set")
+    mode: Literal["agent", "direct", "vote"] | None = Field(None, description="how the model is asked; as set when not set")
+    judge: str = Field("", description="an OpenAI-compatible server (…/v1) whose model grades the answers to questions of files")
+    judge_model: str = Field("", description="the server's name of that model; not needed if it has only one")
+    judge_key_env: str = Field("", description="the environment variable with the judge's key")
+    overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
+    root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
+    name: str = Field(
+        "", description="name of the evaluation; by default made of the model and of a digest of all that decides it"
+    )
+
+
+class Plan(BaseModel):
+    """An order that was checked: the settings, without the environments that are left out, and what they evaluate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    start: Prepared
+    subject: Subject
+
+    @property
+    def config(self) -> RunConfig:
+        return self.start.config
+
+
+def planned(order: Order) -> Plan:
+    """Raises ConfigError or SandboxError where the evaluation could not be made."""
+    overrides = [*order.overrides, *_overrides(order)]
+    named = None
+    if order.recipe:
+        config = load(order.recipe, overrides)
+        storage = Storage(config.storage)
+        named = run_of(storage, order.model) if order.model and not order.endpoint else None
+    else:
+        storage = Storage(StorageSettings(root=order.root))
+        named = run_of(storage, order.model) if order.model else None
+        if named is None or order.endpoint:
+            raise ConfigError(_no_settings(order))
+        config = resumed_config(storage, named[0], overrides)
+    config = config.model_copy(update={"environments": _chosen(config.environments, order.environments)})
+    if order.judge:
+        config = _judged(config, order)
+    elif order.judge_model or order.judge_key_env:
+        raise ConfigError("--judge-model and --judge-key-env say more of --judge; give its address too, or leave them out")
+    if order.endpoint:
+        subject = _at_server(order, config)
+    elif named is not None:
+        subject = subject_of_run(storage, *named)
+    else:
+        if order.model:
+            config = config.model_copy(
+                update={"policy": config.policy.model_copy(update={"path": order.model, "revision": None})}
+            )
+            _check_model(order.model, storage)
+        subject = subject_of_policy(config)
+    name = checked_name(order.name or _name(subject, config))
+    # A run's own questions are on storage, and what they were made of may be gone.
+    questions = "" if order.recipe or order.judge else RunLayout(subject.run).data.folder
+    start = preflight(config, "evaluate", name, EVALUATIONS, questions)
+    return Plan(name=name, start=start, subject=subject)
+
+
+def _overrides(order: Order) -> list[str]:
+    values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
+    return [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]
+
+
+def _no_settings(order: Order) -> str:
+    if not order.model or order.endpoint or "/" in order.model:
+        return "no recipe is given; it says on which environments and with which settings the model is evaluated"
+    run = order.model.partition("@")[0]
+    return f"there is no run {run!r} in {order.root} whose settings could be used; give a recipe, or --root"
+
+
+def _chosen(environments: Environments, names: Sequence[str]) -> Environments:
+    for name in names:
+        if name not in environments:
+            raise ConfigError(f"there is no environment {name!r} in these settings; {did_you_mean(name, list(environments))}")
+    return {name: each for name, each in environments.items() if not names or name in names}
+
+
+def _check_model(model: str, storage: Storage) -> None:
+    if not os.path.isdir(model) and "/" not in model:
+        raise ConfigError(
+            f"--model {model}: there is no run of this name in {storage.settings.root}, and no folder; `nbrl show` lists the runs"
+        )
+
+
+def _judged(config: RunConfig, order: Order) -> RunConfig:
+    """The settings with the judge of the order, who grades what else would be compared by words."""
+    server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env))
+    judge = checked(
+        JudgeSettings, base_url=chat_url(server), name=asyncio.run(_model(server, None)), key=order.judge_key_env or None
+    )
+    environments: Environments = {}
+    for name, each in config.environments.items():
+        graded = (isinstance(each, FilesEnvironment) and each.rule == "qa") or (
+            isinstance(each, HubEnvironment) and each.rule is None
+        )
+        environments[name] = each.model_copy(update={"rule": "judge"}) if graded else each
+    reward = config.reward.model_copy(update={"judge": judge})
+    return config.model_copy(update={"environments": environments, "reward": reward})
+
+
+def _at_server(order: Order, config: RunConfig) -> Subject:
+    endpoint = Endpoint(order.endpoint, order.model or None, _key(order.api_key_env))
+    model = asyncio.run(_model(endpoint, config.agent.context_tokens))
+    chat = checked(ChatSettings, endpoint=chat_url(endpoint), model=model, seeded=config.engine.seeded_sampling)
+    digest_ = hashlib.sha256(f"{chat.endpoint}\n{chat.model}".encode()).hexdigest()
+    return Subject(name=f"{model} at {chat.endpoint}", digest=digest_, server=Server(chat=chat, key=order.api_key_env or None))
+
+
+async def _model(endpoint: Endpoint, context_tokens: int | None) -> str:
+    async with endpoint.client() as client:
+        models = await served(client, endpoint)
+    if context_tokens is not None:
+        check_limit(endpoint, models, context_tokens)
+    return model_of(endpoint, models)
+
+
+def _key(variable: str) -> str | None:
+    try:
+        return usable_key(variable or None) or None
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _name(subject: Subject, config: RunConfig) -> str:
+    """The same for the same model and settings, so that the same command goes on with what it began."""
+    decided = hashlib.sha256(f"{subject.digest} {digest(config)}".encode()).hexdigest()[:8]
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", subject.run or os.path.basename(subject.name.partition(" at ")[0].rstrip("/"))).strip(
+        "-"
+    )
+    updates = f"-{subject.updates:06d}" if subject.run else ""
+    return f"{plain[:NAMED] or 'model'}{updates}-{decided}"

@@ -1,0 +1,98 @@
+"""The pages of trajectories as a small web application over one storage. It only reads."""
+
+from collections.abc import Callable
+from functools import cache
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from nbrl.flows.pages import render
+from nbrl.flows.pages.reading import Reading, Row
+from nbrl.flows.pages.tokens import Decode, decoder
+from nbrl.infra.errors import InfraError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError, RunError
+from nbrl.tasks.runs.run import find_run, stored_config
+
+LOCAL = ("127.0.0.1", "localhost")
+# Beside the page's own: nothing is loaded from elsewhere, and no other page shows these in a frame.
+HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
+
+
+def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Starlette:
+    """The application. It answers requests for these `hosts` alone, so that no other site can read it through a browser."""
+    reading = Reading(storage)
+
+    @cache
+    def decode(kind: str, name: str) -> Decode:
+        return decoder(model_of(storage, kind, name))
+
+    def overview(request: Request) -> str:
+        return render.overview(reading.names(), storage.settings.root)
+
+    def run(request: Request) -> str:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        return render.run_page(kind, name, reading.stages(kind, name), reading.picture(kind, name))
+
+    def stage(request: Request) -> str:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        found = reading.stage(kind, name, request.path_params["stage"])
+        rows = reading.rows(kind, name, found)
+        chosen = {key: request.query_params.get(key, "") for key in ("status", "ability", "text", "order")}
+        return render.stage_page(kind, name, found, filtered(rows, chosen), chosen, len(rows))
+
+    def trajectory(request: Request) -> str:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        found = reading.stage(kind, name, request.path_params["stage"])
+        match = reading.trajectory(kind, name, found, request.path_params["identity"])
+        return render.trajectory_page(kind, name, found, match, decode(kind, name))
+
+    routes = [
+        Route("/", _shown(overview)),
+        Route("/{kind}/{name}", _shown(run)),
+        Route("/{kind}/{name}/{stage}", _shown(stage)),
+        Route("/{kind}/{name}/{stage}/{identity:path}", _shown(trajectory)),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+
+
+def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
+    """The page; what is not there is 404, and a fault of the storage 503, both in a sentence."""
+
+    def shown(request: Request) -> Response:
+        try:
+            return HTMLResponse(page(request), headers=HEADERS)
+        except ConfigError as error:
+            return HTMLResponse(render.failure_page(str(error)), 404, HEADERS)
+        except (InfraError, RunError) as error:
+            return HTMLResponse(render.failure_page(str(error)), 503, HEADERS)
+
+    return shown
+
+
+def filtered(rows: list[Row], chosen: dict[str, str]) -> list[Row]:
+    """The rows that have the chosen status and ability, and the text somewhere; by reward if an order is chosen."""
+    text = chosen["text"].lower()
+    found = [
+        row
+        for row in rows
+        if chosen["status"] in ("", row.status)
+        and chosen["ability"] in ("", row.ability)
+        and (not text or any(text in part.lower() for part in (row.id, row.question, row.answer or "")))
+    ]
+    if chosen["order"] in ("best", "worst"):
+        found.sort(key=lambda row: row.reward or 0.0, reverse=chosen["order"] == "best")
+    return found
+
+
+def model_of(storage: Storage, kind: str, name: str) -> str:
+    """The model folder of a run, for its tokenizer; empty if that is not known."""
+    try:
+        known = find_run(storage, name, "runs" if kind == "runs" else "evaluations")
+        return stored_config(storage, known).policy.path if known else ""
+    except (InfraError, RunError):
+        return ""

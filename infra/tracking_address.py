@@ -1,0 +1,45 @@
+"""Where MLflow is, and whether it can be there."""
+
+import os
+import re
+from pathlib import Path
+
+from nbrl.infra.errors import ServerError
+from nbrl.infra.home import Home
+
+REACH_S = 10.0
+SERVERS = ("http://", "https://")
+OURS = "127.0.0.1,localhost"  # reached without a proxy
+
+
+def check_reachable(uri: str) -> None:
+    """Raises ServerError for a tracking server that does not answer. Databases are not opened."""
+    if not uri.startswith(SERVERS):
+        return
+    import requests  # as MLflow's own client: with its rules for proxies and certificates
+
+    verify = os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() not in ("true", "1")
+    try:  # any answer will do: who may read it is found out later
+        requests.get(f"{uri.rstrip('/')}/health", timeout=REACH_S, proxies={"no_proxy": OURS}, verify=verify)
+    except (requests.RequestException, ValueError) as error:
+        raise ServerError(
+            f"no MLflow server answers at tracking.uri {uri} ({type(error).__name__}): start one there, or leave "
+            "tracking.uri out to keep the books in the home folder"
+        ) from error
+
+
+def check_uri(uri: str) -> None:
+    """Raises ServerError for what is no tracking URI."""
+    if uri.startswith("sqlite:///"):
+        folder = Path(uri.removeprefix("sqlite:///")).absolute().parent
+        if not folder.is_dir():
+            raise ServerError(f"tracking.uri {uri}: there is no folder {folder}; make it, or name another database")
+    elif not uri.startswith(SERVERS) and not re.match(r"(postgresql|mysql|mssql)(\+\w+)?://.|databricks(://.+)?$", uri):
+        raise ServerError(
+            f"tracking.uri {uri!r} is no tracking server or database: give http://host:port or sqlite:///path/mlflow.db, or "
+            "leave it out"
+        )
+
+
+def database(home: Home) -> str:
+    return f"sqlite:///{home.mlflow / 'mlflow.db'}"

@@ -1,0 +1,167 @@
+"""All runs and evaluations of a storage, one row each: how far they came, how well they score, and what happens with them now."""
+
+import socket
+from collections.abc import Callable, Collection
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import RunError
+from nbrl.tasks.evaluation import summary as evaluation_summary
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
+from nbrl.tasks.metrics import success_of
+from nbrl.tasks.runs.epochs import Epoch, first_and_newest
+from nbrl.tasks.runs.history import finished_iterations, newest_record
+from nbrl.tasks.runs.lease import holder, last_ending
+from nbrl.tasks.runs.results import scores_of
+from nbrl.tasks.runs.run import Kind, Run, known_run
+
+FAULTS = (DamagedError, MissingError, RunError, ValidationError, KeyError)  # what the files of one run can cause
+State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "damaged"]
+ENDED: dict[str, State] = {"FINISHED": "stopped", "FAILED": "failed", "KILLED": "stopped"}  # before all its work was done
+T = TypeVar("T")
+
+
+class Row(BaseModel):
+    """A run or an evaluation; what nobody can tell is None or empty.
+
+    `host` is where it runs now, `reason` why it failed or was stopped, or what is damaged. `first`, `last` and `best` are its
+    held-out scores, `rollouts` the success of the newest iteration's own. `bytes` is what it takes of a local storage, `began` in
+    seconds since 1970.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    kind: Kind
+    recipe: str = ""
+    state: State
+    host: str = ""
+    reason: str = ""
+    iterations: int | None = None
+    planned: int | None = None
+    first: float | None = None
+    last: float | None = None
+    best: float | None = None
+    rollouts: float | None = None
+    bytes: int | None = None
+    began: float | None = None
+    logs: str = ""
+
+    def age(self, now: float) -> float | None:
+        """Seconds since it began."""
+        return None if self.began is None else max(0.0, now - self.began)
+
+
+def overview(storage: Storage) -> list[Row]:
+    """All of them, those that began last first. What is damaged has a row too."""
+    rows = [_row(storage, kind, name, keys) for kind in (RUNS, EVALUATIONS) for name, keys in _by_name(storage, kind)]
+    return sorted(rows, key=lambda row: (-(row.began or 0.0), row.kind, row.name))
+
+
+def _by_name(storage: Storage, kind: Kind) -> list[tuple[str, dict[str, int | None]]]:
+    """Each with the keys of its files and their sizes, as far as they are known."""
+    sizes = storage.sizes(kind)
+    found: dict[str, dict[str, int | None]] = {}
+    for key, size in sizes.items() if sizes is not None else [(key, None) for key in storage.list(kind)]:
+        if key.count("/") > 1:
+            found.setdefault(name_of(key), {})[key] = size
+    return sorted(found.items())
+
+
+class _Reader:
+    """Reads the files of one run; what is damaged is noted and stands as unknown."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def __call__(self, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except FAULTS as error:
+            self.faults.append(" ".join(str(error).split()))
+            return otherwise
+
+
+def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -> Row:
+    layout, read = layout_of(kind, name), _Reader()
+    starts = first_and_newest(storage, layout)
+    known = read(lambda: known_run(storage, name, kind), None) if layout.identity in keys else None
+    facts: dict[str, Any] = {"name": name, "kind": kind, "recipe": known.recipe if known else ""}
+    facts["bytes"] = None if None in keys.values() else sum(size or 0 for size in keys.values())
+    facts["began"] = starts[0].started if starts else None
+    facts["logs"] = _logs(storage, layout, keys, starts[1] if starts else None)
+    done = finished_iterations(keys, layout)
+    if isinstance(layout, EvaluationLayout):
+        summary = read(lambda: evaluation_summary.read(storage, name), None)
+        complete: State | None = "finished" if summary or layout.earlier_rewards in keys else None
+        if summary is not None:
+            score = summary.scores[0].headline(summary.mode).value if summary.scores else None
+            facts |= {"recipe": summary.recipe, "first": score, "last": score, "best": score}
+            facts["began"] = facts["began"] or summary.finished
+    else:
+        if known is not None:
+            facts |= read(lambda: _scores(storage, known), dict[str, float]())
+        facts["iterations"], facts["planned"] = done, _planned(known, starts[1] if starts else None)
+        complete = read(lambda: _summarised(storage, layout, keys, done), None)
+        if known is None and layout.identity not in keys:
+            read.faults.append(f"{storage.uri(layout.identity)} is missing")
+    return Row(**facts, **_state(storage, layout, complete, facts, read.faults))
+
+
+def _scores(storage: Storage, run: Run) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    if scores := scores_of(storage, run):
+        facts = {"first": scores[min(scores)], "last": scores[max(scores)], "best": max(scores.values())}
+    newest = newest_record(storage, run)
+    return facts | ({"rollouts": success_of(newest.metrics, "reward/")} if newest else {})
+
+
+def _planned(run: Run | None, newest: Epoch | None) -> int | None:
+    """Iterations by the settings of the newest start, else by those that the run began with."""
+    settings = (newest.settings if newest else None) or (run.config if run else None) or {}
+    planned = settings.get("iterations")
+    return planned if isinstance(planned, int) else None
+
+
+def _summarised(storage: Storage, layout: RunLayout, keys: Collection[str], done: int) -> State | None:
+    """How a run ended whose summary is of all its iterations; a run continued after its end has one of fewer."""
+    if layout.summary not in keys:
+        return None
+    summary = storage.read_json(layout.summary)
+    if summary["iterations"] != done:
+        return None
+    if summary.get("stalled"):
+        return "learned nothing" if summary["skipped_in_row"] == done else "ended early"
+    return "finished"
+
+
+def _state(
+    storage: Storage, layout: RunLayout, complete: State | None, facts: dict[str, Any], faults: list[str]
+) -> dict[str, Any]:
+    """Its state, with host or reason. A finished run that was to go on, and did not, is as its newest start ended."""
+    if (held := holder(storage, layout)) is not None:
+        return {"state": "running", "host": held.epoch.host}
+    if faults:
+        return {"state": "damaged", "reason": faults[0]}
+    ending, _ = last_ending(storage, layout)
+    iterations, planned = facts.get("iterations"), facts.get("planned")
+    goes_on = complete == "finished" and iterations is not None and planned is not None and iterations < planned
+    if complete is not None and (ending.status == "FINISHED" or not goes_on):
+        return {"state": complete}
+    return {"state": ENDED[ending.status], "reason": ending.reason}
+
+
+def _logs(storage: Storage, layout: RunLayout, keys: Collection[str], newest: Epoch | None) -> str:
+    """The folder with the logs: beside the run, or in the home of its newest start, with the host if that is another one."""
+    beside = f"{layout.folder}/logs"
+    if any(key.startswith(f"{beside}/") for key in keys):
+        return storage.uri(beside)
+    if newest is None:
+        return ""
+    home = (newest.settings or {}).get("home", "")
+    if not home:
+        return ""
+    return f"{home}/logs" if newest.host == socket.gethostname() else f"{newest.host}:{home}/logs"

@@ -1,0 +1,60 @@
+"""Which questions two evaluations share, and how their scores on those differ."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.tasks.evaluation.answers import question_id
+from nbrl.tasks.evaluation.scores import question_scores
+from nbrl.tasks.evaluation.statistics import Difference, difference
+
+
+class Question(NamedTuple):
+    """What makes a question the same as another, whatever its id is: its text, its references, and the files with it."""
+
+    text: str
+    references: tuple[str, ...]
+    reference: str = ""
+    files: tuple[str, ...] = ()
+
+
+class Pair(BaseModel):
+    """The second less the first on their `common` questions; no difference where there are none. `other` are the rest of each."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first: str
+    second: str
+    common: int
+    other: tuple[int, int]
+    difference: Difference | None
+
+
+def scores_by_question(answers: pa.Table, asked: pa.Table, mode: str) -> dict[Question, float]:
+    """The score of each question that counts in this mode; `asked` are the questions as the evaluation had them.
+
+    One that was asked under two ids has the mean of both.
+    """
+    rows = {question_id(row["environment"], row["id"]): row for row in asked.to_pylist()}
+    texts = {row["question_id"]: row for row in answers.select(["question_id", "question", "references"]).to_pylist()}
+    found: dict[Question, list[float]] = {}
+    for name, score in question_scores(answers, mode).items():
+        found.setdefault(_question(texts[name], rows.get(name, {})), []).append(score)
+    return {question: sum(scores) / len(scores) for question, scores in found.items()}
+
+
+def _question(answered: Mapping[str, Any], asked: Mapping[str, Any]) -> Question:
+    files = tuple(sorted(f"{file['name']} {file['digest']}" for file in asked.get("files") or ()))
+    references = tuple(sorted(answered["references"] or ()))
+    return Question(answered["question"], references, asked.get("reference") or "", files)
+
+
+def paired(first: tuple[str, Mapping[Question, float]], second: tuple[str, Mapping[Question, float]]) -> Pair:
+    """The paired bootstrap over the questions that both have; each side is its label and its scores."""
+    one, two = first[1], second[1]
+    common = sorted(one.keys() & two.keys())
+    found = difference([one[each] for each in common], [two[each] for each in common]) if common else None
+    rest = (len(one) - len(common), len(two) - len(common))
+    return Pair(first=first[0], second=second[0], common=len(common), other=rest, difference=found)

@@ -1,0 +1,168 @@
+"""One of the things that are compared: a run, a run after some updates, or an evaluation of its own, read from its storage."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.comparison.cost import Cost, cost_of, tokens_of
+from nbrl.tasks.comparison.questions import Question, scores_by_question
+from nbrl.tasks.comparison.sigmoid import Point
+from nbrl.tasks.environments import stored
+from nbrl.tasks.environments.questions import completed
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.evaluation import summary as summaries
+from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.scores import question_scores
+from nbrl.tasks.evaluation.statistics import Estimate, estimate
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, is_trajectories, name_of
+from nbrl.tasks.metrics import success_of
+from nbrl.tasks.runs.checkpoints import named
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Record, check_unbroken, read_record
+from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.run import Run, find_run
+from nbrl.tasks.tracking.steps import Steps
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation: the scores of its questions, and their mean. `updates` are those of the policy, None outside a run."""
+
+    updates: int | None
+    scores: dict[Question, float]
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Side:
+    """`label` is how it was named; `rollouts` and `held_out` are its curves over sampled tokens, empty outside a run.
+
+    An evaluation of an earlier release has neither `run` nor `config`.
+    """
+
+    label: str
+    run: Run | None
+    config: RunConfig | None
+    final: Evaluated
+    best: Evaluated
+    cost: Cost
+    rollouts: tuple[Point, ...] = ()
+    held_out: tuple[Point, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str, int | None]:
+        """The same for two that end in the same evaluation."""
+        kind, name = (self.run.kind, self.run.name) if self.run else (EVALUATIONS, self.label)
+        return kind, name, self.final.updates
+
+
+class _Held(NamedTuple):
+    """A held-out evaluation of a run, after `step` iterations."""
+
+    step: int
+    updates: int
+    result: NodeResult
+
+    @property
+    def success(self) -> float:
+        return success_of(self.result.artifact.values)
+
+
+def read(storage: Storage, label: str) -> Side:
+    """What RUN, RUN@N or the name of an evaluation names; a run of that name goes first.
+
+    Raises ConfigError if there is nothing of that name or nothing was evaluated, and DamagedError.
+    """
+    name, updates = named(label)
+    try:
+        if (run := find_run(storage, name)) is not None:
+            return _run(storage, label, run, updates)
+        if storage.list(EvaluationLayout(name).folder):
+            if updates is not None:
+                raise ConfigError(f"{name!r} is an evaluation, which has no updates; name it without @{updates}")
+            return _evaluation(storage, name)
+    except KeyError as error:
+        raise DamagedError(f"{label!r} lacks {error} in its tables: they are not what was written there") from error
+    known = {name_of(key) for kind in (RUNS, EVALUATIONS) for key in storage.list(kind) if key.count("/") > 1}
+    hint = did_you_mean(name, known)
+    raise ConfigError(f"there is no run or evaluation {name!r} in {storage.settings.root}; {hint}")
+
+
+def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:
+    check_unbroken(storage, run)
+    steps, records = Steps(run), list[Record]()
+    while (record := read_record(storage, run, len(records))) is not None:
+        steps.add(record)
+        records.append(record)
+    held = [_Held(step, weights.updates, result) for step, weights, result in steps.evaluations(storage, ())]
+    if not held:
+        raise ConfigError(f"run {run.name!r} has no finished evaluation yet, so there is nothing to compare")
+    if updates is not None:
+        at = [each for each in held if each.updates == updates]
+        if not at:
+            there = ", ".join(str(each.updates) for each in held)
+            raise ConfigError(f"run {run.name!r} has no evaluation after {updates} updates; it has those after {there}")
+        records, held = records[: at[0].step], [each for each in held if each.step <= at[0].step]
+    config = resumed_config(storage, run.name, ())
+    final = held[-1]
+    best = final if updates is not None else max(held, key=lambda each: (each.success, each.step))
+    last = _evaluated(storage, run, final, config)
+    spent = [0.0, *accumulate(map(tokens_of, records))]  # before each iteration, and at the end
+    return Side(
+        label=label,
+        run=run,
+        config=config,
+        final=last,
+        best=last if best is final else _evaluated(storage, run, best, config),
+        cost=cost_of(records),
+        rollouts=tuple(
+            Point(tokens, success_of(record.metrics, "reward/")) for tokens, record in zip(spent, records, strict=False)
+        ),
+        held_out=tuple(Point(spent[each.step], each.success) for each in held),
+    )
+
+
+def _evaluated(storage: Storage, run: Run, held: _Held, config: RunConfig) -> Evaluated:
+    artifact, asked = held.result.artifact, stored.read(storage, run.layout.data, "held_out")
+    trajectories = next(key for key in artifact.parts if is_trajectories(key))
+    said, scored = (
+        storage.read_table(key, digest)
+        for key, digest in ((trajectories, artifact.parts[trajectories]), (artifact.path, artifact.digest))
+    )
+    return _scored(answers_of(said, scored, asked), asked, config.evaluate.mode, held.updates)
+
+
+def _scored(answers: pa.Table, asked: pa.Table, mode: str, updates: int | None = None) -> Evaluated:
+    by_id = question_scores(answers, mode)
+    return Evaluated(updates, scores_by_question(answers, asked, mode), estimate(list(by_id.values())))
+
+
+def _evaluation(storage: Storage, name: str) -> Side:
+    layout = EvaluationLayout(name)
+    run, summary = find_run(storage, name, EVALUATIONS), summaries.read(storage, name)
+    if summary is None and (run is not None or not storage.exists(layout.earlier_rewards)):
+        raise ConfigError(f"evaluation {name!r} has not finished yet; the command that began it goes on with it")
+    asked = completed(storage.read_table(layout.data.split("held_out")))
+    if summary is None:
+        of_it = RoundLayout(layout.folder)
+        answers = answers_of(storage.read_table(of_it.trajectories), storage.read_table(of_it.rewards), asked)
+    else:
+        answers = storage.read_table(layout.answers)
+    evaluated = _scored(answers, asked, summary.mode if summary else "agent")
+    seconds = {"evaluate": summary.seconds} if summary else {}
+    tokens = sum(answers["sampled_tokens"].to_pylist())
+    cost = Cost(
+        iterations=None,
+        trajectories=len(answers),
+        sampled_tokens=tokens,
+        seconds=seconds,
+        processor_seconds={},
+        gpu_seconds={},
+    )
+    config = resumed_config(storage, name, (), EVALUATIONS) if run else None
+    return Side(name, run, config, evaluated, evaluated, cost)

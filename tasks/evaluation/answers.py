@@ -1,0 +1,68 @@
+"""All answers of an evaluation as one table: question × answer × reference × score × trajectory."""
+
+import pyarrow as pa
+
+from nbrl.tasks.environments.questions import completed as completed_questions
+from nbrl.tasks.reward.score import completed
+
+SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),  # with the environment's name, in an evaluation of several or of one
+        ("environment", pa.string()),
+        ("ability", pa.string()),
+        ("question", pa.string()),
+        ("references", pa.list_(pa.string())),
+        ("sample", pa.int32()),
+        ("answer", pa.string()),
+        ("status", pa.string()),
+        ("success", pa.float64()),
+        ("em", pa.float64()),
+        ("f1", pa.float64()),
+        ("reward", pa.float64()),
+        ("steps", pa.int32()),
+        ("sampled_tokens", pa.int64()),
+        ("trajectory", pa.string()),
+        ("unscored", pa.string()),
+        ("failure", pa.string()),
+    ]
+)
+
+
+def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -> pa.Table:
+    """One row of SCHEMA for each trajectory, in the order of `trajectories`. A failed or unscored one has success 0."""
+    asked = {row["id"]: row for row in completed_questions(questions).select(["id", "answers"]).to_pylist()}
+    scored = {row["trajectory"]: row for row in completed(rewards).to_pylist()}
+    rows = []
+    if "environment" not in trajectories.column_names:  # as earlier releases wrote them
+        trajectories = trajectories.append_column("environment", pa.array([""] * len(trajectories)))
+    columns = ["id", "group", "sample", "question", "ability", "environment", "status", "answer", "failure", "nodes", "steps"]
+    for row in trajectories.select(columns).to_pylist():
+        reward = scored[row["id"]]
+        rows.append(
+            {
+                "question_id": question_id(row["environment"], row["group"]),
+                "environment": row["environment"],
+                "ability": row["ability"],
+                "question": row["question"],
+                "references": asked[row["group"]]["answers"],
+                "sample": row["sample"],
+                "answer": row["answer"],
+                "status": row["status"],
+                "success": reward["success"],
+                "em": reward["em"],
+                "f1": reward["f1"],
+                "reward": reward["total"],
+                "steps": len(row["steps"]),
+                "sampled_tokens": sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] == "sampled"),
+                "trajectory": row["id"],
+                "unscored": reward["unscored"],
+                "failure": row["failure"],
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def question_id(environment: str, group: str) -> str:
+    """A question's id by which evaluations of different environments are joined: only with several are ids prefixed there."""
+    prefix = f"{environment}:"
+    return group if not environment or group.startswith(prefix) else prefix + group

@@ -1,0 +1,103 @@
+"""Delivers a finished evaluation from its storage to MLflow, once, below the training run that it evaluates."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from nbrl.infra.errors import InfraError, MissingError, ServerError
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.evaluation.summary import EvaluationSummary, read
+from nbrl.tasks.layout import EvaluationLayout, is_trajectories, rewards_of
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
+from nbrl.tasks.tracking.samples import Sample, choose, samples
+
+SHOWN = 200  # characters of a reason
+
+
+def deliver(storage: Storage, config: RunConfig, name: str) -> str:
+    """Deliver the evaluation `name`; returns the address of the MLflow that has it. Raises ConfigError if it has not finished,
+    and ServerError where MLflow cannot be used.
+    """
+    layout = EvaluationLayout(name)
+    if (summary := read(storage, name)) is None:
+        raise ConfigError(f"{layout.title} has not finished; the command that began it goes on with it")
+    tracking = Tracking(config.tracking, Home(config.home))
+    if not _is_there(storage, layout, tracking):
+        try:
+            _deliver(storage, layout, config, summary, tracking)
+        except InfraError:
+            raise
+        except Exception as error:
+            raise ServerError(f"MLflow at {tracking.uri} did not take evaluation {name!r}: {error}") from error
+        storage.write_json(layout.delivered, {"uri": tracking.uri})
+    return tracking.uri
+
+
+def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[str], None]) -> None:
+    """As `deliver`; where MLflow cannot be used, say how it is delivered later."""
+    try:
+        deliver(storage, config, name)
+    except ServerError as error:
+        reason = " ".join(str(error).split())[:SHOWN]
+        say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {reason}")
+
+
+def _is_there(storage: Storage, layout: EvaluationLayout, tracking: Tracking) -> bool:
+    try:
+        return dict(storage.read_json(layout.delivered)) == {"uri": tracking.uri}
+    except MissingError:
+        return False
+
+
+def _deliver(
+    storage: Storage, layout: EvaluationLayout, config: RunConfig, summary: EvaluationSummary, tracking: Tracking
+) -> None:
+    subject, answers = summary.subject, storage.read_table(layout.answers)
+    params = {
+        "model": subject.name,
+        "mode": summary.mode,
+        "samples": summary.samples,
+        "environments": ", ".join(summary.environments),
+        "temperature": config.evaluate.sampling.temperature,
+        "top_p": config.evaluate.sampling.top_p,
+        "max_steps": config.agent.max_steps,
+        "seed": config.seed,
+    }
+    deliver_evaluation(
+        tracking,
+        summary.name,
+        Parent(subject.run, subject.run_id) if subject.run else None,
+        summary.metrics,
+        _table(answers),
+        storage.read_bytes(layout.report).decode(),
+        {"nbrl.recipe": summary.recipe, "nbrl.model": subject.name, "nbrl.updates": str(subject.updates)},
+        params,
+        summary.finished,
+        _samples(storage, layout, answers, config.record.traces),
+    )
+
+
+def _table(answers: pa.Table) -> pa.Table:
+    """The answers in the words of the table, of which a reference is one text."""
+    joined = [" | ".join(references) for references in answers["references"].to_pylist()]
+    table = answers.select(["question", "answer"]).append_column("reference", pa.array(joined, pa.string()))
+    table = table.append_column("score", answers["success"])
+    for name in ("f1", "reward", "environment", "ability", "status", "sample", "trajectory"):
+        table = table.append_column(name, answers[name])
+    return table
+
+
+def _samples(storage: Storage, layout: EvaluationLayout, answers: pa.Table, count: int) -> list[Sample]:
+    """Right and wrong trajectories in turn, as many as a training iteration logs."""
+    keys = storage.list(layout.evaluations)
+    (table,) = filter(is_trajectories, keys)
+    rewards = rewards_of(table, keys)
+    if rewards is None:
+        raise MissingError(f"the rewards beside {storage.uri(table)} are gone")
+    chosen = choose(storage.read_table(rewards).to_pylist(), count)
+    references = {row["trajectory"].rpartition("-")[0]: row["references"] for row in answers.to_pylist()}
+    return samples(storage.read_table(table), chosen, references)

@@ -1,0 +1,47 @@
+"""Writes what a finished evaluation leaves on the storage: answers, report, and last the summary."""
+
+import time
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
+from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.report import markdown
+from nbrl.tasks.evaluation.scores import metrics, scores
+from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.evaluation.summary import EvaluationSummary
+from nbrl.tasks.layout import EvaluationLayout
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.scope import Artifact
+
+
+def finish(
+    storage: Storage, layout: EvaluationLayout, config: RunConfig, subject: Subject, result: Artifact, seconds: float
+) -> EvaluationSummary:
+    """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
+    (trajectories, digest), *_ = result.parts.items()
+    answers = answers_of(
+        storage.read_table(trajectories, digest),
+        storage.read_table(result.path, result.digest),
+        stored.read(storage, layout.data, "held_out"),
+    )
+    found, mode = scores(answers), config.evaluate.mode
+    storage.write_table(layout.answers, answers)
+    summary = EvaluationSummary(
+        name=layout.name,
+        recipe=config.name,
+        subject=subject,
+        mode=mode,
+        samples=config.evaluate.samples,
+        environments=list(config.environments),
+        metrics=metrics(found, mode),
+        scores=found,
+        trajectories=len(answers),
+        sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
+        failed=int(result.values["failed"]),
+        unscored=int(result.values["unscored"]),
+        seconds=seconds,
+        finished=time.time(),
+    )
+    storage.write_bytes(layout.report, markdown(summary, storage.uri(layout.answers)).encode())
+    storage.write_json(layout.summary, summary.model_dump(mode="json"))
+    return summary

@@ -1,0 +1,95 @@
+"""Scores of samples as estimates over questions: mean, pass@k and majority, each with a bootstrap interval over questions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+SEED = 20
+BLOCK = 1 << 22  # numbers drawn at once
+
+Scores = Sequence[float]
+"""One number for each question."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over questions, and the bounds between which 95 % of its bootstrap resamples lie."""
+
+    value: float
+    low: float
+    high: float
+    questions: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher the second of two is than the first on the same questions; `p` is two-sided."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+    questions: int
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p = {self.p:.3f}"
+
+
+def pass_at(samples: int, right: int, k: int) -> float:
+    """Probability that at least one of `k` of a question's `samples` is right, of which `right` are: 1 - C(n-c, k) / C(n, k).
+
+    The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1). Raises ValueError unless 1 <= k <= samples.
+    """
+    if not 1 <= k <= samples or not 0 <= right <= samples:
+        raise ValueError(f"pass@{k} of {samples} samples, {right} of them right, is not defined")
+    if samples - right < k:
+        return 1.0
+    return 1.0 - float(np.prod(1.0 - k / np.arange(samples - right + 1, samples + 1)))
+
+
+def estimate(scores: Scores) -> Estimate:
+    """The mean over questions with its percentile bootstrap interval; the questions are what is drawn. Empty: all NaN."""
+    if not scores:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    means = _resampled(np.asarray(scores, dtype=np.float64))
+    low, high = np.quantile(means, _BOUNDS)
+    return Estimate(float(np.mean(scores)), float(low), float(high), len(scores))
+
+
+def difference(first: Scores, second: Scores) -> Difference:
+    """The paired bootstrap of `second` less `first`; `[i]` of both is the score of the same question.
+
+    `p` is twice the smaller share of resamples on one side of zero, counted as in Davison and Hinkley 1997, section 4.2. Raises
+    ValueError where the lengths differ.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} and {len(second)} scores cannot be paired")
+    if not first:
+        return Difference(np.nan, np.nan, np.nan, np.nan, 0)
+    gains = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    means = _resampled(gains)
+    low, high = np.quantile(means, _BOUNDS)
+    below, above = int(np.sum(means <= 0)), int(np.sum(means >= 0))
+    p = min(1.0, 2 * (1 + min(below, above)) / (1 + RESAMPLES))
+    return Difference(float(gains.mean()), float(low), float(high), p, len(first))
+
+
+_BOUNDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+
+
+def _resampled(values_q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of RESAMPLES draws of as many questions, with replacement; always the same draws."""
+    draws, count = np.random.default_rng(SEED), len(values_q)
+    rows = max(1, BLOCK // count)
+    parts = []
+    for first in range(0, RESAMPLES, rows):
+        size = min(rows, RESAMPLES - first)
+        parts.append(values_q[draws.integers(0, count, (size, count))].mean(axis=1))
+    return np.concatenate(parts)

@@ -1,0 +1,91 @@
+"""The model that an evaluation evaluates."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.model_folder.source import content_digest, fetch
+from nbrl.tasks.rollout.plan import Server
+from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder, named
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import made_in, newest_record, read_record
+from nbrl.tasks.runs.run import NAME, find_run, known_run
+
+
+class Subject(BaseModel):
+    """A run's policy after `updates` updates, or else a folder, or a model behind a server.
+
+    `name` is what reports call it, `digest` that of its weights, or of the server's address and the model's name there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    digest: str
+    run: str = ""
+    run_id: str = ""
+    updates: int = Field(0, ge=0)
+    server: Server | None = None
+
+
+def run_of(storage: Storage, model: str) -> tuple[str, int | None] | None:
+    """The run and number of updates that `RUN` or `RUN@N` names; None if there is no such run.
+
+    Raises ConfigError where N is no number.
+    """
+    name = model.partition("@")[0]
+    if not NAME.fullmatch(name) or find_run(storage, name) is None:
+        return None
+    return named(model)
+
+
+def subject_of_run(storage: Storage, run: str, updates: int | None) -> Subject:
+    """The policy of a run after `updates` updates, the newest by default; 0 is the model that it began with.
+
+    Raises ConfigError if its checkpoint is not there.
+    """
+    known = known_run(storage, run)
+    newest = newest_record(storage, known)
+    if updates == 0 or (updates is None and (newest is None or not newest.checkpoint)):
+        return Subject(name=f"{run}@0", digest=known.policy, run=run, run_id=known.run_id)
+    checkpoint(storage, run, updates)
+    record = newest if updates is None else read_record(storage, known, made_in(storage, known, updates))
+    if record is None:
+        raise ConfigError(f"run {run!r} has no record of update {updates}")
+    policy = record.policy
+    return Subject(name=f"{run}@{policy.updates}", digest=policy.digest, run=run, run_id=known.run_id, updates=policy.updates)
+
+
+def subject_of_policy(config: RunConfig) -> Subject:
+    """The model of `policy.path`."""
+    return Subject(name=config.policy.path, digest=content_digest(fetch(config.policy)))
+
+
+@contextmanager
+def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
+    """The local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""
+    if (named := run_of(storage, model)) is not None:
+        with checkpoint_folder(storage, home, *named) as folder:
+            yield folder
+    elif Path(model).is_dir():
+        yield Path(model)
+    else:
+        names = {name_of(key) for key in storage.list(RUNS)}
+        raise ConfigError(f"there is no run or folder {model!r}; {did_you_mean(model.partition('@')[0], names, 'give one')}")
+
+
+@contextmanager
+def model_folder(config: RunConfig, subject: Subject) -> Iterator[Path]:
+    """The local Hugging Face folder of the subject; while the body runs, nothing deletes it. For a server it means nothing."""
+    if subject.server:
+        yield Path(config.policy.path)
+    elif subject.updates:
+        with checkpoint_folder(Storage(config.storage), Path(config.home), subject.run, subject.updates) as folder:
+            yield folder
+    else:
+        yield Path(fetch(config.policy))

@@ -1,0 +1,44 @@
+"""The summary of a finished evaluation, from which its report, its artifacts and its MLflow run are made."""
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.evaluation.scores import Scores
+from nbrl.tasks.evaluation.subject import Subject
+from nbrl.tasks.layout import EvaluationLayout
+
+
+class EvaluationSummary(BaseModel):
+    """`scores` are the scores with their intervals; `metrics` holds the same numbers by name.
+
+    `failed` and `unscored` trajectories count as wrong. `seconds` is the wall time of sampling and scoring.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    recipe: str
+    subject: Subject
+    mode: str
+    samples: int
+    environments: list[str]
+    metrics: dict[str, float]
+    scores: list[Scores]
+    trajectories: int
+    sampled_tokens: int
+    failed: int
+    unscored: int
+    seconds: float
+    finished: float
+
+
+def read(storage: Storage, name: str) -> EvaluationSummary | None:
+    """The summary of the evaluation of this name, or None if it has not finished. Raises DamagedError."""
+    key = EvaluationLayout(name).summary
+    if not storage.exists(key):
+        return None
+    try:
+        return EvaluationSummary.model_validate(storage.read_json(key))
+    except ValidationError as error:
+        raise DamagedError(f"{storage.uri(key)} is no summary; delete it, and the same command makes it again") from error

@@ -1,0 +1,87 @@
+"""Runs one episode: a kernel with the question's files, the agent until it ends, and the files that it was asked for."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nbrl.agent.direct import DirectEpisode
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.errors import AgentError
+from nbrl.agent.tokens.tokenizer import Renderer
+from nbrl.agent.tools.simulated import Asked
+from nbrl.agent.trajectory import ProducedFile, Status, Trajectory
+from nbrl.sandbox.errors import SandboxError
+from nbrl.sandbox.kernel import SandboxKernel
+from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
+from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.samplers import Sampler
+
+COLLECTED_BYTES = 2 << 20  # of one file; it is stored with the trajectory
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What belongs to a task and the agent is not told.
+
+    The files `attached`, by name their SHA-256, are in the working folder from the beginning; those of the names in `collect` are
+    kept at the end. `answers` are those that a simulated search may use; empty with any other.
+    """
+
+    attached: Mapping[str, str]
+    collect: Sequence[str]
+    answers: tuple[str, ...]
+
+
+class Episodes:
+    """Runs episodes, any number at once, each in a kernel of its own."""
+
+    def __init__(self, plan: RunnerPlan, notebooks: Notebooks, tokenizer: Renderer) -> None:
+        self._plan, self._notebooks, self._tokenizer = plan, notebooks, tokenizer
+
+    async def play(self, task: Task, hidden: Hidden, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
+        """One episode to its end; an infrastructure fault is a failed trajectory, and never raised."""
+        sampler = new()
+        try:
+            if plan.direct:
+                trajectory = await DirectEpisode(task, sampler.policy, self._tokenizer, self._plan.agent).run()
+            else:
+                trajectory = await self._in_notebook(task, hidden, sampler, plan)
+        except (SandboxError, AgentError) as error:
+            return failed(task, str(error))
+        except Exception as error:  # no fault of one trajectory may end the others
+            return failed(task, f"{type(error).__name__}: {error}")
+        if trajectory.status is Status.TIMEOUT and await sampler.was_away():
+            # Its deadline passed while it waited for an engine that was away.
+            return await self.play(task, hidden, new, plan)
+        return trajectory
+
+    async def _in_notebook(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+        asked = Asked(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
+        async with self._notebooks.new(task.environment, task.ability, asked=asked) as (kernel, toolbox):
+            await asyncio.to_thread(self._attach, kernel, hidden.attached)
+            wired = SandboxedKernel(kernel)
+            trajectory = await Episode(task, sampler.policy, wired, toolbox, self._tokenizer, self._plan.agent).run()
+            trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
+        return trajectory
+
+    def _attach(self, kernel: SandboxKernel, files: Mapping[str, str]) -> None:
+        """Put the question's files into the working folder."""
+        for name, digest in files.items():
+            kernel.files.put(name, self._plan.storage.read_bytes(f"{self._plan.attached}/{digest}", digest))
+
+
+def _collect(kernel: SandboxKernel, names: Sequence[str]) -> list[ProducedFile]:
+    """Those of the files that are in the working folder, are regular and not too large."""
+    found = []
+    for name in names:
+        with suppress(SandboxError):
+            data = kernel.files.read(name)
+            if len(data) <= COLLECTED_BYTES:
+                found.append(ProducedFile(path=name, data=data))
+    return found
+
+
+def failed(task: Task, reason: str) -> Trajectory:
+    """The trajectory of a task that never got a kernel."""
+    return task.ended(Status.FAILED, reason)

@@ -1,0 +1,83 @@
+"""What the runners are told: once as they start, and with each of their calls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.agent.policies.chat import ChatSettings
+from nbrl.agent.policy import Sampling
+from nbrl.agent.settings import AgentSettings
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.tasks.rollout.settings import RolloutSettings
+
+
+@dataclass(frozen=True)
+class EnvironmentPlan:
+    """An environment as an agent meets it. `corpus` is the key and SHA-256 of its passages on storage; None if it has none."""
+
+    corpus: tuple[str, str] | None = None
+    tools: tuple[str, ...] | None = None
+    prompt: str = ""
+
+
+class Server(BaseModel):
+    """A model behind a chat API. The environment variable `key` holds the server's key; None: it needs none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    chat: ChatSettings
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class RunnerPlan:
+    """What a runner needs to start, as plain data, so that a restarted actor starts in the same way.
+
+    `attached` is the folder on storage of the files that questions come with, named by their SHA-256. With a `server`, that
+    samples in place of our engines, and there is no model folder.
+    """
+
+    model_path: str
+    environments: Mapping[str, EnvironmentPlan]
+    attached: str
+    storage: Storage
+    agent: AgentSettings
+    sandbox: SandboxSettings
+    rollout: RolloutSettings
+    home: Home
+    server: Server | None = None
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What the trajectories of a round or of an evaluation have in common.
+
+    What finishes is kept in the folder `unfinished`, where a runner that Ray started again finds it; the folders of `earlier`
+    attempts are looked into as well. `trained` is the share of the training that is done, for a simulated search, and None in an
+    evaluation. With `direct` the model answers at once, without a notebook.
+    """
+
+    unfinished: str
+    earlier: tuple[str, ...]
+    sampling: Sampling
+    engine: EngineSettings
+    trained: float | None = None
+    direct: bool = False
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows for the engine at `url`.
+
+    `adapter` is the name of the engine's LoRA adapter to sample with.
+    """
+
+    rows: list[dict[str, Any]]
+    url: str
+    adapter: str | None
+    round: RoundPlan

@@ -1,0 +1,83 @@
+"""Where the actions of a runner's episodes come from: our own engines, or a model behind somebody else's server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.http.client import model_client, usable_key
+from nbrl.agent.policies.chat import ChatPolicy
+from nbrl.agent.policies.sglang import SglangPolicy, engine_session
+from nbrl.agent.policy import Policy
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.tasks.rollout.plan import RolloutBatch, RunnerPlan
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The policy of one episode, and whether a time-out of it was the fault of an engine that was away."""
+
+    policy: Policy
+    was_away: Callable[[], Awaitable[bool]]
+
+
+class EngineSamplers:
+    """Samples from the engine of a batch: token ids in and out."""
+
+    def __init__(self, plan: RunnerPlan) -> None:
+        self.renderer = ChatTokenizer.load(plan.model_path, plan.agent)
+
+    @asynccontextmanager
+    async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
+        engine = batch.round.engine
+        async with engine_session(engine.request_timeout_s) as session:
+
+            def new() -> Sampler:
+                policy = SglangPolicy(
+                    session,
+                    batch.url,
+                    self.renderer.stop_ids,
+                    batch.round.sampling,
+                    engine.seeded_sampling,
+                    batch.adapter,
+                    away_s=engine.start_timeout_s,
+                )
+
+                async def was_away() -> bool:
+                    return policy.interrupted or not await policy.serves()
+
+                return Sampler(policy, was_away)
+
+            yield new
+
+
+class ServerSamplers:
+    """Samples from a model behind a chat API. A server that does not answer costs an attempt; a slow one costs the episode."""
+
+    def __init__(self, plan: RunnerPlan) -> None:
+        if plan.server is None:
+            raise ValueError("there is no server in the plan")
+        self._server, self._plan = plan.server, plan
+        self.renderer = EstimatingRenderer(self._server.chat.sees_images)
+
+    @asynccontextmanager
+    async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
+        try:
+            key = usable_key(self._server.key)
+        except ValueError as error:
+            raise PolicyError(f"{self._server.chat.endpoint}: {error} where the episodes run") from error
+        chat, timeout_s = self._server.chat, batch.round.engine.request_timeout_s
+        async with model_client(chat.endpoint, key, self._plan.rollout.episodes_per_runner, timeout_s) as client:
+            yield lambda: Sampler(ChatPolicy(client, chat, batch.round.sampling, self._plan.agent.thinking), _never)
+
+
+async def _never() -> bool:
+    return False
+
+
+Samplers = EngineSamplers | ServerSamplers
+
+
+def samplers_of(plan: RunnerPlan) -> Samplers:
+    return EngineSamplers(plan) if plan.server is None else ServerSamplers(plan)

@@ -1,0 +1,28 @@
+"""How a start of a run ended, in words that outlive its process."""
+
+from typing import Literal, NamedTuple
+
+from nbrl.tasks.errors import StoppedError, TakenOverError
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+STOPPED = "stopped by Ctrl-C or a signal"
+SILENT = "its process ended without saying why"
+
+
+class Ending(NamedTuple):
+    """`reason` is a sentence; it is empty for what finished."""
+
+    status: Status
+    reason: str = ""
+
+
+def ending_of(error: BaseException | None) -> Ending:
+    """What an exception that ends a training makes of it: somebody stopped or took it over, or it failed."""
+    if error is None:
+        return Ending("FINISHED")
+    if isinstance(error, TakenOverError | StoppedError):
+        return Ending("KILLED", str(error))
+    if not isinstance(error, Exception):  # a cancellation, KeyboardInterrupt, Prefect's signals
+        return Ending("KILLED", STOPPED)
+    lines = str(error).strip().splitlines()
+    return Ending("FAILED", lines[0] if lines else type(error).__name__)

@@ -1,0 +1,37 @@
+"""A configuration with which work may start."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, PrivateAttr
+
+from nbrl.tasks.environments.environment import Tables
+from nbrl.tasks.runs.config import RunConfig
+
+
+class Prepared(BaseModel):
+    """A configuration that passed preflight, and until it is on storage what its environments gave then.
+
+    `questions` is the folder on storage of another run's questions, where they are taken from there.
+
+    The tables are private: Prefect records the parameters of a flow, and of these the settings alone.
+    """
+
+    config: RunConfig
+    questions: str = ""
+    _tables: Mapping[str, Tables] | None = PrivateAttr(None)
+
+    @classmethod
+    def of(cls, config: RunConfig, tables: Mapping[str, Tables] | None, questions: str = "") -> "Prepared":
+        made = cls(config=config, questions=questions)
+        made._tables = tables
+        return made
+
+    @property
+    def tables(self) -> Mapping[str, Tables] | None:
+        """What each environment gave; None if that was on storage already, or has been taken."""
+        return self._tables
+
+    def take(self) -> Mapping[str, Tables] | None:
+        """The tables, for the last time: they may be large, and a run lasts long."""
+        taken, self._tables = self._tables, None
+        return taken

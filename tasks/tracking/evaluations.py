@@ -1,0 +1,79 @@
+"""Delivers an evaluation that was made outside training to MLflow: a run of its own, below the training run that it evaluates."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.tracking.facts import RUN_ID
+from nbrl.tasks.tracking.samples import Sample
+from nbrl.tasks.tracking.traces import log_traces
+
+PARENT = "mlflow.parentRunId"
+KIND, DIGEST, PARENT_NAME = "nbrl.kind", "nbrl.delivered", "nbrl.run"
+EVALUATION = {KIND: "evaluation"}
+TABLE, REPORT = "evaluation", "report.md"
+ROWS = 500  # of the table; the storage has all
+
+
+class Parent(NamedTuple):
+    """The training run whose policy was evaluated."""
+
+    name: str
+    run_id: str
+
+
+def deliver_evaluation(
+    tracking: Tracking,
+    name: str,
+    parent: Parent | None,
+    scores: Mapping[str, float],
+    rows: pa.Table,
+    report: str,
+    tags: Mapping[str, str],
+    params: Mapping[str, object] | None = None,
+    finished: float | None = None,
+    samples: Sequence[Sample] = (),
+) -> str:
+    """Deliver the evaluation `name` once, and return the id of its run in MLflow.
+
+    `scores` become metrics, the first ROWS `rows` (columns question, answer, reference, score and others) a table, and `report`,
+    which is Markdown, a file and the run's description; the `samples` become traces. `finished` is in seconds since 1970, by
+    default now. The same evaluation delivered again changes nothing; another one of that name, or one that was cut off, is
+    replaced. Where MLflow does not have the parent, tags name it all the same. Raises what MLflow raises.
+    """
+    digest = _digest(parent, scores, rows, report, tags, params or {})
+    if tracking.find_run(name, EVALUATION):
+        if tracking.tag(DIGEST) == digest:
+            return tracking.run_id
+        tracking.start_over()
+    found = ""
+    if parent is not None:
+        found = tracking.id_of(parent.name, {RUN_ID: parent.run_id}, {"run_id": parent.run_id})
+    facts = {**tags, "mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", "mlflow.note.content": report}
+    facts |= {PARENT_NAME: parent.name, "nbrl.parent_run_id": parent.run_id} if parent else {}
+    run = tracking.start_run(name, params or {}, EVALUATION, facts | ({PARENT: found} if found else {}))
+    tracking.log_metrics(scores, 0, finished)
+    if len(rows):
+        tracking.log_table(TABLE, rows.slice(0, ROWS).to_pydict())
+    tracking.log_text(report, REPORT)
+    log_traces(tracking, samples, {"run": name})
+    tracking.set_tag(DIGEST, digest)
+    tracking.end("FINISHED", ended=finished)
+    return run
+
+
+def _digest(
+    parent: Parent | None,
+    scores: Mapping[str, float],
+    rows: pa.Table,
+    report: str,
+    tags: Mapping[str, str],
+    params: Mapping[str, object],
+) -> str:
+    """The SHA-256 of all that is delivered."""
+    given = [parent, dict(scores), rows.slice(0, ROWS).to_pydict(), report, dict(tags), {key: str(params[key]) for key in params}]
+    return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""What MLflow shows of a held-out evaluation besides its scores: a table of answers, and sample traces."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.environments import stored
+from nbrl.tasks.layout import is_trajectories
+from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.tracking.samples import choose, samples
+from nbrl.tasks.tracking.traces import log_traces
+
+FOLDER = "evaluations"
+ROWS = 500  # of the table; the storage has all
+
+
+def log_held_out(
+    storage: Storage, run: Run, weights: Weights, result: NodeResult, tracking: Tracking, traces: int, tables: set[str]
+) -> None:
+    """Log the table and the sample traces of an evaluation, unless they are there; `tables` are the run's tables of them."""
+    name, artifact = f"{FOLDER}/{weights.updates:06d}", result.artifact
+    tags = {"run": run.name, "evaluation": str(weights.updates)}
+    trajectories = _trajectories(storage, artifact.parts)
+    rewards = completed(storage.read_table(artifact.path, artifact.digest)).to_pylist()
+    questions = stored.read(storage, run.layout.data, "held_out")
+    answers = dict(zip(questions["id"].to_pylist(), questions["answers"].to_pylist(), strict=True))
+    if name not in tables:
+        tracking.log_table(name, table(trajectories, rewards, answers))
+    log_traces(tracking, samples(trajectories, choose(rewards, traces), answers), tags)
+
+
+def table(
+    trajectories: pa.Table, rewards: Sequence[Mapping[str, Any]], answers: Mapping[str, list[str]]
+) -> dict[str, list[object]]:
+    """The first ROWS trajectories by column: question, answer, reference, score, and what helps to find them again."""
+    said = {
+        row["id"]: row
+        for row in trajectories.select(["id", "question", "answer"]).to_pylist()  # without steps and tokens
+    }
+    rows = [row for row in rewards if row["trajectory"] in said][:ROWS]
+    return {
+        "question": [said[row["trajectory"]]["question"] for row in rows],
+        "answer": [said[row["trajectory"]]["answer"] for row in rows],
+        "reference": [" | ".join(answers.get(row["group"], [])) for row in rows],
+        "score": [row["success"] for row in rows],
+        "reward": [row["total"] for row in rows],
+        "environment": [row["environment"] for row in rows],
+        "ability": [row["ability"] for row in rows],
+        "status": [row["status"] for row in rows],
+        "trajectory": [row["trajectory"] for row in rows],
+    }
+
+
+def _trajectories(storage: Storage, parts: Mapping[str, str]) -> pa.Table:
+    key = next(key for key in parts if is_trajectories(key))
+    return storage.read_table(key, parts[key])

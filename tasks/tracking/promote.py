@@ -1,0 +1,95 @@
+"""Makes a checkpoint the champion of its recipe: on the storage, which is the truth, and then as an alias in MLflow."""
+
+import tempfile
+import time
+from pathlib import Path
+
+from nbrl.infra.errors import DamagedError, InfraError, MissingError, ServerError
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import champion_of, updates_of
+from nbrl.tasks.runs.beginning import user
+from nbrl.tasks.runs.champions import Champion, missing, weights_digest
+from nbrl.tasks.runs.checkpoints import checkpoint_folder, used
+from nbrl.tasks.runs.history import made_in, read_record
+from nbrl.tasks.runs.run import Run, known_run
+from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
+from nbrl.tasks.tracking.facts import earlier_identity, identity
+from nbrl.tasks.tracking.steps import Steps
+
+
+def promote(storage: Storage, name: str, updates: int | None) -> Champion:
+    """Make the run's checkpoint after `updates` updates, by default the newest, the champion of the run's recipe.
+
+    Every file of its model is read and compared with what was written; a storage in a cloud is downloaded for it. From then on
+    retention keeps it. Raises ConfigError where it is not there or not whole, and changes nothing then.
+    """
+    run = known_run(storage, name)
+    with used(storage, name, updates) as folder:  # while it is read, training does not delete it
+        found = _whole(storage, run, folder)
+        storage.write_json(champion_of(run.recipe), found.model_dump(mode="json"))
+    return found
+
+
+def _whole(storage: Storage, run: Run, folder: str) -> Champion:
+    """The checkpoint as champion, after a look at each file of its model."""
+    updates = updates_of(folder)
+    try:
+        weights = weights_digest(storage, folder)
+        with tempfile.TemporaryDirectory() as scratch, checkpoint_folder(storage, Path(scratch), run.name, updates):
+            gone = missing(storage, folder)
+    except (MissingError, DamagedError) as error:
+        raise _refused(run, updates, str(error)) from error
+    if gone:
+        raise _refused(run, updates, f"{storage.uri(gone[0])} is gone")
+    record = read_record(storage, run, made_in(storage, run, updates))
+    if record is not None and record.weights not in ("", weights):
+        raise _refused(run, updates, f"{storage.uri(folder)} holds other weights than the update made")
+    return Champion(
+        recipe=run.recipe,
+        run=run.name,
+        run_id=run.run_id,
+        updates=updates,
+        checkpoint=folder,
+        weights=weights,
+        promoted=time.time(),
+        user=user(),
+    )
+
+
+def _refused(run: Run, updates: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"checkpoint {updates} of run {run.name!r} cannot be promoted: {why}; promote another with `nbrl promote {run.name}@N`"
+    )
+
+
+def show_champion(storage: Storage, champion: Champion, tracking: Tracking) -> str:
+    """Give the champion its alias in MLflow's registry; returns what a person should know of it, in one sentence.
+
+    Raises ServerError where MLflow cannot be used; the storage knows the champion all the same.
+    """
+    run = known_run(storage, champion.run)
+    later = f"`nbrl track {run.name}` delivers it, with the alias"
+    try:
+        if not tracking.find_run(run.name, identity(run), earlier_identity(run)):
+            return f"MLflow at {tracking.uri} does not have run {run.name!r} yet; {later}"
+        checkpoints = Checkpoints(storage, run, tracking)
+        checkpoints.begin()
+        checkpoints.register(_steps(storage, run).policies)
+        name = registered_name(run.recipe)
+        versions = [each for each in tracking.models.versions(name) if CHAMPION in each.aliases]
+    except InfraError:
+        raise
+    except Exception as error:
+        raise ServerError(f"MLflow at {tracking.uri} did not take the champion: {error}; {later}") from error
+    if not versions or versions[0].tags.get(UPDATES) != str(champion.updates):
+        return f"MLflow at {tracking.uri} does not have this checkpoint yet; {later}"
+    return f"in MLflow: models:/{name}@champion, version {versions[0].number}"
+
+
+def _steps(storage: Storage, run: Run) -> Steps:
+    steps = Steps(run)
+    while (record := read_record(storage, run, steps.count)) is not None:
+        steps.add(record)
+    return steps

@@ -1,0 +1,90 @@
+import asyncio
+import time
+
+import pytest
+
+from nbrl.agent.direct import PROMPT, DirectEpisode, read_answer
+from nbrl.agent.episode import Task
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.messages import Prompt
+from nbrl.agent.policy import Generation
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.trajectory import Status, Trajectory
+
+TASK = Task(id="q-0", group="q", sample=0, question="What is six times seven?", ability="qa", seed=3, instruction="Use digits.")
+
+
+class Says:
+    """A policy that says one text, and remembers the prompt."""
+
+    def __init__(self, text: str, finish: str = "stop", wait_s: float = 0.0) -> None:
+        self._text, self._finish, self._wait_s = text, finish, wait_s
+        self.prompts: list[Prompt] = []
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        self.prompts.append(prompt)
+        await asyncio.sleep(self._wait_s)
+        finish = "length" if self._finish == "length" else "stop"
+        return Generation([-1] * 4, [0.0] * 4, "v", finish, self._text)
+
+
+class Broken:
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        raise PolicyError("the server is gone")
+
+
+def ask(policy: Says | Broken, **settings: object) -> Trajectory:
+    agent = AgentSettings.model_validate({"context_tokens": 2000, "action_tokens": 100, **settings})
+    return asyncio.run(DirectEpisode(TASK, policy, EstimatingRenderer(), agent).run())
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Six sevens are\nAnswer: 42", "42"),
+        ("<think>Answer: 41</think>\nAnswer: 42\n", "42"),
+        ("**Answer:** Paris.", "Paris."),
+        ("Answer: 1\nno,\nanswer : 2", "2"),
+        (r"so it is \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        ("Paris", "Paris"),
+        ("<think>long</think>", None),
+        ("  ", None),
+    ],
+)
+def test_an_answer_is_what_stands_after_the_last_mark(text: str, answer: str | None) -> None:
+    assert read_answer(text) == answer
+
+
+def test_a_direct_answer_is_a_trajectory_of_one_step_without_a_cell() -> None:
+    policy = Says("Answer: 42")
+    done = ask(policy)
+    assert (done.status, done.answer, len(done.steps), done.steps[0].code) == (Status.ANSWERED, "42", 1, "")
+    assert [node.kind for node in done.nodes] == ["system", "task", "sampled"]
+    system, user = policy.prompts[0].messages
+    assert system.text == f"{PROMPT}\nUse digits."
+    assert user.text == TASK.question
+
+
+def test_an_answer_that_was_cut_off_is_none() -> None:
+    done = ask(Says("Answer: 4", "length"))
+    assert (done.status, done.answer) == (Status.TOKEN_LIMIT, None)
+
+
+def test_a_question_without_room_is_not_asked() -> None:
+    tiny = Says("Answer: 42")
+    task = Task(id="q-0", group="q", sample=0, question="long " * 2000, ability="qa", seed=0)
+    done = asyncio.run(DirectEpisode(task, tiny, EstimatingRenderer(), AgentSettings(context_tokens=200, action_tokens=50)).run())
+    assert done.status is Status.TOKEN_LIMIT
+    assert not tiny.prompts
+
+
+def test_a_model_that_does_not_answer_in_time_is_stopped() -> None:
+    began = time.monotonic()
+    assert ask(Says("Answer: 42", wait_s=60), deadline_s=0.05).status is Status.TIMEOUT
+    assert time.monotonic() - began < 30
+
+
+def test_a_fault_of_the_server_is_a_failed_trajectory() -> None:
+    done = ask(Broken())
+    assert (done.status, done.failure) == (Status.FAILED, "the server is gone")

@@ -1,0 +1,62 @@
+"""What the cleaning of a storage deletes, of runs that nobody trains."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from nbrl.flows import clean
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.infra.errors import HeldError
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.config import CheckpointSettings, RunConfig
+from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.lease import writing
+from nbrl.tasks.runs.recipes import load
+from tests.tasks.test_retention import RUN, made, numbers
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    config = load("tiny-cpu", []).model_copy(update={"checkpoints": CheckpointSettings(keep_last=2)})
+
+    def resumed(storage: Storage, name: str, overrides: object) -> RunConfig:
+        return config
+
+    monkeypatch.setattr(clean, "resumed_config", resumed)
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_json(RUN.layout.identity, RUN.model_dump(mode="json"))
+    return storage
+
+
+def cleaned(storage: Storage, dry_run: bool) -> list[str]:
+    return asyncio.run(clean._clean(storage, RUN, dry_run, ProgressDisplay(Console(quiet=True))))
+
+
+def test_a_dry_run_names_what_the_next_one_deletes_and_the_third_finds_nothing(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 4)
+    before = storage.list(RUN.layout.folder)
+    foreseen = cleaned(storage, dry_run=True)
+    assert foreseen == [record.checkpoint for record in records[:2]]
+    assert storage.list(RUN.layout.folder) == before
+    deleted = cleaned(storage, dry_run=False)
+    assert deleted[:2] == foreseen
+    assert numbers(storage, "hf/") == [3, 4]
+    assert cleaned(storage, dry_run=False) == []
+
+
+def test_leftovers_go_and_a_run_in_training_is_left_alone(storage: Storage, tmp_path: Path) -> None:
+    made(storage, tmp_path, 2)
+    left = f"{RUN.layout.iteration(0).folder}/{take(storage, RUN.layout).name}/round-0/rewards.parquet"
+    storage.write_bytes(left, b"nobody names it")
+
+    async def meanwhile() -> None:
+        async with writing(RUN, storage, False, lambda said: None):
+            await clean._clean(storage, RUN, False, ProgressDisplay(Console(quiet=True)))
+
+    with pytest.raises(HeldError, match="is being worked on by process"):
+        asyncio.run(meanwhile())
+    assert storage.exists(left)
+    assert left in cleaned(storage, dry_run=False)
+    assert not storage.exists(left)

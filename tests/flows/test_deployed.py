@@ -1,0 +1,131 @@
+"""How a deployed flow ends in Prefect: skipped, stopped, failed at once, or tried again."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra import prefect_server
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.lease import Lease
+from nbrl.tasks.runs.run import Run
+from nbrl.tasks.runs.stop import stop
+
+pytestmark = pytest.mark.process
+
+BEFORE = """
+import asyncio, json, sys
+from nbrl.flows import deployed
+from nbrl.flows.deployed import TrainOrder
+from nbrl.infra.errors import EngineError
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.runs.lease import writing
+from nbrl.tasks.runs.run import known_run
+from prefect import flow, get_client
+
+root = sys.argv[1]
+deployed.FIRST_WAIT_S = 0
+tries = []
+
+async def held(*given, **more):
+    tries.append(1)
+    storage = Storage(StorageSettings(root=root))
+    async with writing(known_run(storage, "r"), storage, False, print):
+        print("holding", flush=True)
+        await asyncio.sleep(60)
+
+async def ends():
+    state = await deployed.train(TrainOrder(run="r", recipe=RECIPE, root=root), return_state=True)
+    print(json.dumps([state.type.value, state.name, state.message, len(tries)]))
+"""
+WORK = "deployed.TrainOrder.start = lambda self: None\ndeployed.training.train.fn = held\nasyncio.run(ends())"
+FAULT = """
+@flow(name="iterate", persist_result=False)
+async def iterate(number):
+    return number
+
+async def faulty(*given, **more):
+    tries.append(1)
+    found = await iterate(len(tries))
+    assert found == len(tries), "Prefect gave the result of an earlier attempt"
+    if len(tries) < 3:
+        raise EngineError("an engine ended")
+    raise deployed.HeldError("all tries were made")
+
+deployed.TrainOrder.start = lambda self: None
+deployed.training.train.fn = faulty
+asyncio.run(ends())
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    server = prefect_server.ensure(home)
+    yield os.environ | prefect_server.environment(home, server.url)
+    server.stop()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    run = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+    storage.write_json(run.layout.identity, run.model_dump(mode="json"))
+    return storage
+
+
+def program(storage: Storage, work: str, environment: dict[str, str], recipe: str = "") -> subprocess.Popen[str]:
+    code = BEFORE.replace("RECIPE", repr(recipe)) + work
+    line = [sys.executable, "-c", code, storage.settings.root]
+    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> list[object]:
+    """Type, name and message of the flow run's last state, and how often it was tried."""
+    printed, said = process.communicate(timeout=120)
+    assert printed, said
+    return list(json.loads(printed.splitlines()[-1]))
+
+
+def test_a_run_that_another_process_trains_is_skipped(storage: Storage, environment: dict[str, str]) -> None:
+    run = Run.model_validate(storage.read_json("runs/r/run.json"))
+    epoch = take(storage, run.layout)
+    storage.write_json(run.layout.lease, Lease(epoch=epoch, beat=time.time()).model_dump())
+    kind, name, message, tries = ended(program(storage, WORK, environment))
+    assert (kind, name, tries) == ("CANCELLED", "Skipped", 1)
+    assert str(message).startswith("run 'r' is being worked on by process ")
+    assert len(storage.list(run.layout.epochs)) == 1
+
+
+def test_a_run_that_is_stopped_is_no_failure(storage: Storage, environment: dict[str, str]) -> None:
+    process = program(storage, WORK, environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "holding\n"
+    stop(storage, Run.model_validate(storage.read_json("runs/r/run.json")).layout, lambda said: None)
+    assert ended(process) == ["CANCELLED", "Stopped", "run 'r' was stopped by `nbrl stop`", 1]
+
+
+@pytest.mark.parametrize(("recipe", "words"), [("gone.yaml", "gone.yaml"), ("", "config.yaml does not exist")])
+def test_a_recipe_that_is_gone_fails_at_once_in_a_sentence(
+    storage: Storage, environment: dict[str, str], recipe: str, words: str
+) -> None:
+    process = program(storage, "asyncio.run(ends())", environment, recipe)
+    printed, said = process.communicate(timeout=120)
+    kind, _, message, _ = json.loads(printed.splitlines()[-1])
+    assert kind == "FAILED"
+    assert words in message
+    assert "Traceback" not in said
+    assert len([line for line in said.splitlines() if line.startswith("nbrl: ")]) == 1
+
+
+def test_a_fault_of_the_infrastructure_is_tried_again_and_nothing_of_the_last_try_is_taken_for_new(
+    storage: Storage, environment: dict[str, str]
+) -> None:
+    assert ended(program(storage, FAULT, environment)) == ["CANCELLED", "Skipped", "all tries were made", 3]

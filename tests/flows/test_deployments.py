@@ -1,0 +1,104 @@
+"""What can be deployed: its parameters, and what is refused before anything is registered."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import validate
+
+from nbrl.flows import deployed
+from nbrl.flows.deployments import Wish, wished
+from nbrl.infra import prefect_server
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.runs.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    run = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+    Storage(StorageSettings(root=str(tmp_path))).write_json(run.layout.identity, run.model_dump(mode="json"))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flow", "good", "bad"),
+    [
+        (deployed.train, {"run": "a"}, {}),
+        (deployed.train, {"run": "a", "overrides": ["iterations=3"]}, {"run": "a", "iterations": 3}),
+        (deployed.evaluate, {"model": "a", "samples": 4}, {"model": "a", "samples": 0}),
+        (deployed.prepare, {"recipe": "a.yaml", "folder": "b"}, {"recipe": "a.yaml"}),
+        (deployed.clean, {"dry_run": True}, {"dry_run": "perhaps"}),
+    ],
+)
+def test_prefects_own_form_refuses_what_the_model_refuses(flow: object, good: dict[str, object], bad: dict[str, object]) -> None:
+    schema = parameter_schema(flow).model_dump_for_openapi()  # type: ignore[arg-type]
+    assert validate({"order": good}, schema) == []
+    with pytest.raises(Exception, match=r"required|additional|minimum|boolean|Additional|not of type"):
+        validate({"order": bad}, schema, raise_on_error=True)
+    described = schema["definitions"].values()
+    assert all("description" in each for model in described for each in model["properties"].values())
+
+
+@pytest.mark.process  # Prefect asks which platform this is
+def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
+    train, evaluate, clean = wished(Wish(run="r", root=root, cron="*/5 * * * *"))
+    assert [each.full_name for each in (train, evaluate, clean)] == ["train/r", "evaluate/r", "clean/all-runs"]
+    assert train.parameters["order"] == {"run": "r", "recipe": "", "overrides": [], "root": root, "take_over": False}
+    assert evaluate.parameters["order"]["model"] == "r"
+    for each in (train, evaluate, clean):
+        assert each.concurrency_limit == 1
+        assert str(each.concurrency_options.collision_strategy.value) == "CANCEL_NEW"  # type: ignore[union-attr]
+        assert "nbrl" in each.tags
+        assert each.entrypoint == f"nbrl.flows.deployed.{each.flow_name}"
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"kind": "train"}, "name the run with --run"),
+        ({"kind": "train", "run": "s"}, "there is no run 's'"),
+        ({"kind": "evaluate", "run": "s", "recipe": "tiny-cpu"}, "there is no run 's'"),
+        ({"kind": "train", "run": "r", "cron": "61 * * * *"}, "--cron '61 \\* \\* \\* \\*' is no schedule; give five fields"),
+        ({"kind": "train", "run": "r", "cron": "every night"}, "is no schedule"),
+        ({"kind": "train", "run": "new", "recipe": "gone.yaml"}, r"gone\.yaml"),
+        ({"kind": "train", "run": "a/b"}, "cannot be named"),
+        ({"kind": "prepare", "recipe": "a.yaml"}, "--out FOLDER"),
+        ({"kind": "prepare", "recipe": "gone.yaml", "out": "o"}, r"gone\.yaml"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(root: str, wish: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        wished(Wish.model_validate({"root": root} | wish))
+
+
+def test_prefect_yaml_names_flows_that_exist_with_the_variables_of_a_flow() -> None:
+    file = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    for each in file["deployments"]:
+        path, _, name = each["entrypoint"].partition(":")
+        assert (ROOT / path).samefile(deployed.__file__)
+        flow = {"train": deployed.train, "evaluate": deployed.evaluate, "prepare": deployed.prepare, "clean": deployed.clean}[
+            name
+        ]
+        flow.validate_parameters(each["parameters"])
+        assert each["work_pool"]["job_variables"]["env"] == prefect_server.CLIENT
+        assert each["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+
+
+@pytest.mark.parametrize("pool", ["kubernetes", "ray"])
+def test_examples_of_work_pools_are_templates(pool: str) -> None:
+    template = yaml.safe_load((ROOT / f"examples/deploy/{pool}.yaml").read_text())
+    text = yaml.safe_dump(template["job_configuration"])
+    for name in template["variables"]["properties"]:
+        assert f"{{{{ {name} }}}}" in text
+
+
+def test_keys_of_artifacts_differ_where_names_do() -> None:
+    names = ["a-b", "a_b", "A-b", "a.b", "é", "ü", "a--b"]
+    keys = [slug("run", name) for name in names]
+    assert len(set(keys)) == len(names)
+    assert all(set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for key in keys)

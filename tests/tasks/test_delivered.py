@@ -1,0 +1,187 @@
+"""The real MLflow after the delivery of a run: what its pages show, and the same when it is rebuilt."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from nbrl.flows.cli.commands import app
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import Tracking, TrackingSettings
+from nbrl.infra.tracking_ui import ui
+from nbrl.tasks.audit.tracking import check_tracking
+from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.history import read_record
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.tracking.books import Books, deliver
+from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
+from nbrl.tasks.tracking.promote import promote, show_champion
+from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration
+from tests.tasks.test_champions import made
+
+# MLflow asks git where it is.
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return begun(tmp_path)
+
+
+def tracking(folder: Path, name: str = "home") -> Tracking:
+    return Tracking(TrackingSettings(), Home(folder / name))
+
+
+def delivered(storage: Storage, folder: Path, name: str = "home") -> Tracking:
+    to = tracking(folder, name)
+    deliver(Books(CONFIG, storage, RUN, to), to)
+    assert to.find_run("r", {"nbrl.run_id": "x"})
+    return to
+
+
+def shown(to: Tracking) -> dict[str, Any]:
+    """What MLflow has of the run, without what it draws itself."""
+    run = to.client.get_run(to.run_id)
+    traces = to.client.search_traces(locations=[to.experiment_id], run_id=to.run_id, include_spans=False)
+    versions = to.models.versions("nbrl-tiny")
+    return {
+        "tags": {name: value for name, value in run.data.tags.items() if "loggedArtifacts" not in name},
+        "params": run.data.params,
+        "status": (run.info.status, run.info.start_time, run.info.end_time),
+        "metrics": {name: to.history(name) for name in run.data.metrics},
+        "inputs": sorted((each.dataset.name, each.dataset.digest) for each in run.inputs.dataset_inputs),
+        "models": sorted(
+            (model.name, model.tags["uri"], sorted((metric.key, metric.value, metric.step) for metric in model.metrics))
+            for model in to.client.search_logged_models([to.experiment_id], f"source_run_id = '{to.run_id}'")
+        ),
+        "versions": sorted((version.tags["uri"], tuple(sorted(version.aliases))) for version in versions),
+        "traces": sorted(
+            (
+                trace.info.tags.get("iteration", "") + "/" + trace.info.tags.get("evaluation", ""),
+                trace.info.tags["mlflow.traceName"],
+                sorted((each.name, str((each.expectation or each.feedback).value)) for each in trace.info.assessments),
+            )
+            for trace in traces
+        ),
+        "artifacts": sorted(
+            file.path for folder in (None, "evaluations") for file in to.client.list_artifacts(to.run_id, folder)
+        ),
+    }
+
+
+def test_a_run_is_delivered_and_rebuilt_alike(storage: Storage, tmp_path: Path) -> None:
+    take(storage, RUN.layout, commit="c0ffee")
+    evaluated(storage, Weights(digest="w0"))
+    records = made(storage, 2)
+    promote(storage, "r", 1)
+    first = delivered(storage, tmp_path)
+    found = shown(first)
+    assert found == shown(delivered(storage, tmp_path))  # a second time
+    assert found == shown(delivered(storage, tmp_path, "another"))
+    assert found["status"][0] == "KILLED"
+    assert found["tags"]["nbrl.ended"] == "its process ended without saying why"
+    assert found["tags"]["mlflow.source.git.commit"] == "c0ffee"
+    assert {"mlflow.user", "nbrl.host", "nbrl.version", "nbrl.recipe", "nbrl.model", "nbrl.command"} <= set(found["tags"])
+    assert found["versions"] == [
+        (storage.uri(records[0].checkpoint), ("champion",)),
+        (storage.uri(records[1].checkpoint), ("best", "last")),
+    ]
+    name, _, metrics = found["models"][1]
+    assert name == "000002-r"
+    assert metrics == [("eval/em", 0.5, 2), ("eval/success", 0.7, 2), ("reward/em", 0.1, 2)]
+    assert "evaluations/000002.json" in found["artifacts"]
+    assert "config.yaml" in found["artifacts"]
+    right = [("exact_match", "True"), ("expected_answer", "1"), ("reward", "0.5"), ("success", "True")]
+    assert ("0/", "q-1", right) in found["traces"]
+    assert list(check_tracking(first, RUN, records)) == []
+
+
+def test_a_server_shows_what_a_database_shows(storage: Storage, tmp_path: Path) -> None:
+    take(storage, RUN.layout, commit="c0ffee")
+    made(storage, 2)
+    promote(storage, "r", 1)
+    home = Home(tmp_path / "served")
+    page = ui(home)
+    try:
+        to = Tracking(TrackingSettings(uri=page.url), home)
+        for _ in range(2):
+            deliver(Books(CONFIG, storage, RUN, to), to)
+        assert to.find_run("r", {"nbrl.run_id": "x"})
+        found = shown(to)
+    finally:
+        page.stop()
+    assert found == shown(delivered(storage, tmp_path))
+
+
+def test_a_run_that_an_earlier_release_began_goes_on_in_mlflow(storage: Storage, tmp_path: Path) -> None:
+    to = tracking(tmp_path)
+    run_id = to.start_run("r", {"update.lr": "1"}, {"run_id": "x", "digest": "d"})
+    to.log_metrics({"reward/em": 0.0, "time/update": 1.0}, 1)
+    model = to.models.log("r-000001", storage.uri(RUN.layout.checkpoint(1, "e0001-abcdef")), 1, {})
+    record = [iteration(storage, number) for number in range(2)] and read_record(storage, RUN, 0)
+    assert record
+    to.set_tag("nbrl.delivered", f"1 {record.epoch} {record.finished}")
+    to = delivered(storage, tmp_path)
+    assert to.run_id == run_id
+    assert sorted(to.history("reward/em")) == [(1, 0.0), (2, 0.1)]
+    assert {step: each.id for step, each in to.models.of_run().items()}[1] == model.id
+    assert to.client.get_run(run_id).data.params["update.lr"] == "1"
+
+
+def test_a_champion_is_an_alias_in_mlflow(storage: Storage, tmp_path: Path) -> None:
+    made(storage, 2)
+    champion = promote(storage, "r", 1)
+    assert "`nbrl track r` delivers it" in show_champion(storage, champion, tracking(tmp_path))
+    to = delivered(storage, tmp_path)
+    assert show_champion(storage, champion, to).startswith("in MLflow: models:/nbrl-tiny@champion")
+    newer = promote(storage, "r", None)
+    show_champion(storage, newer, tracking(tmp_path))
+    assert to.client.get_model_version_by_alias("nbrl-tiny", "champion").tags["nbrl.updates"] == "2"
+    assert to.client.get_run(to.run_id).info.status == "KILLED"  # as it was
+
+
+def test_the_command_promotes_or_says_what_is_wrong(storage: Storage, tmp_path: Path) -> None:
+    made(storage, 1)
+    config = CONFIG.model_dump(mode="json")
+    storage.write_json(RUN.layout.identity, RUN.model_copy(update={"config": config}).model_dump(mode="json"))
+    root = ["--root", storage.settings.root, "--set", f"home={tmp_path / 'home'}"]
+    done = CliRunner().invoke(app, ["promote", "r@1", *root])
+    assert done.exit_code == 0, done.output
+    assert "the champion of tiny is run r after 1 updates" in done.output.replace("\n", "")
+    for wrong in ("r@9", "r@", "nothing"):
+        assert CliRunner().invoke(app, ["promote", wrong, *root]).exit_code == 1
+
+
+ROWS = pa.table({"question": ["one?"], "answer": ["a one"], "reference": ["1"], "score": [1.0], "trajectory": ["q-0"]})
+
+
+def test_an_evaluation_is_a_run_below_the_one_that_it_evaluates(tmp_path: Path) -> None:
+    to = tracking(tmp_path)
+    parent = to.start_run("r", {}, {"nbrl.run_id": "x"})
+    to.end()
+    scores = {"success": 0.5, "f1": 0.25}
+
+    def given(scores: dict[str, float], parent: Parent | None = Parent("r", "x")) -> str:  # noqa: B008
+        return deliver_evaluation(
+            tracking(tmp_path), "held-out 3", parent, scores, ROWS, "# Report", {"policy": "r@3"}, {"seed": 1}
+        )
+
+    first = given(scores)
+    assert given(scores) == first
+    run = to.client.get_run(first)
+    assert run.data.tags["mlflow.parentRunId"] == parent
+    assert run.data.tags["policy"] == "r@3"
+    assert run.data.tags["mlflow.note.content"] == "# Report"
+    assert (run.data.metrics, run.data.params, run.info.status) == (scores, {"seed": "1"}, "FINISHED")
+    assert {file.path for file in to.client.list_artifacts(first)} == {"evaluation.json", "report.md"}
+    assert to.client.load_table(to.experiment_id, "evaluation.json", [first])["answer"].tolist() == ["a one"]
+
+    second = given(scores | {"f1": 1.0})
+    assert second != first
+    assert to.client.get_run(first).info.lifecycle_stage == "deleted"
+    orphan = to.client.get_run(given(scores, Parent("gone", "y")))
+    assert "mlflow.parentRunId" not in orphan.data.tags
+    assert orphan.data.tags["nbrl.run"] == "gone"
