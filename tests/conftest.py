@@ -1,5 +1,6 @@
 """What holds for every test: its tier, what it may start, and beside which others it runs."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ import nbrl.infra.engine.server
 from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
+
+# What a terminal or a CI service says of itself decides nothing: the tests set what they look at.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
+    os.environ.pop(name, None)
 
 # Time decides nothing: another process may hold this one up in the middle of an example.
 profiles.register_profile("nbrl", parent=profiles.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
