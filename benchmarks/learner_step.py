@@ -112,13 +112,13 @@ class Ours:
     def step(self, sequences: list[Sequence]) -> float:
         """The loss before the step."""
         forest = Forest([_example(name, each) for name, each in enumerate(sequences)])
-        count = len(sequences)
-        batch = Batch(forest, count, [str(name) for name in range(count)], [{0: 1.0}] * count, sequences[0].ids)
+        names = [str(name) for name in range(len(sequences))]
+        batch = Batch(forest, names, names, [{0: 1.0}] * len(names), sequences[0].ids)
         constants, _ = self._passes.compute_constants(batch, None)
-        metrics, skipped = train(self._settings, self._passes, self._models, self._timer, batch, constants, 0)
-        if skipped:
-            raise RuntimeError(skipped)
-        return metrics["update/loss"]
+        trained = train(self._settings, self._passes, self._models, self._timer, batch, constants, 0)
+        if trained.skipped:
+            raise RuntimeError(trained.skipped)
+        return trained.metrics["update/loss"]
 
 
 def _example(name: int, each: Sequence) -> Example:

@@ -13,9 +13,10 @@ from typing import Literal
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
 JUDGEMENTS, CHAMPIONS = "judgements", "champions"
-TRAJECTORIES, UNFINISHED = "trajectories.parquet", "trajectories"
-# Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order.
-STATE, CRITIC, HF, ADAPTER, RESULT = "state", "critic", "hf", "adapter", "result.json"
+TRAJECTORIES, UNFINISHED, UPDATE_RESULT = "trajectories.parquet", "trajectories", "update.json"
+# Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order, and
+# the learner's log-probs of the tokens that it was made from.
+STATE, CRITIC, HF, ADAPTER, RESULT, TOKEN_LOGPROBS = "state", "critic", "hf", "adapter", "result.json", "logprobs.parquet"
 
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
@@ -117,7 +118,12 @@ class StageLayout:
 
     @property
     def update_result(self) -> str:
-        return f"{self.folder}/{self.epoch}/update.json"
+        return f"{self.folder}/{self.epoch}/{UPDATE_RESULT}"
+
+    @property
+    def token_logprobs(self) -> str:
+        """The learner's log-probs of the tokens of the trajectories that it trained on."""
+        return f"{self.folder}/{self.epoch}/{TOKEN_LOGPROBS}"
 
     @property
     def results(self) -> str:
@@ -295,6 +301,17 @@ def rewards_of(trajectories: str, keys: Collection[str]) -> str | None:
     return max((key for key in keys if key.startswith(f"{stage}/") and key.endswith(f"/{last}")), default=None)
 
 
+def logprobs_of(trajectories: str, keys: Collection[str]) -> str | None:
+    """Key of the learner's log-probs of the tokens of a table of trajectories; the newest if several epochs made an update."""
+    stage, epoch = trajectories.split("/")[:4], trajectories.split("/")[4:5]
+    mine = "/".join([*stage, *epoch, TOKEN_LOGPROBS])
+    if mine in keys:
+        return mine
+    return max(
+        (key for key in keys if key.startswith("/".join([*stage, ""])) and key.endswith(f"/{TOKEN_LOGPROBS}")), default=None
+    )
+
+
 def policy_folder(policy: str) -> str:
     """Name of the folder of chunks that the policy with this digest sampled."""
     return policy[:16] or "initial"
@@ -313,6 +330,11 @@ def chunk(folder: str, name: str) -> str:
 def is_trajectories(key: str) -> bool:
     """Whether the key is a round's table of trajectories."""
     return key.endswith(f"/{TRAJECTORIES}")
+
+
+def is_update_result(key: str) -> bool:
+    """Whether the key is of what an update reports, which it stores beside its checkpoint."""
+    return key.endswith(f"/{UPDATE_RESULT}")
 
 
 def updates_of(checkpoint: str) -> int:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import EVALUATIONS, RUNS, RoundLayout, is_trajectories, layout_of, name_of, rewards_of
+from nbrl.tasks.layout import EVALUATIONS, RUNS, RoundLayout, is_trajectories, layout_of, logprobs_of, name_of, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.run import checked_name
 
@@ -47,12 +47,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """One trajectory, its row of rewards, the answers that count as right, and the others of its group."""
+    """One trajectory, its row of rewards, the answers that count as right, and the others of its group.
+
+    `learner` are the learner's log-probs of the tokens of each step that it trained on.
+    """
 
     trajectory: Trajectory
     rewards: Mapping[str, Any] | None
     expected: list[str]
     siblings: list[Row]
+    learner: Mapping[int, list[float]]
 
 
 class Reading:
@@ -96,7 +100,8 @@ class Reading:
                 rewards = rewards_of(key, keys)
                 scored = self._scored(rewards).get(identity)
                 siblings = [row for row in self._rows(key, rewards) if row.group == match.group]
-                return Found(match, scored, self._expected(key, kind, name, keys, match.group), siblings)
+                expected = self._expected(key, kind, name, keys, match.group)
+                return Found(match, scored, expected, siblings, self._learner(key, keys, identity))
         raise ConfigError(f"{layout_of(kind, name).title} has no trajectory {identity!r} in {stage.title}")
 
     def picture(self, kind: str, name: str) -> bytes | None:
@@ -125,6 +130,15 @@ class Reading:
         if rewards is None:
             return {}
         return {row["trajectory"]: row for row in completed(self.storage.read_table(rewards)).to_pylist()}
+
+    def _learner(self, table: str, keys: list[str], identity: str) -> dict[int, list[float]]:
+        """Those of the update that was made of a table of trajectories."""
+        key = logprobs_of(table, keys)
+        if key is None:
+            return {}
+        known = self.storage.read_table(key)
+        mine = known.filter(pc.equal(known["trajectory"], identity))
+        return dict(zip(mine["step"].to_pylist(), mine["logprobs"].to_pylist(), strict=True))
 
     def _expected(self, table: str, kind: str, name: str, keys: list[str], group: str) -> list[str]:
         """The references of a question, from the prompts of its round, or from the held-out questions."""

@@ -13,7 +13,7 @@ from nbrl.agent.context.notepad import NotepadState
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
 from nbrl.flows.pages.reading import Found, Row, Stage
-from nbrl.flows.pages.tokens import Decode, tokens
+from nbrl.flows.pages.tokens import DIFFERS, Action, Decode, action
 from nbrl.flows.pages.tree import branches
 
 FACETS = ("total", "success", "em", "f1", "qa", "answered", "format", "execution", "length")
@@ -63,7 +63,7 @@ def stage_page(kind: str, name: str, stage: Stage, rows: Sequence[Row], chosen: 
 def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: Decode, alone: bool = False) -> str:
     """The page of one trajectory; `alone`, it has no links to others and can be sent to anybody as a file."""
     trajectory, rewards = found.trajectory, found.rewards or {}
-    sampled = {node.step: tokens(node, decode) for node in trajectory.sampled()}
+    sampled = {node.step: action(node, decode, found.learner.get(node.step, ())) for node in trajectory.sampled()}
     earned = rewards.get("step_rewards") or []
     steps = []
     before = Step().notepad
@@ -74,7 +74,7 @@ def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: De
             {
                 "step": step,
                 "notes": notes,
-                "tokens": sampled.get(place, []),
+                "action": sampled.get(place, Action([])),
                 "reward": earned[place] if place < len(earned) else None,
             }
         )
@@ -90,6 +90,7 @@ def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: De
         facets=[(facet, rewards[facet]) for facet in FACETS if rewards.get(facet) is not None],
         own=rewards.get("own") or [],
         unscored=rewards.get("unscored") or "",
+        differs=DIFFERS,
         branches=branches(trajectory),
         alone=alone,
     )

@@ -1,7 +1,7 @@
 """The tokens of a sampled action with their log-probabilities, as text where the tokenizer is at hand."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,20 +10,64 @@ from tokenizers import Tokenizer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Node
 
+DIFFERS = 0.1  # nats
 Decode = Callable[[int], str]
 
 
 @dataclass(frozen=True)
 class Token:
-    """`logprob` is in nats, as the engine gave it; `shade` is how improbable the token was, from 0 to 1."""
+    """`logprob` is in nats, as the engine gave it; `learner` is the learner's before its first optimiser step, None if unknown.
+
+    `shade` is how improbable the token was, from 0 to 1. `difference` is the learner's log-prob minus the engine's.
+    """
 
     text: str
     id: int
     logprob: float
+    learner: float | None = None
 
     @property
     def shade(self) -> float:
         return round(1.0 - math.exp(min(0.0, self.logprob)), 2)
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.learner is None else self.learner - self.logprob
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is more than arithmetic of another precision makes."""
+        return self.difference is not None and abs(self.difference) > DIFFERS
+
+    @property
+    def words(self) -> str:
+        """What is said of the token when the mouse is on it."""
+        engine = f"{self.id}: {self.logprob:.4f} nats"
+        return engine if self.difference is None else f"{engine}, learner {self.learner:.4f} ({self.difference:+.4f})"
+
+
+@dataclass(frozen=True)
+class Action:
+    """The tokens of one sampled action."""
+
+    tokens: list[Token]
+
+    @property
+    def logprob(self) -> float:
+        """Of the whole action, as the engine gave it."""
+        return sum(token.logprob for token in self.tokens)
+
+    @property
+    def learner(self) -> float | None:
+        """Of the whole action, as the learner computed it."""
+        known = [token.learner for token in self.tokens if token.learner is not None]
+        return sum(known) if known else None
+
+    @property
+    def worst(self) -> Token | None:
+        """The token on which engine and learner differ most."""
+        known = [token for token in self.tokens if token.difference is not None]
+        return max(known, key=lambda token: abs(token.difference or 0.0), default=None)
 
 
 def decoder(folder: str) -> Decode:
@@ -35,8 +79,13 @@ def decoder(folder: str) -> Decode:
     return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
 
 
-def tokens(node: Node, decode: Decode) -> list[Token]:
-    """The tokens of a sampled node; none if its ids are unknown, as those of a chat server."""
+def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> Action:
+    """The tokens of a sampled node; none if its ids are unknown, as those of a chat server.
+
+    `learner` are the learner's log-probs of its tokens, or empty if it did not compute them.
+    """
     if all(token == UNKNOWN for token in node.token_ids):
-        return []
-    return [Token(decode(token), token, logprob) for token, logprob in zip(node.token_ids, node.logprobs, strict=True)]
+        return Action([])
+    other = learner if len(learner) == len(node.token_ids) else [None] * len(node.token_ids)
+    rows = zip(node.token_ids, node.logprobs, other, strict=True)
+    return Action([Token(decode(token), token, engine, trainer) for token, engine, trainer in rows])

@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from nbrl.tasks.learner.process.determinism import set_determinism
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.learner.step import token_logprobs
 from nbrl.tasks.learner.step.learning_rate import learning_rate
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
@@ -104,10 +106,10 @@ class Learner:
             loaded = self._bring(order.checkpoint_in)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
-        trained, skipped = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed)
+        trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed)
         canary = order.canary_token_ids or batch.canary_token_ids
-        logprobs = self._write(loaded, out, canary)
-        metrics = trained | estimated | timer.metrics()
+        logprobs = self._write(loaded, out, canary, partial(token_logprobs.write, batch=batch, logp_N=trained.before_N))
+        metrics = trained.metrics | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
@@ -116,7 +118,7 @@ class Learner:
             checkpoint=out,
             canary_token_ids=canary,
             canary_logprobs=logprobs,
-            skipped=skipped,
+            skipped=trained.skipped,
         )
         ranks.on_first(lambda: checkpoint_folder.finish(out, result))
         self._holds = ranks.together(lambda: checkpoint_folder.identity(out))
@@ -141,7 +143,7 @@ class Learner:
         self._holds = start
         return loaded
 
-    def _write(self, loaded: _Loaded, out: str, canary: list[int]) -> list[float]:
+    def _write(self, loaded: _Loaded, out: str, canary: list[int], write_tokens: Callable[[Path], None]) -> list[float]:
         """Write the checkpoint except its result, and compute the canary's log-probs meanwhile. An error leaves nothing."""
         ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(out)
         with timer.phase("stage"):
@@ -153,6 +155,7 @@ class Learner:
                     logprobs = loaded.passes.logprobs(canary)
                 with timer.phase("export"):
                     self._export(loaded.policy, folder)
+                    ranks.on_first(lambda: write_tokens(folder))
             finally:
                 with timer.phase("checkpoint"):
                     for state in writing:  # none may outlive its order: the next one may clear the same folder

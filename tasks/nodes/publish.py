@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout import is_update_result
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -20,7 +21,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     version = str(scope.updates + 1)
     await services.engines.publish(await services.local_folder(update.path), version)
     swapped = time.monotonic()
-    (key,) = update.parts
+    key = next(filter(is_update_result, update.parts))
     result = await asyncio.to_thread(services.storage.read_json, key)
     worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
     tolerance = services.config.publish.tolerance

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout import HF, TOKEN_LOGPROBS
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
@@ -77,11 +77,14 @@ def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
         services.storage.upload_folder(out, checkpoint)
         out = services.kept(out, checkpoint)
     summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
-    key = scope.layout.update_result
+    result_key, logprobs_key = scope.layout.update_result, scope.layout.token_logprobs
+    parts = {result_key: services.storage.write_json(result_key, summary)}
+    if (out / TOKEN_LOGPROBS).is_file():  # a checkpoint that an earlier release finished has none
+        parts[logprobs_key] = services.storage.write_table(logprobs_key, pq.read_table(out / TOKEN_LOGPROBS))
     return Artifact(
         path=checkpoint,
         digest=part_digest(out, f"{HF}/"),
-        parts={key: services.storage.write_json(key, summary)},
+        parts=parts,
         metrics=of(update_metrics(result.metrics), "last"),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
+from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
@@ -107,7 +107,7 @@ def _delete(storage: Storage, checkpoint: str) -> None:
     done again.
     """
     storage.delete(f"{checkpoint}/{MANIFEST}")
-    for name in (STATE, CRITIC, ADAPTER, HF):
+    for name in (TOKEN_LOGPROBS, STATE, CRITIC, ADAPTER, HF):
         storage.delete(f"{checkpoint}/{name}")
 
 

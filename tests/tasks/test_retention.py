@@ -14,7 +14,7 @@ from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RESULT
+from nbrl.tasks.layout import RESULT, TOKEN_LOGPROBS
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.config import CheckpointSettings
@@ -31,7 +31,7 @@ from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.start import _checkpoint
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
-FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", RESULT)
+FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", TOKEN_LOGPROBS, RESULT)
 
 
 @pytest.fixture
@@ -103,6 +103,7 @@ def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_
     assert numbers(storage, "hf/") == [1, 3, 4]
     assert numbers(storage, "state/") == numbers(storage, "critic/") == [3, 4]
     assert numbers(storage, RESULT) == [1, 2, 3, 4]
+    assert numbers(storage, TOKEN_LOGPROBS) == numbers(storage, "hf/model.safetensors")
     assert [can_train_on(storage, record.checkpoint) for record in records] == [False, False, True, True]
     prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=2))  # again, as after a kill
     assert numbers(storage, "hf/") == [1, 3, 4]

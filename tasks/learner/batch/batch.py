@@ -19,15 +19,20 @@ from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
 class Batch:
     """The training data of an order, equal on every rank: examples, grouped together, merged into a forest.
 
-    `groups` and `steps` are indexed by example; `steps` has the value of each step in the table, an advantage or a reward.
+    `trajectories`, `groups` and `steps` are indexed by example; `steps` has the value of each step in the table, an advantage or
+    a reward.
     `canary_token_ids` is the path of the first sampled action, in the order of the table.
     """
 
     forest: Forest
-    examples: int
+    trajectories: list[str]
     groups: list[str]
     steps: list[Mapping[int, float]]
     canary_token_ids: list[int]
+
+    @property
+    def examples(self) -> int:
+        return len(self.trajectories)
 
 
 def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
@@ -47,8 +52,8 @@ def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: p
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
     canary = next(path for path in (_first_sampled_path(example.nodes) for example in examples) if path)
-    groups, steps = [rows[index]["group"] for index in order], [examples[index].advantages for index in order]
-    return Batch(forest, len(examples), groups, steps, canary[:canary_tokens])
+    names, groups = ([rows[index][column] for index in order] for column in ("id", "group"))
+    return Batch(forest, names, groups, [examples[index].advantages for index in order], canary[:canary_tokens])
 
 
 def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:

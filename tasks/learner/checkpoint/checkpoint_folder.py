@@ -1,6 +1,7 @@
 """A checkpoint folder: `state/` (sharded, to resume from) and with a critic its state in `critic/`, `hf/` (safetensors, to
-serve), `result.json` (the result of the order) and `manifest.json` (the SHA-256 of every file). With LoRA the states hold only
-adapters, `hf/` is merged, and `adapter/` is in peft's format.
+serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json` (the result of the order) and
+`manifest.json` (the SHA-256 of every file). With LoRA the states hold only adapters, `hf/` is merged, and `adapter/` is in
+peft's format.
 
 It is written as `<folder>.partial` and renamed once complete, so a folder of that name is either absent or complete.
 """

@@ -61,9 +61,12 @@ class Passes:
             dist.all_reduce(value_N)
         return compute_constants(settings, batch, Targets.of(batch.forest), estimate, forwarded, self._device)
 
-    def gradient(self, batch: Batch, constants: BatchConstants, targets: Targets, examples: Sequence[int]) -> dict[str, Metric]:
+    def gradient(
+        self, batch: Batch, constants: BatchConstants, targets: Targets, examples: Sequence[int], kept_N: Tensor | None = None
+    ) -> dict[str, Metric]:
         """Leave the gradient of the examples' loss in the parameters, and return the metrics of the step.
 
+        `kept_N`, if given, gets the log-probs of the targets that this rank forwards.
         Gradients are summed over ranks, so each rank's sum divided by `count`, that of all ranks, is its part of the global mean.
         """
         settings, phase = self._settings, self._timer.phase
@@ -80,6 +83,8 @@ class Passes:
                 reference_N = self._reference_logp(micro, constants)
             with phase("forward"):
                 logp_N = _forward(self._policy, micro)
+                if kept_N is not None:
+                    kept_N[micro.index_N] = logp_N.detach().to(kept_N.dtype)
                 loss, reported = policy_loss(settings, micro, constants, logp_N, reference_N, weight_N)
             with phase("backward"):
                 (loss / count).backward()

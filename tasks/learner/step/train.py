@@ -1,8 +1,12 @@
 """The optimiser steps of a batch."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
 
 from nbrl.tasks.layout import STATE
+from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets
@@ -11,7 +15,19 @@ from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.learner.step.token_logprobs import gather
 from nbrl.tasks.metrics import Metric, reduce
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the steps of a batch reported. `skipped` says why steps were not taken. `before_N` are log-probs of the sampled tokens
+    before the first step, NaN where they are not known.
+    """
+
+    metrics: dict[str, float]
+    skipped: str
+    before_N: Floats
 
 
 def train(
@@ -22,13 +38,14 @@ def train(
     batch: Batch,
     constants: BatchConstants,
     seed: int,
-) -> tuple[dict[str, float], str]:
-    """Collective. Take all optimiser steps of the batch; return metrics and why steps were skipped. `seed` is for minibatches."""
+) -> Trained:
+    """Collective. Take all optimiser steps of the batch. `seed` is for minibatches."""
     targets = Targets.of(batch.forest)
     shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
     steps, reasons = [], []
+    first_N = torch.zeros_like(constants.action_N, dtype=torch.float32)
     for number, examples in enumerate(shares):
-        figures = passes.gradient(batch, constants, targets, examples)
+        figures = passes.gradient(batch, constants, targets, examples, None if number else first_N)
         for name, model in models.items():
             with timer.phase("step"):
                 prefix = "update" if name == STATE else name
@@ -47,4 +64,4 @@ def train(
         "update/unique_tokens": float(batch.forest.tokens),
         "update/steps": float(len(shares)) - metrics["update/skipped"],
     }
-    return metrics, "; ".join(reasons)
+    return Trained(metrics, "; ".join(reasons), gather(constants, targets, shares[0], first_N))

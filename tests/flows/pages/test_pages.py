@@ -16,12 +16,13 @@ from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajecto
 from nbrl.flows.cli.ui import newest_uri
 from nbrl.flows.pages.app import app
 from nbrl.flows.pages.export import page
-from nbrl.flows.pages.tokens import Token, decoder, tokens
+from nbrl.flows.pages.tokens import Token, action, decoder
 from nbrl.flows.pages.tree import branches
 from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.learner.step.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from tests.flows.typed import nbrl
 
@@ -148,11 +149,28 @@ def test_damaged_tables_are_a_sentence(storage: Storage, client: TestClient) -> 
 
 def test_tokens_have_their_text_where_the_tokenizer_is_and_numbers_elsewhere(tmp_path: Path) -> None:
     sampled = played(0, "1").sampled()[0]
-    assert [token.text for token in tokens(sampled, decoder(str(tmp_path)))] == ["5", "6"]
-    assert all(token.text for token in tokens(sampled, decoder(POLICY)))
+    assert [token.text for token in action(sampled, decoder(str(tmp_path))).tokens] == ["5", "6"]
+    assert all(token.text for token in action(sampled, decoder(POLICY)).tokens)
     assert Token("a", 1, 0.0).shade == 0.0
     assert Token("a", 1, -5.0).shade > 0.9
-    assert tokens(sampled.model_copy(update={"token_ids": [-1, -1]}), str) == []
+    assert action(sampled.model_copy(update={"token_ids": [-1, -1]}), str).tokens == []
+
+
+def test_the_learners_log_probs_stand_beside_those_of_the_engine(storage: Storage, client: TestClient) -> None:
+    address = "/runs/r/iterations-000002/q:1-0"
+    assert "learner" not in client.get(address).text
+    rows = [
+        {"trajectory": "q:1-0", "step": 0, "logprobs": [-0.1001, -2.5]},
+        {"trajectory": "q:1-1", "step": 0, "logprobs": [0.0]},
+    ]
+    place = RunLayout("r").iteration(2, "e0002-abcdef")
+    storage.write_table(place.token_logprobs, pa.Table.from_pylist(rows, schema=TOKEN_LOGPROBS_SCHEMA))
+    page = client.get(address).text
+    assert "log-probability -2.40, the learner&#39;s -2.60" in page or "log-probability -2.40, the learner's -2.60" in page
+    assert "by -0.2 nats" in page
+    assert "6: -2.3000 nats, learner -2.5000 (-0.2000)" in page
+    assert page.count('class="differs"') == 1
+    assert "the learner" not in client.get("/runs/r/iterations-000002/q:1-1").text  # of another number of tokens
 
 
 def test_a_fork_of_the_tree_is_one_deeper() -> None:

@@ -22,7 +22,7 @@ def two_trajectories() -> tuple[Batch, Targets]:
     other = [node(ROOT, [1]), node(0, [5, 6], step=0)]
     steps = [{0: 0.0, 1: 0.5, 2: 1.0}, {0: 3.0}]
     forest = Forest([Example("a", first, steps[0]), Example("b", other, steps[1])])
-    return Batch(forest, 2, ["g", "g"], list(steps), [1]), Targets.of(forest)
+    return Batch(forest, ["a", "b"], ["g", "g"], list(steps), [1]), Targets.of(forest)
 
 
 def test_a_penalty_comes_off_its_steps_reward() -> None:
@@ -60,7 +60,7 @@ def test_a_value_that_is_no_number_is_not_taken_for_a_silent_step(estimator: str
 
 def test_a_trajectory_without_a_step_counts_in_its_group() -> None:
     batch, targets = two_trajectories()
-    three = replace(batch, examples=3, groups=["g"] * 3, steps=[*batch.steps, {}])
+    three = replace(batch, trajectories=["a", "b", "c"], groups=["g"] * 3, steps=[*batch.steps, {}])
     made = make(three, targets, AdvantageSettings(estimator="dr_grpo"), np.zeros(5), None)
     assert made.advantage_N.tolist() == pytest.approx([0.0, 0.0, 0.0, 1.5, 1.5])  # totals 1.5, 3 and 0
     values = np.array([2.0, 9.0, 0.5, 1.0, 9.0])

@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
+from nbrl.tasks.learner.orders import UpdateResult
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import EXACT, make_learner, weights
 
@@ -155,7 +159,13 @@ def test_what_an_interrupted_order_left_is_replaced(policy: Path, tmp_path: Path
     (tmp_path / "out.partial" / "litter").touch()
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
     make_learner(policy).execute(order)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["hf", "manifest.json", "result.json", "state"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "hf",
+        "logprobs.parquet",
+        "manifest.json",
+        "result.json",
+        "state",
+    ]
     assert not (tmp_path / "out.partial").exists()
 
 
@@ -208,6 +218,33 @@ def test_mismatch_is_measured_on_every_sampled_token(policy64: Path, tmp_path: P
     off = make_learner(policy64, **EXACT).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "off")))
     assert off.metrics["mismatch/logprob_max_abs"] == pytest.approx(0.25, abs=1e-5)
     assert off.metrics["mismatch/logprob_mean_abs"] == pytest.approx(0.25 / off.metrics["update/sampled_tokens"], abs=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{}, {"epochs": 2, "loss": {"kind": "ppo"}}])
+def test_log_probs_of_every_sampled_token_before_the_step_are_in_the_checkpoint(
+    policy64: Path, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    trajectories = update_lab.make_trajectories(4)
+    learner = make_learner(policy64, **EXACT, tokens_per_micro_batch=64, **fields)
+    result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
+    found = {(row["trajectory"], row["step"]): row["logprobs"] for row in read_logprobs(result)}
+    lm = AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64).eval()
+    for each in trajectories:
+        with torch.no_grad():
+            for sampled, expected in zip(each.sampled(), update_lab.action_logprobs(lm, each), strict=True):
+                assert found.pop((each.id, sampled.step)) == pytest.approx(expected.tolist(), abs=1e-5)
+    assert not found
+
+
+def test_log_probs_of_a_later_minibatch_are_not_taken_for_those_before_the_first_step(policy64: Path, tmp_path: Path) -> None:
+    order = update_lab.write_order(tmp_path, update_lab.make_trajectories(4), str(tmp_path / "out"))
+    learner = make_learner(policy64, **EXACT, minibatches=3, loss={"kind": "ppo", "old": "engine"})
+    assert {row["trajectory"] for row in read_logprobs(learner.execute(order))} == {"t0", "t1"}
+
+
+def read_logprobs(result: UpdateResult) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(Path(result.checkpoint) / TOKEN_LOGPROBS).to_pylist()
+    return found
 
 
 def test_learning_rate_warms_up(policy: Path, tmp_path: Path) -> None:

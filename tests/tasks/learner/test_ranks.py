@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
@@ -36,7 +38,8 @@ def learn(policy: Path, workers: int, folder: Path, restart_at: int | None = Non
         result = learner.execute(order)
         before = result.checkpoint
         weights = load_file(f"{before}/hf/model.safetensors")
-        results.append({"metrics": result.metrics, "canary": result.canary_logprobs, "weights": weights})
+        tokens = pq.read_table(f"{before}/{TOKEN_LOGPROBS}")
+        results.append({"metrics": result.metrics, "canary": result.canary_logprobs, "weights": weights, "tokens": tokens})
     with pytest.raises(UpdateError, match="proc"):
         learner.execute(order.model_copy(update={"checkpoint_out": "/proc/nowhere/out"}))
     return results
@@ -57,5 +60,11 @@ def test_ranks_give_the_gradient_of_one_and_resume_bitwise(policy64: Path, tmp_p
             assert double["metrics"][key] == pytest.approx(single["metrics"][key], rel=NEAR, abs=1e-12)
         torch.testing.assert_close(double["weights"], single["weights"], rtol=NEAR, atol=NEAR)
         torch.testing.assert_close(double["canary"], single["canary"], rtol=NEAR, atol=NEAR)
+        assert double["tokens"].drop("logprobs") == single["tokens"].drop("logprobs")
+        for of_one, of_two in zip(
+            single["tokens"]["logprobs"].to_pylist(), double["tokens"]["logprobs"].to_pylist(), strict=True
+        ):
+            assert of_two == pytest.approx(of_one, abs=1e-5)
+        assert resumed["tokens"] == double["tokens"]
         assert resumed["canary"] == double["canary"]
         assert all(torch.equal(resumed["weights"][name], double["weights"][name]) for name in double["weights"])

@@ -95,4 +95,11 @@ def test_the_canary_and_the_export_do_not_wait_for_the_state(
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimator=GAE)
     result = make(policy).execute(order)
     assert met == [True, True]  # the policy's state and the critic's
-    assert {path.name for path in Path(result.checkpoint).iterdir()} == {"critic", "hf", "manifest.json", "result.json", "state"}
+    assert {path.name for path in Path(result.checkpoint).iterdir()} == {
+        "critic",
+        "hf",
+        "logprobs.parquet",
+        "manifest.json",
+        "result.json",
+        "state",
+    }
