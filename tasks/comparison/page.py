@@ -51,7 +51,8 @@ def _page(sides: Sequence[Side]) -> Page:
         return Page(why="MLflow does not have all of them; `nbrl track NAME` delivers one")
     if len(found) < 2:
         return Page(why="they are one run in MLflow")
-    asked = f"runs={quote(_list(found))}&experiments={quote(_list([experiment.experiment_id]))}"
+    both = f"runs={quote(_list(found))}&experiments={quote(_list([experiment.experiment_id]))}"
+    asked = f"{both}&workflowType=machine_learning"  # the mode for training: MLflow opens in that for agents
     return Page(address=f"{place.rstrip('/') if place.startswith(SERVERS) else ''}/#/compare-runs?{asked}")
 
 

@@ -220,7 +220,8 @@ def test_mlflows_page_compares_the_same_runs(storage: Storage, tmp_path: Path) -
     assert page(sides).why == "MLflow does not have all of them; `nbrl track NAME` delivers one"
     ids.append(tracking.start_run("batch", {}, EVALUATION))
     listed = "%2C".join(f"%22{each}%22" for each in ids)
-    assert page(sides).address == f"/#/compare-runs?runs=%5B{listed}%5D&experiments=%5B%22{tracking.experiment_id}%22%5D"
+    asked = f"runs=%5B{listed}%5D&experiments=%5B%22{tracking.experiment_id}%22%5D&workflowType=machine_learning"
+    assert page(sides).address == f"/#/compare-runs?{asked}"
     assert page(sides_of(storage, ["fast", "fast@0"])).why == "they are one run in MLflow"
 
 
