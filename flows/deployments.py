@@ -53,12 +53,12 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
     """The deployments of a wish. Raises ConfigError for what could not run."""
     if wish.kind == "prepare":
         return [_prepare(wish)]
+    root = load(wish.recipe, wish.overrides).storage.root if wish.recipe else wish.root
     if wish.kind == "clean":
-        return [_clean(wish)]
+        return [_clean(wish, root)]
     if not wish.run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
     checked_name(wish.run)
-    root = load(wish.recipe, wish.overrides).storage.root if wish.recipe else wish.root
     if not wish.recipe or wish.kind == "evaluate":
         known_run(Storage(StorageSettings(root=root)), wish.run)
     train = TrainOrder(run=wish.run, recipe=wish.recipe, overrides=wish.overrides, root=root)
@@ -70,7 +70,7 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
     return [
         _deployment(deployed.train, wish.run, {"order": train}, wish.cron, [wish.run]),
         _deployment(deployed.evaluate, wish.run, {"order": evaluate}, NIGHTLY, [wish.run]),
-        _clean(wish.model_copy(update={"root": root, "cron": ""})),
+        _clean(wish.model_copy(update={"cron": ""}), root),
     ]
 
 
@@ -82,8 +82,8 @@ def _prepare(wish: Wish) -> RunnerDeployment:
     return _deployment(deployed.prepare, Path(wish.out).name, {"order": order}, wish.cron or WEEKLY, [])
 
 
-def _clean(wish: Wish) -> RunnerDeployment:
-    order = CleanOrder(root=wish.root, runs=(wish.run,) if wish.run and wish.kind == "clean" else ())
+def _clean(wish: Wish, root: str) -> RunnerDeployment:
+    order = CleanOrder(root=root, runs=(wish.run,) if wish.run and wish.kind == "clean" else ())
     return _deployment(deployed.clean, wish.run if order.runs else "all-runs", {"order": order}, wish.cron or WEEKLY, [])
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from prefect import flow, get_run_logger, tags
 
-from nbrl.flows.display.pages import counted, publish_page, tag
+from nbrl.flows.display.pages import counted, page, publish_page, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
@@ -168,7 +168,7 @@ async def _show(
         "MLflow": config.tracking.uri or database(Home(config.home)),
     }
     known = scores | {updates: success_of(result.values) for updates, result in evaluations.items()}
-    await publish_page(layout.name, config.iterations, records, known, examples, where)
+    await publish_page(layout.name, page(layout.name, config.iterations, records, known, examples, where))
 
 
 def _policy(writer: Writer, records: list[Record]) -> Weights:

@@ -26,18 +26,9 @@ async def tag(*names: str) -> None:
         await client.update_flow_run(current.id, tags=sorted({*current.tags, *names}))
 
 
-async def publish_page(
-    name: str,
-    total: int,
-    records: Sequence[Record],
-    scores: Mapping[int, float],
-    examples: Sequence[str],
-    where: Mapping[str, str],
-) -> None:
-    """Replace the page of a run: `scores` are held-out successes by updates, `examples` ids of trajectories, `where` places."""
-    await acreate_markdown_artifact(
-        page(name, total, records, scores, examples, where), key=slug("run", name), description=f"run {name}"
-    )
+async def publish_page(name: str, text: str) -> None:
+    """Replace the page of a run by this Markdown."""
+    await acreate_markdown_artifact(text, key=slug("run", name), description=f"run {name}")
 
 
 def page(
@@ -48,7 +39,7 @@ def page(
     examples: Sequence[str],
     where: Mapping[str, str],
 ) -> str:
-    """The page as Markdown."""
+    """The page of a run as Markdown: `scores` are held-out successes by updates, `examples` trajectories."""
     curve = [success_of(record.metrics, "reward/") for record in records]
     lines = [f"# Run {name}", "", f"{len(records)} of {total} iterations."]
     if curve:

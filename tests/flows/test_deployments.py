@@ -45,6 +45,12 @@ def test_prefects_own_form_refuses_what_the_model_refuses(flow: object, good: di
 
 
 @pytest.mark.process  # Prefect asks which platform this is
+def test_what_is_cleaned_is_the_storage_of_the_recipe(root: str) -> None:
+    (clean,) = wished(Wish(kind="clean", recipe="tiny-cpu", overrides=(f"storage.root={root}",), root="elsewhere"))
+    assert clean.parameters["order"]["root"] == root
+
+
+@pytest.mark.process  # Prefect asks which platform this is
 def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
     train, evaluate, clean = wished(Wish(run="r", root=root, cron="*/5 * * * *"))
     assert [each.full_name for each in (train, evaluate, clean)] == ["train/r", "evaluate/r", "clean/all-runs"]
