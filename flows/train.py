@@ -14,7 +14,7 @@ from nbrl.flows.logs import lines_kept
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.infra.tracking import database
+from nbrl.infra.tracking_address import SERVERS, database
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.evaluate import evaluate
@@ -158,14 +158,16 @@ async def _show(
     """Bring the page of the run up to date."""
     config, storage, layout = services.config, services.storage, writer.run.layout
     examples: list[str] = []
+    root = f" --root {config.storage.root}"
     if records:
         table = await asyncio.to_thread(services.read, records[-1].rounds[-1].trajectories)
-        root = f" --root {config.storage.root}"
         examples = [f"{layout.name}/{each}{root}" for each in table["id"].slice(0, EXAMPLES).to_pylist()]
+    mlflow = config.tracking.uri or database(Home(config.home))
     where = {
-        "storage": storage.uri(layout.folder),
-        "lines of this start, engine's and Ray's logs": f"{storage.uri(layout.log(writer.epoch))} (nbrl logs {layout.name})",
-        "MLflow": config.tracking.uri or database(Home(config.home)),
+        "storage": f"`{storage.uri(layout.folder)}`",
+        "lines, engine's and Ray's logs": f"`{storage.uri(layout.log(writer.epoch))}`, or `nbrl logs {layout.name}`",
+        "MLflow": f"<{mlflow}>" if mlflow.startswith(SERVERS) else f"`{mlflow}`, or `nbrl ui --home {config.home}`",
+        "trajectories in the browser": f"`nbrl ui{root}`",
     }
     known = scores | {updates: success_of(result.values) for updates, result in evaluations.items()}
     await publish_page(layout.name, page(layout.name, config.iterations, records, known, examples, where))

@@ -54,7 +54,7 @@ def page(
         lines.append(f"| {' | '.join(cells)} |")
     if examples:
         lines += ["", "## Trajectories of the newest iteration", "", "```", *(f"nbrl show {each}" for each in examples), "```"]
-    lines += ["", "## Where things are", "", *(f"- {what}: `{place}`" for what, place in where.items()), ""]
+    lines += ["", "## Where things are", "", *(f"- {what}: {place}" for what, place in where.items()), ""]
     return "\n".join(lines)
 
 
