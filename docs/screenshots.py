@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, Route, ViewportSize, sync_playwri
 from playwright.sync_api import Error as BrowserError
 
 LOADS_MS, DRAWN_MS = 60_000, 1_000
+LEARNED = "for the learner"  # what the page of a trajectory says where the learner trained on it
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
@@ -72,27 +73,28 @@ def served(home: Path, root: str) -> Iterator[Served]:
 
 
 def ours(at: Served, run: str) -> list[Shot]:
-    """nbrl's own pages: the runs, one run, its newest evaluation, and the first trajectory there."""
+    """nbrl's own pages: the runs, one run, the newest evaluation, a trajectory of it, and one that was trained on."""
     with httpx.Client(base_url=at.trajectories, trust_env=False, timeout=60) as client:
-        stage = _first_link(client.get(f"/runs/{run}").text, f"/runs/{run}/")
-        trajectory = _first_link(client.get(stage).text, f"{stage}/")
-        learned = _first_link(client.get(f"/runs/{run}").text, f"/runs/{run}/iterations-")
-        learned = _first_link(client.get(learned).text, f"{learned}/")
+        stages = _links(client, f"/runs/{run}", f"/runs/{run}/")
+        first = next(_links(client, stage, f"{stage}/") for stage in stages if "/evaluations-" in stage)[0]
+        played = (each for stage in stages if "/iterations-" in stage for each in _links(client, stage, f"{stage}/"))
+        learned = next(each for each in played if LEARNED in client.get(each).text)
     pages = {
         "runs": ("/", (run,)),
         "run": (f"/runs/{run}", (run, "evaluation after", "iteration 1")),
-        "list": (stage, ("reward", "answered")),
-        "trajectory": (trajectory, ("Question", "step 1", "Message tree")),
+        "list": (first.rpartition("/")[0], ("reward", "answered")),
+        "trajectory": (first, ("Question", "step 1", "Message tree")),
     }
     shots = [Shot(name, f"{at.trajectories}{path}", words, True) for name, (path, words) in pages.items()]
-    return [*shots, Shot("tokens", f"{at.trajectories}{learned}", ("differ most",), True, "the learner's")]
+    return [*shots, Shot("tokens", f"{at.trajectories}{learned}", ("differ most",), True, LEARNED)]
 
 
-def _first_link(page: str, start: str) -> str:
-    place = page.find(f'href="{start}')
-    if place < 0:
-        raise ShotError(f"no link to {start} on the page before it")
-    return page[place + len('href="') : page.index('"', place + len('href="'))]
+def _links(client: httpx.Client, page: str, start: str) -> list[str]:
+    """Where the page leads below `start`, which is somewhere."""
+    found = re.findall(f'href="({re.escape(start)}[^"]+)"', client.get(page).text)
+    if not found:
+        raise ShotError(f"{page} has no link to {start}")
+    return list(dict.fromkeys(found))
 
 
 def mlflow(at: Served, run: str) -> list[Shot]:
@@ -144,7 +146,8 @@ def take(browser: Browser, shot: Shot, out: Path) -> None:
     try:
         page.goto(shot.url, timeout=LOADS_MS)
         if shot.clicked:
-            page.get_by_text(shot.clicked).first.click(timeout=LOADS_MS)
+            _wait_for(page, shot, shot.clicked)
+            page.get_by_text(shot.clicked).first.click()
         for words in shot.words:
             _wait_for(page, shot, words)
         page.wait_for_timeout(DRAWN_MS)

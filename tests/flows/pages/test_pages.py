@@ -166,7 +166,7 @@ def test_the_learners_log_probs_stand_beside_those_of_the_engine(storage: Storag
     place = RunLayout("r").iteration(2, "e0002-abcdef")
     storage.write_table(place.token_logprobs, pa.Table.from_pylist(rows, schema=TOKEN_LOGPROBS_SCHEMA))
     page = client.get(address).text
-    assert "log-probability -2.40, the learner&#39;s -2.60" in page or "log-probability -2.40, the learner's -2.60" in page
+    assert "log-probability -2.40, for the learner -2.60" in page
     assert "by -0.2 nats" in page
     assert "6: -2.3000 nats, learner -2.5000 (-0.2000)" in page
     assert page.count('class="differs"') == 1
