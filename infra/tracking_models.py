@@ -46,9 +46,9 @@ class Models:
                 page_token=token,
             )
             for model in page:
-                if STEP in model.tags:
+                if {STEP, URI} <= model.tags.keys():
                     found[int(model.tags[STEP])] = LoggedModel(
-                        str(model.model_id), str(model.tags.get(URI, "")), DELETED in model.tags
+                        str(model.model_id), str(model.tags[URI]), DELETED in model.tags
                     )
             if not (token := page.token):
                 break
@@ -79,9 +79,14 @@ class Models:
 
         self._tracking.client.log_outputs(self._tracking.run_id, [LoggedModelOutput(model, step)])
 
-    def mark_deleted(self, model: LoggedModel) -> None:
-        """Say of a logged model that its files were deleted; its metrics stay."""
-        self._tracking.client.set_logged_model_tags(model.id, {DELETED: "true"})
+    def place(self, model: LoggedModel, uri: str, deleted: bool) -> LoggedModel:
+        """Say of a logged model where its files are, or were before they were deleted; its metrics stay either way."""
+        new = ({URI: uri} if uri != model.uri else {}) | ({DELETED: "true"} if deleted and not model.deleted else {})
+        if new:
+            self._tracking.client.set_logged_model_tags(model.id, new)
+        if model.deleted and not deleted:
+            self._tracking.client.delete_logged_model_tag(model.id, DELETED)
+        return LoggedModel(model.id, uri, deleted)
 
     def versions(self, registered: str) -> list[Version]:
         """All versions of a registered model; none if there is no such model."""
@@ -121,6 +126,17 @@ class Models:
 
     def tag_version(self, registered: str, number: str, name: str, value: str) -> None:
         self._tracking.client.set_model_version_tag(registered, number, name, value)
+
+    def place_version(self, registered: str, version: Version, uri: str, deleted: bool, about: str) -> None:
+        """Say of a version where its files are, in its description too, or were before they were deleted."""
+        client = self._tracking.client
+        if version.tags.get(URI) != uri:
+            client.update_model_version(registered, version.number, about)
+            client.set_model_version_tag(registered, version.number, URI, uri)
+        if deleted and DELETED not in version.tags:
+            client.set_model_version_tag(registered, version.number, DELETED, "true")
+        if DELETED in version.tags and not deleted:
+            client.delete_model_version_tag(registered, version.number, DELETED)
 
     def set_alias(self, registered: str, alias: str, number: str) -> None:
         """Let the alias name this version, and no other."""

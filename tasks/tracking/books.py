@@ -66,7 +66,7 @@ class Books:
             self._tracking.set_tag(DELIVERED, f"{self.delivered} {_mark(record)}")
             self._doubtful = self._uncounted
         self._evaluations()
-        self._checkpoints.mark_deleted()
+        self._checkpoints.update_places()
         self._summary()
         self._begun = True
 

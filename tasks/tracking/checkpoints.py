@@ -5,7 +5,7 @@ highest held-out success, of equal ones the newer, `champion` the one that `nbrl
 the versions alone, so that it does not matter in which order runs are delivered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -51,37 +51,37 @@ class Checkpoints:
             self._models[step] = self._tracking.models.log(name, uri, step, tags)
         return self._models[step]
 
-    def mark_deleted(self) -> None:
-        """Mark the models whose files retention has deleted."""
-        left = {step: model for step, model in self._models.items() if not model.deleted}
-        if not left:
-            return
-        there = self._uris()
-        for step, model in left.items():
-            if model.uri not in there:
-                self._tracking.models.mark_deleted(model)
-                self._models[step] = LoggedModel(model.id, model.uri, True)
+    def update_places(self) -> set[str]:
+        """Say of each model where its files are now, and whether retention has deleted them; returns the folders that are there.
+
+        A folder has the same name wherever the storage is, so the storage may be moved or mounted elsewhere.
+        """
+        there = complete(self._storage, self._run)
+        for step, model in self._models.items():
+            folder = self._folder(model.uri)
+            self._models[step] = self._tracking.models.place(model, self._storage.uri(folder), folder not in there)
+        return there
 
     def register(self, policies: Mapping[int, Made]) -> None:
         """Make versions of the run's best and last checkpoint and of its champion, and let the aliases name what they should."""
         made = {step: each for step, each in policies.items() if each.weights.updates and step in self._models}
-        there, scores = self._uris(), scores_of(self._storage, self._run)
-        left = {each.weights.updates: step for step, each in made.items() if self._models[step].uri in there}
+        there, scores = self.update_places(), scores_of(self._storage, self._run)
+        left = {each.weights.updates: step for step, each in made.items() if self._folder(self._models[step].uri) in there}
         chosen = recorded(self._storage, self._run.recipe)
         ours = chosen.updates if chosen and chosen.run_id == self._run.run_id and chosen.updates in left else None
         best = max((number for number in left if number in scores), key=lambda number: (scores[number], number), default=None)
         name = registered_name(self._run.recipe)
-        versions = {version.tags.get(URI): version for version in self._tracking.models.versions(name)}
+        versions = self._by_folder(self._tracking.models.versions(name))
         for number in sorted({number for number in (max(left, default=None), best, ours) if number is not None}):
             self._version(name, versions, left[number], made[left[number]], scores.get(number))
-        self._mark_versions(name, versions, there)
+        self._update_versions(name, versions, there)
         self._let_aliases_name(name, chosen.checkpoint if chosen and ours is not None else "")
 
-    def _version(self, name: str, versions: Mapping[str | None, Version], step: int, made: Made, score: float | None) -> None:
+    def _version(self, name: str, versions: Mapping[str, Version], step: int, made: Made, score: float | None) -> None:
         """Register a checkpoint unless it is; tell its score, which may be new."""
         model, models = self._models[step], self._tracking.models
         success = "" if score is None else f"{score:.6f}"
-        if (version := versions.get(model.uri)) is not None:
+        if (version := versions.get(self._folder(model.uri))) is not None:
             if success and version.tags.get(SUCCESS) != success:
                 models.tag_version(name, version.number, SUCCESS, success)
             return
@@ -91,14 +91,15 @@ class Checkpoints:
             UPDATES: str(made.weights.updates),
             FINISHED: f"{made.finished:.3f}",
         }
-        about = f"Run {self._run.name} after {made.weights.updates} updates; the files are at {model.uri}"
-        models.register(name, model, tags | ({SUCCESS: success} if success else {}), about)
+        tags |= {SUCCESS: success} if success else {}
+        models.register(name, model, tags, self._about(tags[UPDATES], model.uri))
 
-    def _mark_versions(self, name: str, versions: Mapping[str | None, Version], there: set[str]) -> None:
-        """Mark the versions of this run whose files are gone."""
-        for uri, version in versions.items():
-            if version.tags.get(RUN_ID) == self._run.run_id and uri not in there and DELETED not in version.tags:
-                self._tracking.models.tag_version(name, version.number, DELETED, "true")
+    def _update_versions(self, name: str, versions: Mapping[str, Version], there: set[str]) -> None:
+        """Say of the versions of this run where their files are now, and whether they are gone."""
+        for folder, version in versions.items():
+            uri = self._storage.uri(folder)
+            about = self._about(version.tags.get(UPDATES, ""), uri)
+            self._tracking.models.place_version(name, version, uri, folder not in there, about)
 
     def _let_aliases_name(self, name: str, champion: str) -> None:
         """Move the aliases where they belong; `champion` is a checkpoint of this run, or empty."""
@@ -109,14 +110,21 @@ class Checkpoints:
             BEST: max(scored, key=lambda each: (float(each.tags[SUCCESS]), _finished(each)), default=None),
         }
         if champion:
-            uri = self._storage.uri(champion)
-            wanted[CHAMPION] = next((each for each in versions if each.tags.get(URI) == uri), None)
+            wanted[CHAMPION] = self._by_folder(versions).get(champion)
         for alias, version in wanted.items():
             if version is not None and alias not in version.aliases:
                 self._tracking.models.set_alias(name, alias, version.number)
 
-    def _uris(self) -> set[str]:
-        return {self._storage.uri(folder) for folder in complete(self._storage, self._run)}
+    def _by_folder(self, versions: Iterable[Version]) -> dict[str, Version]:
+        """Those of this run, by the folders of their checkpoints."""
+        return {self._folder(each.tags[URI]): each for each in versions if each.tags.get(RUN_ID) == self._run.run_id}
+
+    def _folder(self, uri: str) -> str:
+        """The folder of a checkpoint on the storage, by its address now or at an earlier place of the storage."""
+        return f"{self._run.layout.checkpoints}/{uri.rpartition('/')[2]}"
+
+    def _about(self, updates: str, uri: str) -> str:
+        return f"Run {self._run.name} after {updates} updates; the files are at {uri}"
 
 
 def _finished(version: Version) -> tuple[float, int]:

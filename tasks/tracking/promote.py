@@ -15,7 +15,7 @@ from nbrl.tasks.runs.checkpoints import checkpoint_folder, used
 from nbrl.tasks.runs.history import made_in, read_record
 from nbrl.tasks.runs.run import Run, known_run
 from nbrl.tasks.tracking.checkpoints import CHAMPION, UPDATES, Checkpoints, registered_name
-from nbrl.tasks.tracking.facts import earlier_identity, identity
+from nbrl.tasks.tracking.facts import RUN_ID, earlier_identity, identity
 from nbrl.tasks.tracking.steps import Steps
 
 
@@ -83,7 +83,8 @@ def show_champion(storage: Storage, champion: Champion, tracking: Tracking) -> s
         raise
     except Exception as error:
         raise ServerError(f"MLflow at {tracking.uri} did not take the champion: {error}; {later}") from error
-    if not versions or versions[0].tags.get(UPDATES) != str(champion.updates):
+    tags = versions[0].tags if versions else {}
+    if (tags.get(RUN_ID), tags.get(UPDATES)) != (champion.run_id, str(champion.updates)):
         return f"MLflow at {tracking.uri} does not have this checkpoint yet; {later}"
     return f"in MLflow: models:/{name}@champion, version {versions[0].number}"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.infra.tracking_datasets import Dataset
-from nbrl.infra.tracking_models import LoggedModel, Version
+from nbrl.infra.tracking_models import DELETED, URI, LoggedModel, Version
 from nbrl.infra.tracking_traces import Assessments, Traced
 
 EMPTY: dict[str, Any] = {
@@ -136,9 +136,12 @@ class FileModels:
         self._run.write(run)
         return LoggedModel(name, uri, False)
 
-    def mark_deleted(self, model: LoggedModel) -> None:
-        run = self._run.read()
-        self._run.write(run | {"deleted": [*run["deleted"], model.id]})
+    def place(self, model: LoggedModel, uri: str, deleted: bool) -> LoggedModel:
+        placed, run = LoggedModel(model.id, uri, deleted), self._run.read()
+        if placed != model:
+            run["models"][model.id] = uri
+            self._run.write(run | {"deleted": sorted({*run["deleted"]} - {model.id} | ({model.id} if deleted else set()))})
+        return placed
 
     def versions(self, registered: str) -> list[Version]:
         return [Version(each["number"], each["tags"], frozenset(each["aliases"])) for each in self._run.read()["versions"]]
@@ -154,6 +157,14 @@ class FileModels:
         run = self._run.read()
         run["versions"][int(number) - 1]["tags"][name] = value
         self._run.write(run)
+
+    def place_version(self, registered: str, version: Version, uri: str, deleted: bool, about: str) -> None:
+        run = self._run.read()
+        tags = {name: value for name, value in version.tags.items() if name != DELETED}
+        placed = tags | {URI: uri} | ({DELETED: "true"} if deleted else {})
+        if placed != version.tags:
+            run["versions"][int(version.number) - 1]["tags"] = placed
+            self._run.write(run)
 
     def set_alias(self, registered: str, alias: str, number: str) -> None:
         run = self._run.read()

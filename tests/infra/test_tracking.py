@@ -11,6 +11,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.tracking import ENDED, KIND, Tracking, TrackingSettings
 from nbrl.infra.tracking_datasets import Dataset
 from nbrl.infra.tracking_machine import Machine
+from nbrl.infra.tracking_models import LoggedModel
 from nbrl.infra.tracking_traces import Assessments, Span
 from nbrl.infra.tracking_ui import ui
 
@@ -80,7 +81,7 @@ def test_checkpoints_are_logged_models_and_versions(home: Home) -> None:
     run_id = tracking.start_run("v1.5", {}, {})
     model = tracking.models.log("000003-v1.5", "s3://bucket/checkpoints/3", 3, {"nbrl.updates": "3"})
     tracking.log_metrics({"em": 0.5}, 3, model=model)
-    tracking.models.mark_deleted(model)
+    tracking.models.place(model, model.uri, deleted=True)
     logged = tracking.client.get_logged_model(model.id)
     assert (logged.name, logged.tags["uri"], logged.source_run_id) == ("000003-v1_5", "s3://bucket/checkpoints/3", run_id)
     assert [(metric.key, metric.value, metric.step) for metric in logged.metrics] == [("em", 0.5, 3)]
@@ -97,6 +98,21 @@ def test_checkpoints_are_logged_models_and_versions(home: Home) -> None:
     versions = {version.number: version for version in tracking.models.versions("nbrl-r")}
     assert [versions[number].aliases for number in numbers] == [set(), {"best"}]
     assert versions[numbers[0]].tags == {"uri": "s3://bucket/checkpoints/3", "nbrl.updates": "3", "nbrl.success": "0.5"}
+
+
+def test_a_checkpoint_may_move_and_come_back(home: Home) -> None:
+    tracking = Tracking(TrackingSettings(), home)
+    tracking.start_run("moved", {}, {})
+    model = tracking.models.log("000003-moved", "/old/3", 3, {})
+    tracking.models.register("nbrl-moved", model, {}, "at /old/3")
+    for uri, deleted in (("/old/3", True), ("/new/3", False)):
+        tracking.models.place(tracking.models.of_run()[3], uri, deleted)
+        (version,) = tracking.models.versions("nbrl-moved")
+        tracking.models.place_version("nbrl-moved", version, uri, deleted, f"at {uri}")
+        assert tracking.models.of_run()[3] == LoggedModel(model.id, uri, deleted)
+        (version,) = tracking.models.versions("nbrl-moved")
+        assert version.tags == {"uri": uri} | ({"nbrl.deleted": "true"} if deleted else {})
+        assert tracking.client.get_model_version("nbrl-moved", version.number).description == f"at {uri}"
 
 
 def test_datasets_are_inputs_once(home: Home) -> None:

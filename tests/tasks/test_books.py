@@ -1,6 +1,7 @@
 """A run is delivered to MLflow once, in order, from its storage, whatever happened to the delivery before."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.scope import Weights
@@ -84,6 +85,31 @@ def test_the_best_and_the_last_checkpoint_have_aliases(storage: Storage, tmp_pat
     versions = {each["tags"]["nbrl.updates"]: each for each in has(tmp_path)["versions"]}
     assert versions["3"]["tags"]["nbrl.deleted"] == "true"
     assert versions["2"]["aliases"] == ["best", "last"]
+
+
+def test_a_storage_that_was_moved_keeps_its_checkpoints(storage: Storage, tmp_path: Path) -> None:
+    for number in range(3):
+        iteration(storage, number)
+    delivered = books(storage, tmp_path)
+    delivered.catch_up()
+    delivered.end(Ending("FINISHED"))
+    moved = Storage(StorageSettings(root=str(tmp_path / "mounted" / "elsewhere")))
+    shutil.move(storage.settings.root, moved.settings.root)
+    moved.delete(RUN.layout.checkpoint(1, "e0001-abcdef"))
+    tracking = FileTracking(tmp_path / "mlflow.json")
+    found = tracking.read()  # as a release that went by the address left it
+    found["deleted"] = sorted(found["models"])
+    found["versions"][0]["tags"]["nbrl.deleted"] = "true"
+    tracking.write(found)
+    delivered = books(moved, tmp_path)
+    delivered.catch_up()
+    assert has(tmp_path)["deleted"] == ["000001-r"]
+    delivered.end(Ending("FINISHED"))
+    (version,) = has(tmp_path)["versions"]
+    uri = moved.uri(RUN.layout.checkpoint(3, "e0001-abcdef"))
+    assert (version["tags"]["uri"], version["aliases"]) == (uri, ["best", "last"])
+    assert "nbrl.deleted" not in version["tags"]
+    assert has(tmp_path)["models"]["000003-r"] == uri
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["by another process", "by the same"])

@@ -1,5 +1,6 @@
 """The real MLflow after the delivery of a run: what its pages show, and the same when it is rebuilt."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from nbrl.flows.cli.commands import app
 from nbrl.infra.home import Home
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.audit.tracking import check_tracking
@@ -141,6 +142,33 @@ def test_a_champion_is_an_alias_in_mlflow(storage: Storage, tmp_path: Path) -> N
     show_champion(storage, newer, tracking(tmp_path))
     assert to.client.get_model_version_by_alias("nbrl-tiny", "champion").tags["nbrl.updates"] == "2"
     assert to.client.get_run(to.run_id).info.status == "KILLED"  # as it was
+
+
+def test_the_champion_of_a_storage_that_was_moved_is_an_alias_at_its_new_place(storage: Storage, tmp_path: Path) -> None:
+    made(storage, 3)
+    to = delivered(storage, tmp_path)
+    moved = Storage(StorageSettings(root=str(tmp_path / "elsewhere")))
+    shutil.move(storage.settings.root, moved.settings.root)
+    champion = promote(moved, "r", 1)
+    assert show_champion(moved, champion, tracking(tmp_path)).startswith("in MLflow: models:/nbrl-tiny@champion")
+    version = to.client.get_model_version_by_alias("nbrl-tiny", "champion")
+    assert version.tags["uri"] == moved.uri(champion.checkpoint)
+    assert version.description.endswith(moved.uri(champion.checkpoint))
+    assert not any(model.deleted for model in to.models.of_run().values())
+    last = to.client.get_model_version_by_alias("nbrl-tiny", "last")
+    assert last.description.endswith(last.tags["uri"])
+    assert last.tags["uri"] == moved.uri(RUN.layout.checkpoint(3, "e0001-abcdef"))
+
+
+def test_the_champion_of_another_run_is_not_mistaken_for_this_one(storage: Storage, tmp_path: Path) -> None:
+    made(storage, 2)
+    to = delivered(storage, tmp_path)
+    (version,) = to.models.versions("nbrl-tiny")
+    to.models.tag_version("nbrl-tiny", version.number, "nbrl.run_id", "other")
+    to.models.set_alias("nbrl-tiny", "champion", version.number)
+    to.client.delete_logged_model(to.models.of_run()[2].id)  # as before the second iteration was delivered
+    said = show_champion(storage, promote(storage, "r", 2), tracking(tmp_path))
+    assert "does not have this checkpoint yet; `nbrl track r` delivers it" in said
 
 
 def test_the_command_promotes_or_says_what_is_wrong(storage: Storage, tmp_path: Path) -> None:
