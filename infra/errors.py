@@ -1,5 +1,7 @@
 """Errors of the infrastructure: one sentence that says what is wrong, where, and how to fix it."""
 
+SHOWN = 200  # characters of a library's own message
+
 
 class InfraError(Exception):
     """Something with a socket, a disk or a device does not work."""
@@ -31,3 +33,8 @@ class HeldError(InfraError):
 
 class ServerError(InfraError):
     """A local server (Ray, Prefect, MLflow) did not start or does not answer."""
+
+
+def shortened(error: Exception) -> str:
+    """A library's own message, or one that quotes it: the first SHOWN characters, in one line."""
+    return " ".join(str(error).split())[:SHOWN]

@@ -8,6 +8,7 @@ from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 
 REACH_S = 10.0
+SQLITE = "sqlite:///"
 SERVERS = ("http://", "https://")
 OURS = "127.0.0.1,localhost"  # reached without a proxy
 
@@ -30,8 +31,8 @@ def check_reachable(uri: str) -> None:
 
 def check_uri(uri: str) -> None:
     """Raises ServerError for what is no tracking URI."""
-    if uri.startswith("sqlite:///"):
-        folder = Path(uri.removeprefix("sqlite:///")).absolute().parent
+    if uri.startswith(SQLITE):
+        folder = Path(uri.removeprefix(SQLITE)).absolute().parent
         if not folder.is_dir():
             raise ServerError(f"tracking.uri {uri}: there is no folder {folder}; make it, or name another database")
     elif not uri.startswith(SERVERS) and not re.match(r"(postgresql|mysql|mssql)(\+\w+)?://.|databricks(://.+)?$", uri):
@@ -41,5 +42,15 @@ def check_uri(uri: str) -> None:
         )
 
 
+def missing_database(uri: str | None, home: Home) -> Path | None:
+    """The SQLite file that opening MLflow would make, for those who only ask; None where there is one, or it is no file."""
+    file = home.root / "mlflow" / "mlflow.db"
+    if uri is not None:
+        if not uri.startswith(SQLITE):
+            return None
+        file = Path(uri.removeprefix(SQLITE).partition("?")[0]).absolute()
+    return None if file.is_file() else file
+
+
 def database(home: Home) -> str:
-    return f"sqlite:///{home.mlflow / 'mlflow.db'}"
+    return f"{SQLITE}{home.mlflow / 'mlflow.db'}"

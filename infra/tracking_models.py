@@ -47,9 +47,7 @@ class Models:
             )
             for model in page:
                 if {STEP, URI} <= model.tags.keys():
-                    found[int(model.tags[STEP])] = LoggedModel(
-                        str(model.model_id), str(model.tags[URI]), DELETED in model.tags
-                    )
+                    found[int(model.tags[STEP])] = LoggedModel(str(model.model_id), str(model.tags[URI]), DELETED in model.tags)
             if not (token := page.token):
                 break
         outputs = self._tracking.client.get_run(self._tracking.run_id).outputs

@@ -1,5 +1,6 @@
 """`nbrl promote`."""
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set
+from nbrl.flows.cli.options import Set, root_flag
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out, say
 
@@ -34,12 +35,18 @@ def promote(
         with Importing():
             from nbrl.infra.errors import ServerError
             from nbrl.infra.home import Home
-            from nbrl.infra.tracking import Tracking
+            from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.runs.checkpoints import named
             from nbrl.tasks.runs.resume import resumed_config
             from nbrl.tasks.tracking.promote import promote as make_champion
             from nbrl.tasks.tracking.promote import show_champion
 
+        for each in set_ or []:
+            key = each.partition("=")[0]
+            if key != "home" and not key.startswith("tracking."):
+                raise ConfigError(
+                    f"--set {each!r} changes nothing here: `nbrl promote` takes tracking.* and home only; leave it out"
+                )
         storage, (name, updates) = storage_at(root), named(run)
         config = resumed_config(storage, name, set_ or [])
         found = make_champion(storage, name, updates)
@@ -50,10 +57,12 @@ def promote(
             soft_wrap=True,
         )
         try:
-            said = show_champion(storage, found, Tracking(config.tracking, Home(config.home)))
+            shown = show_champion(storage, found, config.tracking, Home(config.home))
         except ServerError as error:
-            say(f"warning: {error}", "yellow")
+            given = "".join(f" --set {shlex.quote(each)}" for each in set_ or [])
+            track = f"nbrl track {name}{root_flag(config)}{given}"
+            say(f"warning: the champion is recorded, and `{track}` delivers it to MLflow; {error}", "yellow")
         else:
-            out.print(said, highlight=False, markup=False, soft_wrap=True)
+            out.print(f"in MLflow: {shown}", highlight=False, markup=False, soft_wrap=True)
 
     guard(work)

@@ -7,15 +7,14 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
+from nbrl.infra.errors import shortened
 from nbrl.infra.home import Home
 from nbrl.infra.tracking import Tracking
-from nbrl.infra.tracking_address import SERVERS, check_reachable
+from nbrl.infra.tracking_address import SERVERS, check_reachable, missing_database
 from nbrl.tasks.comparison.side import Side
 from nbrl.tasks.layout import RUNS
 from nbrl.tasks.tracking.evaluations import EVALUATION
 from nbrl.tasks.tracking.facts import earlier_identity, identity
-
-WORDS = 200  # of a library's own message
 
 
 class Page(BaseModel):
@@ -32,7 +31,7 @@ def page(sides: Sequence[Side]) -> Page:
     try:
         return _page(sides)
     except Exception as error:
-        return Page(why=f"MLflow cannot be asked: {' '.join(str(error).split())[:WORDS]}")
+        return Page(why=f"MLflow cannot be asked: {shortened(error)}")
 
 
 def _page(sides: Sequence[Side]) -> Page:
@@ -41,8 +40,8 @@ def _page(sides: Sequence[Side]) -> Page:
     if len(configs) < len(sides) or len(places) != 1:
         return Page(why="not all of them are in one MLflow")
     config, (place,) = configs[0], places
-    if config.tracking.uri is None and not Path(place, "mlflow.db").is_file():  # opening it would make one
-        return Page(why=f"there is no MLflow database in {place}")
+    if (missing := missing_database(config.tracking.uri, Home(config.home))) is not None:
+        return Page(why=f"there is no MLflow database in {missing.parent}")
     check_reachable(place)
     tracking = Tracking(config.tracking, Home(config.home))
     experiment = tracking.client.get_experiment_by_name(config.tracking.experiment)

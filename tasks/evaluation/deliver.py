@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from nbrl.infra.errors import InfraError, MissingError, ServerError
+from nbrl.infra.errors import InfraError, MissingError, ServerError, shortened
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -14,8 +14,6 @@ from nbrl.tasks.layout import EvaluationLayout, is_trajectories, rewards_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
 from nbrl.tasks.tracking.samples import Sample, choose, samples
-
-SHOWN = 200  # characters of a reason
 
 
 def deliver(storage: Storage, config: RunConfig, name: str) -> str:
@@ -42,8 +40,8 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
     try:
         deliver(storage, config, name)
     except ServerError as error:
-        reason = " ".join(str(error).split())[:SHOWN]
-        say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {reason}")
+        why = shortened(error)
+        say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {why}")
 
 
 def _is_there(storage: Storage, layout: EvaluationLayout, tracking: Tracking) -> bool:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from nbrl.infra.errors import InfraError
+from nbrl.infra.errors import InfraError, shortened
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -15,7 +15,6 @@ from nbrl.tasks.tracking.curves import Curves, curves_of
 
 RETRY_S = 30.0  # between deliveries while MLflow does not answer
 END_S = 60.0  # for what is left at the end of a run
-WORDS = 200  # of a library's own message
 
 
 def complete(config: RunConfig, storage: Storage, run: Run, say: Callable[[str], None]) -> None:
@@ -37,7 +36,7 @@ def draw(curves: Curves, say: Callable[[str], None]) -> None:
         curves.catch_up()
         curves.end()
     except Exception as error:
-        say(f"nbrl: warning: TensorBoard's files in {curves.place} are not complete: {_words(error)}")
+        say(f"nbrl: warning: TensorBoard's files in {curves.place} are not complete: {shortened(error)}")
 
 
 class Delivery:
@@ -88,7 +87,7 @@ class Delivery:
                 self._behind = False
             except Exception as error:
                 self._behind = True
-                self._warn(f"MLflow at {self._tracking.uri} takes nothing, it is tried again: {_words(error)}", "MLflow")
+                self._warn(f"MLflow at {self._tracking.uri} takes nothing, it is tried again: {shortened(error)}", "MLflow")
             if ending is not None:
                 return
 
@@ -100,13 +99,9 @@ class Delivery:
             if last:
                 self._curves.end()
         except Exception as error:
-            self._warn(f"TensorBoard's files in {self._curves.place} cannot be written: {_words(error)}", "TensorBoard")
+            self._warn(f"TensorBoard's files in {self._curves.place} cannot be written: {shortened(error)}", "TensorBoard")
 
     def _warn(self, what: str, of: str) -> None:
         if of not in self._warned:
             self._warned.add(of)
             self._say(f"nbrl: warning: {what}")
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:WORDS]

@@ -4,9 +4,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from nbrl.infra.errors import DamagedError, InfraError, MissingError, ServerError
+from nbrl.infra.errors import DamagedError, MissingError, ServerError, StorageError, shortened
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
-from nbrl.infra.tracking import Tracking
+from nbrl.infra.tracking import Tracking, TrackingSettings
+from nbrl.infra.tracking_address import check_reachable, missing_database
+from nbrl.infra.tracking_models import Version
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import champion_of, updates_of
 from nbrl.tasks.runs.beginning import user
@@ -64,29 +67,41 @@ def _refused(run: Run, updates: int, why: str) -> ConfigError:
     )
 
 
-def show_champion(storage: Storage, champion: Champion, tracking: Tracking) -> str:
-    """Give the champion its alias in MLflow's registry; returns what a person should know of it, in one sentence.
+def show_champion(storage: Storage, champion: Champion, settings: TrackingSettings, home: Home) -> str:
+    """Give the champion its alias in MLflow's registry; returns its address and version there.
 
-    Raises ServerError where MLflow cannot be used; the storage knows the champion all the same.
+    Raises ServerError where MLflow cannot be asked, or does not have the checkpoint yet; the storage knows the champion all the
+    same. No database is made.
     """
     run = known_run(storage, champion.run)
-    later = f"`nbrl track {run.name}` delivers it, with the alias"
     try:
-        if not tracking.find_run(run.name, identity(run), earlier_identity(run)):
-            return f"MLflow at {tracking.uri} does not have run {run.name!r} yet; {later}"
-        checkpoints = Checkpoints(storage, run, tracking)
-        checkpoints.begin()
-        checkpoints.register(_steps(storage, run).policies)
-        name = registered_name(run.recipe)
-        versions = [each for each in tracking.models.versions(name) if CHAMPION in each.aliases]
-    except InfraError:
+        version = _with_alias(storage, run, settings, home)
+    except StorageError:
         raise
     except Exception as error:
-        raise ServerError(f"MLflow at {tracking.uri} did not take the champion: {error}; {later}") from error
-    tags = versions[0].tags if versions else {}
-    if (tags.get(RUN_ID), tags.get(UPDATES)) != (champion.run_id, str(champion.updates)):
-        return f"MLflow at {tracking.uri} does not have this checkpoint yet; {later}"
-    return f"in MLflow: models:/{name}@champion, version {versions[0].number}"
+        raise ServerError(f"MLflow cannot be asked: {shortened(error)}") from error
+    tags = version.tags if version else {}
+    if version is None or (tags.get(RUN_ID), tags.get(UPDATES)) != (champion.run_id, str(champion.updates)):
+        raise ServerError("MLflow does not have this checkpoint yet")
+    return f"models:/{registered_name(run.recipe)}@{CHAMPION}, version {version.number}"
+
+
+def _with_alias(storage: Storage, run: Run, settings: TrackingSettings, home: Home) -> Version | None:
+    """The version that has the alias, after it was set where MLflow has the run."""
+    if (database := missing_database(settings.uri, home)) is not None:
+        raise ServerError(f"there is no MLflow database in {database.parent}")
+    if settings.uri is not None:
+        check_reachable(settings.uri)
+    tracking = Tracking(settings, home)
+    if tracking.client.get_experiment_by_name(settings.experiment) is None:  # asking for a run would make one
+        return None
+    if not tracking.find_run(run.name, identity(run), earlier_identity(run)):
+        return None
+    checkpoints = Checkpoints(storage, run, tracking)
+    checkpoints.begin()
+    checkpoints.register(_steps(storage, run).policies)
+    versions = tracking.models.versions(registered_name(run.recipe))
+    return next((each for each in versions if CHAMPION in each.aliases), None)
 
 
 def _steps(storage: Storage, run: Run) -> Steps:

@@ -6,14 +6,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from nbrl.flows.cli.commands import app
+from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.audit.tracking import check_tracking
+from nbrl.tasks.runs.champions import Champion, recorded
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.scope import Weights
@@ -41,6 +44,10 @@ def delivered(storage: Storage, folder: Path, name: str = "home") -> Tracking:
     deliver(Books(CONFIG, storage, RUN, to), to)
     assert to.find_run("r", {"nbrl.run_id": "x"})
     return to
+
+
+def shown_champion(storage: Storage, champion: Champion, folder: Path) -> str:
+    return show_champion(storage, champion, TrackingSettings(), Home(folder / "home"))
 
 
 def shown(to: Tracking) -> dict[str, Any]:
@@ -135,11 +142,10 @@ def test_a_run_that_an_earlier_release_began_goes_on_in_mlflow(storage: Storage,
 def test_a_champion_is_an_alias_in_mlflow(storage: Storage, tmp_path: Path) -> None:
     made(storage, 2)
     champion = promote(storage, "r", 1)
-    assert "`nbrl track r` delivers it" in show_champion(storage, champion, tracking(tmp_path))
     to = delivered(storage, tmp_path)
-    assert show_champion(storage, champion, to).startswith("in MLflow: models:/nbrl-tiny@champion")
+    assert shown_champion(storage, champion, tmp_path).startswith("models:/nbrl-tiny@champion")
     newer = promote(storage, "r", None)
-    show_champion(storage, newer, tracking(tmp_path))
+    shown_champion(storage, newer, tmp_path)
     assert to.client.get_model_version_by_alias("nbrl-tiny", "champion").tags["nbrl.updates"] == "2"
     assert to.client.get_run(to.run_id).info.status == "KILLED"  # as it was
 
@@ -150,7 +156,7 @@ def test_the_champion_of_a_storage_that_was_moved_is_an_alias_at_its_new_place(s
     moved = Storage(StorageSettings(root=str(tmp_path / "elsewhere")))
     shutil.move(storage.settings.root, moved.settings.root)
     champion = promote(moved, "r", 1)
-    assert show_champion(moved, champion, tracking(tmp_path)).startswith("in MLflow: models:/nbrl-tiny@champion")
+    assert shown_champion(moved, champion, tmp_path).startswith("models:/nbrl-tiny@champion")
     version = to.client.get_model_version_by_alias("nbrl-tiny", "champion")
     assert version.tags["uri"] == moved.uri(champion.checkpoint)
     assert version.description.endswith(moved.uri(champion.checkpoint))
@@ -167,20 +173,50 @@ def test_the_champion_of_another_run_is_not_mistaken_for_this_one(storage: Stora
     to.models.tag_version("nbrl-tiny", version.number, "nbrl.run_id", "other")
     to.models.set_alias("nbrl-tiny", "champion", version.number)
     to.client.delete_logged_model(to.models.of_run()[2].id)  # as before the second iteration was delivered
-    said = show_champion(storage, promote(storage, "r", 2), tracking(tmp_path))
-    assert "does not have this checkpoint yet; `nbrl track r` delivers it" in said
+    with pytest.raises(ServerError, match="does not have this checkpoint yet"):
+        shown_champion(storage, promote(storage, "r", 2), tmp_path)
+
+
+def promoted(storage: Storage, run: str, *overrides: str) -> Result:
+    """What the command says, with the stored settings of the run."""
+    config = CONFIG.model_dump(mode="json")
+    storage.write_json(RUN.layout.identity, RUN.model_copy(update={"config": config}).model_dump(mode="json"))
+    return CliRunner().invoke(app, ["promote", run, "--root", storage.settings.root, *(f"--set={each}" for each in overrides)])
 
 
 def test_the_command_promotes_or_says_what_is_wrong(storage: Storage, tmp_path: Path) -> None:
     made(storage, 1)
-    config = CONFIG.model_dump(mode="json")
-    storage.write_json(RUN.layout.identity, RUN.model_copy(update={"config": config}).model_dump(mode="json"))
-    root = ["--root", storage.settings.root, "--set", f"home={tmp_path / 'home'}"]
-    done = CliRunner().invoke(app, ["promote", "r@1", *root])
+    home = f"home={tmp_path / 'home'}"
+    delivered(storage, tmp_path)
+    done = promoted(storage, "r@1", home)
     assert done.exit_code == 0, done.output
-    assert "the champion of tiny is run r after 1 updates" in done.output.replace("\n", "")
+    assert "the champion of tiny is run r after 1 updates" in done.output
+    assert "in MLflow: models:/nbrl-tiny@champion, version 1" in done.output
     for wrong in ("r@9", "r@", "nothing"):
-        assert CliRunner().invoke(app, ["promote", wrong, *root]).exit_code == 1
+        assert promoted(storage, wrong, home).exit_code == 1
+
+
+@pytest.mark.parametrize("where", ["tracking.uri=http://127.0.0.1:9", "home={0}/new", "tracking.uri=sqlite:///{0}/new/mlflow.db"])
+def test_a_champion_that_mlflow_cannot_be_told_is_one_sentence(storage: Storage, tmp_path: Path, where: str) -> None:
+    made(storage, 1)
+    given = where.format(tmp_path)
+    done = promoted(storage, "r@1", given)
+    assert done.exit_code == 0, done.output
+    (said,) = done.stderr.replace("\n", " ").split("nbrl: ")[1:]
+    assert f"the champion is recorded, and `nbrl track r --root {storage.settings.root} --set {given}` delivers it" in said
+    assert "MLflow cannot be asked: " in said
+    assert len(said) < 600
+    assert "Max retries" not in said
+    assert recorded(storage, "tiny")
+    assert not (tmp_path / "new").exists()
+
+
+def test_promoting_refuses_a_setting_that_it_does_not_read(storage: Storage) -> None:
+    made(storage, 1)
+    done = promoted(storage, "r@1", "seed=9")
+    assert done.exit_code == 1
+    assert "takes tracking.* and home only" in done.stderr
+    assert recorded(storage, "tiny") is None
 
 
 ROWS = pa.table({"question": ["one?"], "answer": ["a one"], "reference": ["1"], "score": [1.0], "trajectory": ["q-0"]})
