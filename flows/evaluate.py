@@ -24,6 +24,7 @@ from nbrl.tasks.evaluation.summary import EvaluationSummary
 from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
+from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.run import opened
@@ -53,8 +54,9 @@ async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSu
             if (done := summaries.read(storage, plan.name)) is not None:
                 await asyncio.to_thread(try_deliver, storage, config, plan.name, progress.say)
                 return done
+            settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
             async with (
-                writing(known, storage, take_over, progress.say, config.model_dump(mode="json")) as writer,
+                writing(known, storage, take_over, progress.say, settings, commit) as writer,
                 lines_kept(storage, writer, progress, Home(config.home)),
                 counted(progress, plan.name),
             ):

@@ -38,6 +38,7 @@ BATCH, METRICS = 100, 1000  # params or tags, and metrics, that MLflow takes in 
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
 KIND, TRAINS, INFERRED = "mlflow.experimentKind", "custom_model_development", "_inferred"
 ENDED = "nbrl.ended"
+PARENT = "mlflow.parentRunId"  # under which its pages show a run
 
 Ended = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -161,6 +162,13 @@ class Tracking:
         """The id of the run with this name and these tags; empty if there is none."""
         run = self._find(run_name, identity, earlier)
         return "" if run is None else str(run.info.run_id)
+
+    def adopt(self, tags: Mapping[str, str]) -> None:
+        """Put all runs with these tags below this one."""
+        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        for run in self.client.search_runs([self.experiment_id], wanted):
+            if run.data.tags.get(PARENT) != self.run_id:
+                self.client.set_tag(run.info.run_id, PARENT, self.run_id)
 
     def start_over(self) -> None:
         """Mark the run deleted, so that the next `start_run` makes a new one of its name."""

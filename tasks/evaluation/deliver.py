@@ -13,6 +13,7 @@ from nbrl.tasks.evaluation.summary import EvaluationSummary, read
 from nbrl.tasks.layout import EvaluationLayout, is_trajectories, rewards_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
+from nbrl.tasks.tracking.facts import facts
 from nbrl.tasks.tracking.samples import Sample, choose, samples
 
 
@@ -55,6 +56,7 @@ def _deliver(
     storage: Storage, layout: EvaluationLayout, config: RunConfig, summary: EvaluationSummary, tracking: Tracking
 ) -> None:
     subject, answers = summary.subject, storage.read_table(layout.answers)
+    known, started = facts(storage, layout, summary.recipe, subject.name)
     params = {
         "model": subject.name,
         "mode": summary.mode,
@@ -72,8 +74,9 @@ def _deliver(
         summary.metrics,
         _table(answers),
         storage.read_bytes(layout.report).decode(),
-        {"nbrl.recipe": summary.recipe, "nbrl.model": subject.name, "nbrl.updates": str(subject.updates)},
+        {**known, "nbrl.updates": str(subject.updates)},
         params,
+        started,
         summary.finished,
         _samples(storage, layout, answers, config.record.traces),
     )

@@ -25,6 +25,7 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.summary import Summary
 from nbrl.tasks.tracking.checkpoints import Checkpoints
 from nbrl.tasks.tracking.datasets import log_datasets
+from nbrl.tasks.tracking.evaluations import PARENT_ID
 from nbrl.tasks.tracking.facts import earlier_identity, facts, identity
 from nbrl.tasks.tracking.held_out import FOLDER, log_held_out
 from nbrl.tasks.tracking.parameters import parameters
@@ -123,8 +124,9 @@ class Books:
 
     def _open(self) -> None:
         run, tracking = self._run, self._tracking
-        known, started = facts(self._storage, run, self._config)
+        known, started = facts(self._storage, run.layout, run.recipe, self._config.policy.path)
         tracking.start_run(run.name, parameters(self._config), identity(run), known, earlier_identity(run), started)
+        tracking.adopt({PARENT_ID: run.run_id})  # evaluations that were there before it
         settings = yaml.safe_dump(self._config.model_dump(mode="json"), sort_keys=False)
         tracking.log_text(without_passwords(settings), SETTINGS)
         log_datasets(self._storage, run, list(self._config.environments), tracking)

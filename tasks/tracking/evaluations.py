@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from nbrl.infra.tracking import Tracking
+from nbrl.infra.tracking import PARENT, Tracking
 from nbrl.tasks.tracking.facts import RUN_ID
 from nbrl.tasks.tracking.samples import Sample
 from nbrl.tasks.tracking.traces import log_traces
 
-PARENT = "mlflow.parentRunId"
-KIND, DIGEST, PARENT_NAME = "nbrl.kind", "nbrl.delivered", "nbrl.run"
+KIND, DIGEST = "nbrl.kind", "nbrl.delivered"
+PARENT_NAME, PARENT_ID = "nbrl.run", "nbrl.parent_run_id"
 EVALUATION = {KIND: "evaluation"}
 TABLE, REPORT = "evaluation", "report.md"
 ROWS = 500  # of the table; the storage has all
@@ -35,15 +35,17 @@ def deliver_evaluation(
     report: str,
     tags: Mapping[str, str],
     params: Mapping[str, object] | None = None,
+    started: float | None = None,
     finished: float | None = None,
     samples: Sequence[Sample] = (),
 ) -> str:
     """Deliver the evaluation `name` once, and return the id of its run in MLflow.
 
     `scores` become metrics, the first ROWS `rows` (columns question, answer, reference, score and others) a table, and `report`,
-    which is Markdown, a file and the run's description; the `samples` become traces. `finished` is in seconds since 1970, by
-    default now. The same evaluation delivered again changes nothing; another one of that name, or one that was cut off, is
-    replaced. Where MLflow does not have the parent, tags name it all the same. Raises what MLflow raises.
+    which is Markdown, a file and the run's description; the `samples` become traces. `started` and `finished` are in
+    seconds since 1970, by default now. The same evaluation delivered again changes nothing; another one of that name, or one that
+    was cut off, is replaced. Where MLflow does not have the parent, tags name it, by which its delivery finds the evaluation.
+    Raises what MLflow raises.
     """
     digest = _digest(parent, scores, rows, report, tags, params or {})
     if tracking.find_run(name, EVALUATION):
@@ -53,9 +55,10 @@ def deliver_evaluation(
     found = ""
     if parent is not None:
         found = tracking.id_of(parent.name, {RUN_ID: parent.run_id}, {"run_id": parent.run_id})
-    facts = {**tags, "mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", "mlflow.note.content": report}
-    facts |= {PARENT_NAME: parent.name, "nbrl.parent_run_id": parent.run_id} if parent else {}
-    run = tracking.start_run(name, params or {}, EVALUATION, facts | ({PARENT: found} if found else {}))
+    facts = {"mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", **tags, "mlflow.note.content": report}
+    facts |= {PARENT_NAME: parent.name, PARENT_ID: parent.run_id} if parent else {}
+    facts |= {PARENT: found} if found else {}
+    run = tracking.start_run(name, params or {}, EVALUATION, facts, started=started)
     tracking.log_metrics(scores, 0, finished)
     if len(rows):
         tracking.log_table(TABLE, rows.slice(0, ROWS).to_pydict())

@@ -1,7 +1,7 @@
 """What the tags of a run in MLflow say of it, from its storage."""
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.layout import RunLayout
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.run import Run
 
@@ -18,14 +18,14 @@ def earlier_identity(run: Run) -> dict[str, str]:
     return {"run_id": run.run_id, "digest": run.config_digest}
 
 
-def facts(storage: Storage, run: Run, config: RunConfig) -> tuple[dict[str, str], float | None]:
-    """Tags about the run and its newest start, without those that nobody knows, and when its first start was.
+def facts(storage: Storage, layout: RunLayout, recipe: str, model: str) -> tuple[dict[str, str], float | None]:
+    """Tags about a run or evaluation and its newest start, without those that nobody knows, and when its first start was.
 
     The time is in seconds since 1970, and None where nobody can tell it.
     """
-    known = {"nbrl.recipe": run.recipe, "nbrl.model": config.policy.path, "mlflow.source.type": "LOCAL"}
+    known = {"nbrl.recipe": recipe, "nbrl.model": model, "mlflow.source.type": "LOCAL"}
     known["mlflow.source.name"] = "nbrl"
-    if (starts := first_and_newest(storage, run.layout)) is None:
+    if (starts := first_and_newest(storage, layout)) is None:
         return known, None
     first, newest = starts
     known |= {
