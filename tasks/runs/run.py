@@ -84,10 +84,19 @@ def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
     """The run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
     run = find_run(storage, name, kind)
     if run is None:
-        known = {name_of(key) for key in storage.list(kind)}
-        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one" if kind == RUNS else "")
-        raise ConfigError(f"there is no {layout_of(kind, name).title} in {storage.settings.root}; {hint}")
+        raise unknown(storage, name, kind)
     return run
+
+
+def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
+    """That there is nothing of these kinds with this name, where it was looked for, and which names there are."""
+    known = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
+    what, root = " or ".join(kind.removesuffix("s") for kind in kinds), storage.settings.root
+    if EVALUATIONS not in kinds and find_run(storage, name, EVALUATIONS) is not None:
+        return ConfigError(f"{name!r} in {root} is an evaluation, and this is for a {what}; {did_you_mean(name, known)}")
+    if not known:
+        return ConfigError(f"there is no {what} {name!r} in {root}, nor any other; give another --root, or begin one")
+    return ConfigError(f"there is no {what} {name!r} in {root}; {did_you_mean(name, known)}")
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
