@@ -64,8 +64,8 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
         else:
             if has_manifest(path) and not (local / MANIFEST).is_file():
                 raise DamagedError(
-                    f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole; bring the folder back from a "
-                    "copy, or name another checkpoint"
+                    f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole; bring the folder back from "
+                    "a copy, or name another checkpoint"
                 )
             check_folder(local, f"{HF}/")
         yield local / HF

@@ -45,7 +45,7 @@ def test_an_unknown_run_is_told_with_the_root_and_names(storage: Storage, tmp_pa
     with pytest.raises(ConfigError, match=rf"^there is no run 'smol' in {storage.settings.root}; did you mean 'small'\?$"):
         known_run(storage, "smol")
     empty = Storage(StorageSettings(root=str(tmp_path / "empty")))
-    with pytest.raises(ConfigError, match="there is no run 'a' in .*/empty, nor any other; give another --root, or begin one"):
+    with pytest.raises(ConfigError, match=r"there is no run 'a' in .*/empty, nor any other; give another --root, or begin one"):
         known_run(empty, "a")
 
 
