@@ -23,7 +23,6 @@ from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 from nbrl.tasks.runs.prepared import Prepared
 
-SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -190,7 +189,8 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
 
     `policy` is the digest of the initial model's files, which is compared too if given.
     """
-    differing = differences(stored_config(storage, earlier), config)
+    what = earlier.kind.removesuffix("s")
+    differing = differences(stored_config(storage, earlier), config, what)
     if policy and earlier.policy not in ("", policy):
         differing.append(f"policy.path {config.policy.path} holds another model than it began with")
     now = sources_of(config)
@@ -206,9 +206,8 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
             f"{earlier.layout.title} began, to a folder on PYTHONPATH"
         )
     if differing:
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(
-            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing[:SHOWN])}{more}; choose another "
+            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing)}; choose another "
             f"--{'name' if earlier.kind == EVALUATIONS else 'run name'}, or the same settings to continue it"
         )
 

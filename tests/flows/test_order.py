@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from nbrl.flows.order import Order, planned
+from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import EVALUATIONS
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import check_continues, open_run
 from tests.agent.tool_server import Said, serving
 
 MODELS = Said({"data": [{"id": "grader"}]})
@@ -45,9 +49,9 @@ def test_a_judge_that_is_away_is_blamed_on_its_own_option(tmp_path: Path) -> Non
         planned(order(tmp_path, files(tmp_path), judge=url))
     with pytest.raises(ConfigError, match=r"^--judge 'nowhere' is not an address"):
         planned(order(tmp_path, files(tmp_path), judge="nowhere"))
-    with serving(Said({"data": []})) as server, pytest.raises(ConfigError, match="name it by --judge-model$"):
+    with serving(Said({"data": []})) as server, pytest.raises(ConfigError, match=r"name it by --judge-model$"):
         planned(order(tmp_path, files(tmp_path), judge=f"{server.url}/v1"))
-    with serving(Said(status=401)) as server, pytest.raises(ConfigError, match="name that one by --judge-key-env NAME$"):
+    with serving(Said(status=401)) as server, pytest.raises(ConfigError, match=r"name that one by --judge-key-env NAME$"):
         planned(order(tmp_path, files(tmp_path), judge=f"{server.url}/v1"))
 
 
@@ -68,3 +72,24 @@ def test_what_begins_as_a_path_is_a_folder_and_never_a_name_of_the_hub(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=r"^--model \S+ is no folder; correct the path, or give owner/name of the hub"):
         planned(order(tmp_path, model=model))
+
+
+def test_a_refused_name_lists_every_setting_that_differs_in_the_words_of_an_evaluation(tmp_path: Path) -> None:
+    settings = [f"storage.root={tmp_path}/storage"]
+    began = load("tiny-cpu", settings)
+    storage = Storage(began.storage)
+    run, _ = open_run(began, "e", storage, kind=EVALUATIONS, policy="p")
+    judge = ["reward.judge.base_url=http://127.0.0.1:9/v1", "reward.judge.name=m"]
+    now = load("tiny-cpu", [*settings, *judge, "seed=3", "evaluate.samples=7"])
+    with pytest.raises(ConfigError) as error:
+        check_continues(storage, run, now)
+    words = str(error.value)
+    assert words.startswith("evaluation 'e' exists with another configuration: ")
+    assert 'reward.judge.name is "m", the evaluation began with not set' in words
+    assert "reward.judge.rubric" not in words  # it is in neither
+    for key in ("seed is 3", "evaluate.samples is 7", "reward.judge.max_tokens is 1024"):
+        assert key in words
+    for never in ("the run", "null", "more;"):
+        assert never not in words
+    with pytest.raises(ConfigError, match=r'reward\.judge\.name is not set, the evaluation began with "m"'):
+        check_continues(storage, run.model_copy(update={"config": now.model_dump(mode="json")}), began)
