@@ -82,9 +82,9 @@ def serve(
             try:
                 url = f"http://{told(host)}:{port}/v1"
                 key_flag = f" --api-key-env {api_key_env}" if api_key_env else ""
-                out.print(
-                    f'{called} answers at {url}; Ctrl-C ends it\nnbrl agent --endpoint {url}{key_flag} "…"', highlight=False
-                )
+                flags = f"{key_flag}{_limits(server.url, key)}"
+                out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
+                out.print(f'nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
                 _until_ended(server)
             finally:
                 server.stop()
@@ -133,6 +133,25 @@ def _logs(home: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
+
+
+def _limits(url: str, key: str) -> str:
+    """Options with which `nbrl agent` fits a model that reads less than it would ask of one, by what the server says of it."""
+    import asyncio
+
+    from nbrl.agent.settings import AgentSettings
+    from nbrl.flows.ask.endpoint import Endpoint, served
+
+    async def limits() -> list[int]:
+        endpoint = Endpoint(url, key=key or None)
+        async with endpoint.client() as client:
+            return [limit for limit in (await served(client, endpoint)).values() if limit is not None]
+
+    usual = AgentSettings()
+    least = min(asyncio.run(limits()), default=usual.context_tokens)
+    if least >= usual.context_tokens:
+        return ""
+    return f" --context-tokens {least} --action-tokens {max(8, least * usual.action_tokens // usual.context_tokens)}"
 
 
 def _called(model: str) -> str:
