@@ -1,9 +1,13 @@
 """The deployments of nbrl: what a schedule, a worker or Prefect's form can start, and how they are registered."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 from prefect import get_client
 from prefect.automations import Automation
 from prefect.blocks.webhook import Webhook
@@ -15,19 +19,24 @@ from prefect.events import CallWebhook, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from nbrl.agent.http.address import check_address
 from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
 from nbrl.flows.events import WORSE
 from nbrl.flows.order import ROOT, Order
 from nbrl.infra import prefect_server
+from nbrl.infra.errors import ServerError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RUNS
 from nbrl.tasks.prepare.recipe import load as load_preparation
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import checked_name, known_run
+from nbrl.tasks.services.restarts import first_line
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
+POOL = re.compile(r"\w[\w.-]*")
 NIGHTLY, WEEKLY = "0 2 * * *", "0 4 * * sun"
 TAG = "nbrl"
 FAILED = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
@@ -51,10 +60,15 @@ class Wish(BaseModel):
 
 def wished(wish: Wish) -> list[RunnerDeployment]:
     """The deployments of a wish. Raises ConfigError for what could not run."""
+    _check_webhook(wish.webhook)
     if wish.kind == "prepare":
         return [_prepare(wish)]
     root = load(wish.recipe, wish.overrides).storage.root if wish.recipe else wish.root
     if wish.kind == "clean":
+        if wish.run:
+            known_run(Storage(StorageSettings(root=root)), wish.run)
+        elif not Storage(StorageSettings(root=root)).list(RUNS):
+            raise ConfigError(f"there is no run in {root} to clean; name the storage with --root")
         return [_clean(wish, root)]
     if not wish.run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
@@ -72,6 +86,14 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
         _deployment(deployed.evaluate, wish.run, {"order": evaluate}, NIGHTLY, [wish.run]),
         _clean(wish.model_copy(update={"cron": ""}), root),
     ]
+
+
+def _check_webhook(url: str) -> None:
+    try:
+        if url:
+            check_address(url)
+    except ValueError as error:
+        raise ConfigError(f"--webhook {url!r}: {error}") from error
 
 
 def _prepare(wish: Wish) -> RunnerDeployment:
@@ -111,8 +133,11 @@ def _deployment(flow: Any, name: str, orders: dict[str, BaseModel], cron: str, t
 async def register(deployments: list[RunnerDeployment], pool: str, folder: Path) -> str:
     """Register the deployments at a work pool, which is created as one of processes if there is none; returns its type.
 
-    Processes start in `folder`, in which relative paths of recipes and storages are looked for.
+    Processes start in `folder`, in which relative paths of recipes and storages are looked for. Raises ConfigError for a name
+    that no pool can have.
     """
+    if not POOL.fullmatch(pool):
+        raise ConfigError(f"--pool {pool!r} is no name of a work pool: give letters, digits, '.', '_' and '-'")
     async with get_client() as client:
         kind = await _pool(client, pool)
         for each in deployments:
@@ -122,6 +147,18 @@ async def register(deployments: list[RunnerDeployment], pool: str, folder: Path)
                 each.job_variables["working_dir"] = str(folder)
             await apply(client, each)
     return kind
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Raises ServerError, in a sentence, for what Prefect's server refuses or does not answer."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise ServerError(
+            f"Prefect's server did not take this: {first_line(error)}; look whether PREFECT_API_URL is its address and "
+            "PREFECT_API_KEY or PREFECT_API_AUTH_STRING what it asks for"
+        ) from error
 
 
 async def apply(client: PrefectClient, deployment: RunnerDeployment) -> None:

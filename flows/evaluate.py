@@ -16,6 +16,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
+from nbrl.tasks.evaluation.champion import unusable_champion
 from nbrl.tasks.evaluation.deliver import try_deliver
 from nbrl.tasks.evaluation.finish import finish
 from nbrl.tasks.evaluation.report import markdown
@@ -25,6 +26,7 @@ from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
 from nbrl.tasks.runs import beginning
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.run import opened
@@ -47,12 +49,10 @@ async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSu
     await tag(config.name, plan.name)
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, plan.name):
         _check_subject(storage, layout, plan.subject)
-        for warning in await asyncio.to_thread(review, plan.start):
-            progress.say(f"nbrl: warning: {warning}")
         with opened(plan.start, plan.name, storage, EVALUATIONS, plan.subject.digest) as known:
             storage.create_json(layout.subject, plan.subject.model_dump(mode="json"))
             if (done := summaries.read(storage, plan.name)) is not None:
-                await asyncio.to_thread(try_deliver, storage, config, plan.name, progress.say)
+                await _tell(storage, config, done, progress)
                 return done
             settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
             async with (
@@ -60,11 +60,33 @@ async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSu
                 lines_kept(storage, writer, progress, Home(config.home)),
                 counted(progress, plan.name),
             ):
+                for warning in await asyncio.to_thread(review, plan.start):
+                    progress.say(f"nbrl: warning: {warning}")
                 summary = await _as_writer(plan, writer, progress)
-        await asyncio.to_thread(try_deliver, storage, config, plan.name, progress.say)
-        await acreate_markdown_artifact(markdown(summary, storage.uri(layout.answers)), key=slug("evaluation", plan.name))
-        await asyncio.to_thread(tell_of, storage, summary)
+                progress.say(_line(summary))
+        await _tell(storage, config, summary, progress)
     return summary
+
+
+async def _tell(storage: Storage, config: RunConfig, summary: EvaluationSummary, progress: Progress) -> None:
+    """Deliver a finished evaluation to MLflow, and to Prefect what an earlier process could not tell it any more."""
+    layout = EvaluationLayout(summary.name)
+    await asyncio.to_thread(try_deliver, storage, config, summary.name, progress.say)
+    if await asyncio.to_thread(storage.exists, layout.told):
+        return
+    if unusable := await asyncio.to_thread(unusable_champion, storage, summary.recipe):
+        progress.say(f"nbrl: warning: {unusable}")
+    await acreate_markdown_artifact(markdown(summary, storage.uri(layout.answers)), key=slug("evaluation", summary.name))
+    await asyncio.to_thread(tell_of, storage, summary)
+    await asyncio.to_thread(storage.write_json, layout.told, {"finished": summary.finished})
+
+
+def _line(summary: EvaluationSummary) -> str:
+    all_ = summary.scores[0]
+    found = all_.headline(summary.mode)
+    return (
+        f"{summary.subject.name}: success {found.value:.3f} ({found.low:.3f} to {found.high:.3f}) over {all_.questions} questions"
+    )
 
 
 async def _as_writer(plan: Plan, writer: Writer, progress: Progress) -> EvaluationSummary:

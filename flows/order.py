@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.http.client import usable_key
 from nbrl.agent.policies.chat import ChatSettings
-from nbrl.flows.ask.endpoint import Endpoint, chat_url, check_limit, model_of, served
+from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, model_of, served
 from nbrl.flows.ask.options import checked
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.kinds.hub import HubEnvironment
@@ -20,6 +21,7 @@ from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
 from nbrl.tasks.layout import EVALUATIONS, RunLayout
+from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.runs.config import RunConfig
@@ -32,6 +34,7 @@ from nbrl.tasks.runs.run import checked_name
 
 ROOT = ".nbrl/storage"
 NAMED = 40  # characters of a model's name in that of its evaluation
+JUDGE_FLAGS = Flags("--judge", "--judge-model", "--judge-key-env")
 
 
 class Order(BaseModel):
@@ -76,7 +79,7 @@ class Plan(BaseModel):
 
 def planned(order: Order) -> Plan:
     """Raises ConfigError or SandboxError where the evaluation could not be made."""
-    overrides = [*order.overrides, *_overrides(order)]
+    overrides = _overrides(order)
     named = None
     if order.recipe:
         config = load(order.recipe, overrides)
@@ -88,32 +91,44 @@ def planned(order: Order) -> Plan:
         if named is None or order.endpoint:
             raise ConfigError(_no_settings(order))
         config = resumed_config(storage, named[0], overrides)
-    config = config.model_copy(update={"environments": _chosen(config.environments, order.environments)})
-    if order.judge:
-        config = _judged(config, order)
-    elif order.judge_model or order.judge_key_env:
-        raise ConfigError("--judge-model and --judge-key-env say more of --judge; give its address too, or leave them out")
+    environments = _chosen(config.environments, order.environments)
+    config = config.model_copy(update={"environments": _judged(environments) if order.judge else environments})
     if order.endpoint:
         subject = _at_server(order, config)
     elif named is not None:
         subject = subject_of_run(storage, *named)
     else:
         if order.model:
-            config = config.model_copy(
-                update={"policy": config.policy.model_copy(update={"path": order.model, "revision": None})}
-            )
-            _check_model(order.model, storage)
+            path = os.path.expanduser(order.model)
+            _check_model(path, storage)
+            config = config.model_copy(update={"policy": config.policy.model_copy(update={"path": path, "revision": None})})
         subject = subject_of_policy(config)
     name = checked_name(order.name or _name(subject, config))
     # A run's own questions are on storage, and what they were made of may be gone.
     questions = "" if order.recipe or order.judge else RunLayout(subject.run).data.folder
-    start = preflight(config, "evaluate", name, EVALUATIONS, questions)
+    start = preflight(config, "evaluate a server" if subject.server else "evaluate", name, EVALUATIONS, questions)
     return Plan(name=name, start=start, subject=subject)
 
 
 def _overrides(order: Order) -> list[str]:
+    """Those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
     values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
-    return [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]
+    set_ = [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]
+    if not order.judge:
+        if order.judge_model or order.judge_key_env:
+            raise ConfigError("--judge-model and --judge-key-env say more of --judge; give its address too, or leave them out")
+        return [*order.overrides, *set_]
+    # A judge that the settings name has another key: without one for this judge, none is sent.
+    return ["reward.judge.key=null", *order.overrides, *set_, *_judge(order)]
+
+
+def _judge(order: Order) -> list[str]:
+    """The overrides that name the judge of the order."""
+    server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env), flags=JUDGE_FLAGS)
+    name = asyncio.run(_model(server, None))
+    judge = checked(JudgeSettings, base_url=chat_url(server), name=name, key=order.judge_key_env or None)
+    values = judge.model_dump(include={"base_url", "name", "key"}, exclude_none=True)
+    return [f"reward.judge.{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def _no_settings(order: Order) -> str:
@@ -131,26 +146,24 @@ def _chosen(environments: Environments, names: Sequence[str]) -> Environments:
 
 
 def _check_model(model: str, storage: Storage) -> None:
-    if not os.path.isdir(model) and "/" not in model:
-        raise ConfigError(
-            f"--model {model}: there is no run of this name in {storage.settings.root}, and no folder; `nbrl show` lists the runs"
-        )
-
-
-def _judged(config: RunConfig, order: Order) -> RunConfig:
-    """The settings with the judge of the order, who grades what else would be compared by words."""
-    server = Endpoint(order.judge, order.judge_model or None, _key(order.judge_key_env))
-    judge = checked(
-        JudgeSettings, base_url=chat_url(server), name=asyncio.run(_model(server, None)), key=order.judge_key_env or None
+    if os.path.isdir(model) or is_hub_name(model):
+        return
+    if "/" in model or model.startswith(("~", ".")):
+        raise ConfigError(f"--model {model} is no folder; correct the path, or give owner/name of the hub or the name of a run")
+    raise ConfigError(
+        f"--model {model}: there is no run of this name in {storage.settings.root}, and no folder; `nbrl show` lists the runs"
     )
-    environments: Environments = {}
-    for name, each in config.environments.items():
+
+
+def _judged(environments: Environments) -> Environments:
+    """The environments, with a judge for the answers that else would be compared by words."""
+    judged: Environments = {}
+    for name, each in environments.items():
         graded = (isinstance(each, FilesEnvironment) and each.rule == "qa") or (
             isinstance(each, HubEnvironment) and each.rule is None
         )
-        environments[name] = each.model_copy(update={"rule": "judge"}) if graded else each
-    reward = config.reward.model_copy(update={"judge": judge})
-    return config.model_copy(update={"environments": environments, "reward": reward})
+        judged[name] = each.model_copy(update={"rule": "judge"}) if graded else each
+    return judged
 
 
 def _at_server(order: Order, config: RunConfig) -> Subject:

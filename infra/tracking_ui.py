@@ -9,6 +9,7 @@ from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
+from nbrl.infra.process.hosts import here, is_local, told
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
 from nbrl.infra.tracking_address import database
 
@@ -17,15 +18,15 @@ ASK_S = 10.0
 
 
 class Page:
-    """MLflow's pages, served until `stop`, or until the process that called `ui` ends."""
+    """MLflow's pages, served until `stop`, or until the process that called `ui` ends: at `url` for this machine."""
 
-    def __init__(self, child: Child, url: str) -> None:
+    def __init__(self, child: Child, url: str, told: str) -> None:
         self._child = child
-        self.url = url
+        self.url, self._told = url, told
 
     @property
     def runs(self) -> str:
-        """The page of the runs of the default experiment, if there is one, else the first page.
+        """The page that others open: the runs of the default experiment, if there is one, else the first page.
 
         The address asks for the mode for training: MLflow opens in that for agents, whatever an experiment's tag says.
         """
@@ -34,10 +35,10 @@ class Page:
         try:
             found = httpx.get(asked, params={"experiment_name": name}, trust_env=False, timeout=ASK_S)
         except httpx.HTTPError:
-            return self.url
+            return self._told
         if found.status_code != httpx.codes.OK:
-            return self.url
-        return f"{self.url}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+            return self._told
+        return f"{self._told}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
 
     @property
     def alive(self) -> bool:
@@ -54,9 +55,9 @@ def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.
     """
     uri = (settings.uri if settings else None) or database(home)
     port = free_port() if port is None else port
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://{here(host)}:{port}"
     line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
-    line += [] if host == "127.0.0.1" else ["--allowed-hosts", "*"]
+    line += [] if is_local(host) else ["--allowed-hosts", "*"]
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
     log = home.logs / "mlflow.log"
     environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
@@ -64,4 +65,4 @@ def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.
     if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
         child.stop()
         raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
-    return Page(child, url)
+    return Page(child, url, f"http://{told(host)}:{port}")

@@ -271,6 +271,11 @@ class EvaluationLayout(RunLayout):
         return f"{self.folder}/report.md"
 
     @property
+    def told(self) -> str:
+        """Written once Prefect was told that it has finished."""
+        return f"{self.folder}/told.json"
+
+    @property
     def earlier_rewards(self) -> str:
         """The rewards of an evaluation that a release made which could not continue one."""
         return RoundLayout(self.folder).rewards

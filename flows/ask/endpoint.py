@@ -28,10 +28,19 @@ _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True)
+class Flags:
+    """The options of the command line by which a user names a server, its model and the variable with its key."""
+
+    address: str = "--endpoint"
+    model: str = "--model"
+    key: str = "--api-key-env"
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """`url` is the server's root, or the part of a chat API's address before `/chat/completions`; `key` is sent nowhere else.
 
-    `sees_images` is for chat APIs; `seeded` sends each request's seed.
+    `sees_images` is for chat APIs; `seeded` sends each request's seed; errors name `flags`.
     """
 
     url: str
@@ -40,6 +49,7 @@ class Endpoint:
     tokenizer: Path | None = None
     sees_images: bool = False
     seeded: bool = False
+    flags: Flags = Flags()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -53,9 +63,9 @@ class Endpoint:
         try:
             url = httpx.URL(self.url)
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ConfigError(f"--endpoint {self.url!r} is not an address: {error}") from error
+            raise ConfigError(f"{self.flags.address} {self.url!r} is not an address: {error}") from error
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or not 0 < (url.port or 80) < 65536:
-            raise ConfigError(f"--endpoint {self.url!r} is not an address; give one like http://127.0.0.1:30000")
+            raise ConfigError(f"{self.flags.address} {self.url!r} is not an address; give one like http://127.0.0.1:30000")
         timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
         # Servers close idle connections after a few seconds, and a step may take longer than that.
         limits = httpx.Limits(keepalive_expiry=2.0)
@@ -66,23 +76,24 @@ class KeyRefusedError(ConfigError):
     """A server requires a key, or another key."""
 
 
-async def ask(client: httpx.AsyncClient, url: str) -> Any:
-    """Return the JSON at `url`, or None if the server has none there.
+async def ask(client: httpx.AsyncClient, url: str, flags: Flags) -> Any:
+    """Return the JSON at `url`, or None if the server has none there. Errors name `flags`.
 
     Raises ConfigError if there is no server, KeyRefusedError if it requires a key or another one.
     """
     try:
         async with asyncio.timeout(ABOUT_S), client.stream("GET", url, headers={"Accept-Encoding": "gzip, deflate"}) as response:
             if response.status_code in (401, 403):
-                raise KeyRefusedError(f"{url} answered {response.status_code}; {key_hint('Authorization' in client.headers)}")
+                hint = key_hint("Authorization" in client.headers, flags)
+                raise KeyRefusedError(f"{url} answered {response.status_code}; {hint}")
             if response.status_code != 200:
                 return None
             content = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ABOUT_BYTES)
     except (httpx.HTTPError, TimeoutError, UnicodeError) as error:  # the last for names that no resolver takes
         reason = str(error) or type(error).__name__
-        raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct --endpoint") from error
+        raise ConfigError(f"nothing answers at {url}: {reason}; start the server or correct {flags.address}") from error
     except (TooLargeError, EncodingError) as error:
-        raise ConfigError(f"what {url} answers cannot be read: {error}; correct --endpoint") from error
+        raise ConfigError(f"what {url} answers cannot be read: {error}; correct {flags.address}") from error
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -101,7 +112,7 @@ async def tokenizer_of(client: httpx.AsyncClient, endpoint: Endpoint) -> Path | 
         return None
     for page in ("get_model_info", "model_info"):
         try:
-            info = await ask(client, f"{root}/{page}")
+            info = await ask(client, f"{root}/{page}", endpoint.flags)
         except KeyRefusedError:  # every server of models answers what `served` requests
             return None
         match info:
@@ -130,7 +141,7 @@ async def served(client: httpx.AsyncClient, endpoint: Endpoint) -> dict[str, int
     Raises ConfigError if it refuses the key, unless a model of the chat API is named: the server may refuse only this list.
     """
     try:
-        reply = await ask(client, f"{chat_url(endpoint)}/models")
+        reply = await ask(client, f"{chat_url(endpoint)}/models", endpoint.flags)
     except KeyRefusedError:
         if endpoint.model is None or endpoint.tokenizer is not None:
             raise
@@ -149,10 +160,11 @@ def model_of(endpoint: Endpoint, models: dict[str, int | None]) -> str:
     """The model's name: the one given, or the only one of `models`. Raises ConfigError."""
     if endpoint.model:
         return endpoint.model
+    flag = endpoint.flags.model
     if len(models) > 1:
-        raise ConfigError(f"{endpoint.url} serves several models; name one by --model: {', '.join(list(models)[:20])}")
+        raise ConfigError(f"{endpoint.url} serves several models; name one by {flag}: {', '.join(list(models)[:20])}")
     if not models:
-        raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by --model")
+        raise ConfigError(f"{endpoint.url} does not say which model it serves; name it by {flag}")
     return next(iter(models))
 
 
@@ -166,11 +178,11 @@ def check_limit(endpoint: Endpoint, models: dict[str, int | None], context_token
         )
 
 
-def key_hint(given: bool) -> str:
+def key_hint(given: bool, flags: Flags) -> str:
     """What to change on the command line when a server refuses the key."""
     if given:
-        return "put a key that it accepts into the environment variable that --api-key-env names"
-    return "put its key into an environment variable and name that one by --api-key-env NAME"
+        return f"put a key that it accepts into the environment variable that {flags.key} names"
+    return f"put its key into an environment variable and name that one by {flags.key} NAME"
 
 
 async def connect(
@@ -196,7 +208,8 @@ async def connect(
             sees_images=endpoint.sees_images,
             seeded=endpoint.seeded,
         )
-        policy = ChatPolicy(client, chat, sampling, agent.thinking, tell, key_hint(endpoint.key is not None))
+        hint = key_hint(endpoint.key is not None, endpoint.flags)
+        policy = ChatPolicy(client, chat, sampling, agent.thinking, tell, hint)
         return policy, EstimatingRenderer(endpoint.sees_images)
     if endpoint.sees_images:
         raise ConfigError(

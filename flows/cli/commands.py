@@ -101,7 +101,9 @@ def doctor(
 def ui(
     home: Home = HOME,
     root: Root = completion.ROOT,
-    host: Annotated[str, typer.Option(help="address to listen on; whoever reaches it can read everything")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="address to listen on; whoever reaches it can read everything, and change what MLflow has")
+    ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(min=1024, max=65534, help="port of the trajectories; MLflow takes the next", show_default="any")
     ] = None,

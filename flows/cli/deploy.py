@@ -66,13 +66,14 @@ def deploy(
         given = os.environ.get(URL, "")
         with in_environment(checked_home(home), given):
             with Importing():
-                from nbrl.flows.deployments import Wish, register, report_to, wished
+                from nbrl.flows.deployments import Wish, answered, register, report_to, wished
 
             wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
             deployments = wished(wish)
-            kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
-            if webhook:
-                asyncio.run(report_to(webhook))
+            with answered():
+                kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
+                if webhook:
+                    asyncio.run(report_to(webhook))
             _list(deployments)
             _say_how_to_start(kind_of_pool, pool, given)
 
@@ -95,16 +96,18 @@ def schedule(
     def work() -> None:
         with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
             with Importing():
-                from nbrl.flows.deployments import Wish, report_to, wished
+                from nbrl.flows.deployments import Wish, answered, report_to, wished
                 from nbrl.flows.schedule import serve
 
             wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
             deployments = wished(wish)
             if webhook:
-                asyncio.run(report_to(webhook))
+                with answered():
+                    asyncio.run(report_to(webhook))
             _list(deployments)
             say(f"waiting for them to be due; Prefect's pages are at {url.removesuffix('/api')}; Ctrl-C ends everything")
-            serve(deployments)
+            with answered():
+                serve(deployments)
 
     guard(work, lambda: "the same command goes on")
 

@@ -41,8 +41,8 @@ def evaluate(
         str, typer.Option(metavar="NAME", help=f"{KEY}--endpoint", autocompletion=completion.variables, show_default=False)
     ] = "",
     environments: Annotated[
-        str, typer.Option(metavar="A,B", help="evaluate on these environments only", show_default="all of the settings")
-    ] = "",
+        str | None, typer.Option(metavar="A,B", help="evaluate on these environments only", show_default="all of the settings")
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, max=100, help="answers for each question", show_default="evaluate.samples")
     ] = None,
@@ -88,13 +88,16 @@ def evaluate(
         for option, given in (("--model", model), ("--name", name)):
             if given is not None and not given.strip():
                 raise ConfigError(f"{option} is empty; give it a value, or leave it out")
+        named = tuple(part.strip() for part in environments.split(",") if part.strip()) if environments is not None else ()
+        if environments is not None and not named:
+            raise ConfigError(f"--environments {environments!r} names no environment; name one, or leave it out for all")
 
         order = Order(
             recipe=recipe,
             model=model or "",
             endpoint=endpoint,
             api_key_env=api_key_env,
-            environments=tuple(part.strip() for part in environments.split(",") if part.strip()),
+            environments=named,
             samples=samples,
             questions=questions,
             mode=mode,

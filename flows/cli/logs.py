@@ -63,8 +63,10 @@ def stop(run: Name, root: Root = ROOT) -> None:
 
 def _layout(storage: "Storage", name: str) -> "RunLayout":
     """The run of this name or, if there is none, the evaluation. Raises ConfigError if there is neither."""
-    from nbrl.tasks.layout import EVALUATIONS
-    from nbrl.tasks.runs.run import checked_name, find_run, known_run
+    from nbrl.tasks.layout import EVALUATIONS, RUNS
+    from nbrl.tasks.runs.run import checked_name, find_run, unknown
 
-    evaluation = None if find_run(storage, checked_name(name)) else find_run(storage, name, EVALUATIONS)
-    return (evaluation or known_run(storage, name)).layout
+    found = find_run(storage, checked_name(name)) or find_run(storage, name, EVALUATIONS)
+    if found is None:
+        raise unknown(storage, name, RUNS, EVALUATIONS)
+    return found.layout

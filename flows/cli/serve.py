@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nbrl.infra.engine.server import EngineServer
     from nbrl.infra.engine.settings import EngineSettings
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOK_S = 1.0
 
 
@@ -63,6 +62,7 @@ def serve(
             from nbrl.infra.engine.command import Door
             from nbrl.infra.engine.server import launch, wait
             from nbrl.infra.home import Home as LocalHome
+            from nbrl.infra.process.hosts import is_local, told
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.evaluation.subject import folder_of
 
@@ -70,23 +70,21 @@ def serve(
             key = usable_key(api_key_env or None)
         except ValueError as error:
             raise ConfigError(f"--api-key-env: {error}") from error
-        if host not in LOCAL and not key:
-            raise ConfigError(
-                f"--host {host}: whoever reaches this address could use the model and change its weights; give --api-key-env NAME"
-            )
+        if not is_local(host) and not key:
+            raise ConfigError(f"--host {host}: whoever reaches this address could use the model; give --api-key-env NAME")
         settings = _engine(set_ or [], device, port)
         place = LocalHome(checked_home(home))
-        with folder_of(storage_at(root), place.root, model) as folder, _key_file(place.root, key) as key_file:
+        with folder_of(storage_at(root), place.root, model) as folder, _key_file(place.root, key) as keys:
             called = name or _called(model)
             with err.status(f"starting {model}"):
-                server = launch(settings, folder, _logs(place.root), door=Door(called, host, key_file), key=key)
+                server = launch(settings, folder, _logs(place.root), door=Door(called, host, keys), key=key)
                 wait([server])
             try:
-                url = f"http://{host}:{port}/v1"
+                url = f"http://{told(host)}:{port}/v1"
                 key_flag = f" --api-key-env {api_key_env}" if api_key_env else ""
-                out.print(
-                    f'{called} answers at {url}; Ctrl-C ends it\nnbrl agent --endpoint {url}{key_flag} "…"', highlight=False
-                )
+                flags = f"{key_flag}{_limits(server.url, key)}"
+                out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
+                out.print(f'nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
                 _until_ended(server)
             finally:
                 server.stop()
@@ -107,12 +105,14 @@ def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
 
 
 @contextlib.contextmanager
-def _key_file(home: Path, key: str) -> Iterator[Path | None]:
-    """The key as SGLang's configuration, in a file that only this user can read: a command line is everybody's to see."""
-    if not key:
-        yield None
-        return
+def _key_file(home: Path, key: str) -> Iterator[Path]:
+    """The keys as SGLang's configuration, in a file that only this user can read: a command line is everybody's to see.
+
+    Nobody is told the key of an administrator, without which SGLang changes no weights and ends no request: pages of other sites
+    in a browser reach a server of this machine, too.
+    """
     import os
+    import secrets
 
     import yaml
 
@@ -121,7 +121,7 @@ def _key_file(home: Path, key: str) -> Iterator[Path | None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            yaml.safe_dump({"api-key": key}, file)
+            yaml.safe_dump({"admin-api-key": secrets.token_urlsafe(32)} | ({"api-key": key} if key else {}), file)
         yield path
     finally:
         path.unlink(missing_ok=True)
@@ -133,6 +133,25 @@ def _logs(home: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
+
+
+def _limits(url: str, key: str) -> str:
+    """Options with which `nbrl agent` fits a model that reads less than it would ask of one, by what the server says of it."""
+    import asyncio
+
+    from nbrl.agent.settings import AgentSettings
+    from nbrl.flows.ask.endpoint import Endpoint, served
+
+    async def limits() -> list[int]:
+        endpoint = Endpoint(url, key=key or None)
+        async with endpoint.client() as client:
+            return [limit for limit in (await served(client, endpoint)).values() if limit is not None]
+
+    usual = AgentSettings()
+    least = min(asyncio.run(limits()), default=usual.context_tokens)
+    if least >= usual.context_tokens:
+        return ""
+    return f" --context-tokens {least} --action-tokens {max(8, least * usual.action_tokens // usual.context_tokens)}"
 
 
 def _called(model: str) -> str:

@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 import uvicorn
 from rich.console import Console
 
-from nbrl.flows.pages.app import LOCAL, app
+from nbrl.flows.pages.app import app
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
+from nbrl.infra.process.hosts import LOCAL, is_local, told
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
@@ -30,7 +31,7 @@ def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | 
     """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone.
 
     The trajectories are at `port`, MLflow's pages at the next one; both at any free ports when it is None. `uri` is the MLflow
-    that is shown, by default that of the newest run on the storage.
+    that is shown, by default that of the newest run on the storage. Prefect's pages stay on this machine.
     """
     for taken in [] if port is None else [port, port + 1]:
         if port_in_use(taken):
@@ -47,7 +48,8 @@ def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | 
             stack.callback(mlflow.stop)
             lines.append(f"MLflow        {mlflow.runs}")
         trajectories = stack.enter_context(_trajectories(storage, host, port or free_port()))
-        lines = [f"trajectories  {trajectories}", *lines, f"Prefect       {prefect.url}", "Ctrl-C ends them."]
+        only = "" if is_local(host) else "   (on this machine only)"
+        lines = [f"trajectories  {trajectories}", *lines, f"Prefect       {prefect.url}{only}", "Ctrl-C ends them."]
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
         ended = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -72,7 +74,7 @@ def newest_uri(storage: Storage) -> str | None:
 @contextmanager
 def _trajectories(storage: Storage, host: str, port: int) -> Iterator[str]:
     """Serve the pages of trajectories in a thread; yields their address."""
-    hosts = LOCAL if host in LOCAL else ("*",)
+    hosts = LOCAL if is_local(host) else ("*",)
     server = uvicorn.Server(uvicorn.Config(app(storage, hosts), host=host, port=port, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, name="trajectories", daemon=True)
     thread.start()
@@ -82,7 +84,7 @@ def _trajectories(storage: Storage, host: str, port: int) -> Iterator[str]:
             raise ServerError(f"the pages cannot be served at {host}:{port}; choose another --host or --port")
         time.sleep(0.05)
     try:
-        yield f"http://{host}:{port}"
+        yield f"http://{told(host)}:{port}"
     finally:
         server.should_exit = True
         thread.join(START_S)

@@ -14,11 +14,11 @@ from nbrl.flows.pages import render
 from nbrl.flows.pages.reading import Reading, Row
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
+from nbrl.infra.process.hosts import LOCAL
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
 from nbrl.tasks.runs.run import find_run, stored_config
 
-LOCAL = ("127.0.0.1", "localhost")
 # Beside the page's own: nothing is loaded from elsewhere, and no other page shows these in a frame.
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 

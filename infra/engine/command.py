@@ -26,12 +26,12 @@ class AdapterRoom:
 class Door:
     """How an engine serves others than ourselves: text too, under a name, at an address.
 
-    `key_file` is a file with the key that every request must then bring, as SGLang's configuration in YAML.
+    `keys` is a file of SGLang's configuration in YAML, with the keys that requests must bring.
     """
 
     name: str
-    host: str = "127.0.0.1"
-    key_file: Path | None = None
+    host: str
+    keys: Path
 
 
 def command(
@@ -63,8 +63,7 @@ def command(
     if door is None:
         flags["skip-tokenizer-init"] = ""
     else:
-        flags["served-model-name"] = door.name
-        flags |= {"config": str(door.key_file)} if door.key_file else {}
+        flags |= {"served-model-name": door.name, "config": str(door.keys)}
     if settings.max_total_tokens is not None:
         flags["max-total-tokens"] = str(settings.max_total_tokens)
     if settings.seeded_sampling:

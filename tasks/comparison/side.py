@@ -13,19 +13,19 @@ from nbrl.tasks.comparison.questions import Question, scores_by_question
 from nbrl.tasks.comparison.sigmoid import Point
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.questions import completed
-from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Estimate, estimate
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, is_trajectories, name_of
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, is_trajectories
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.resume import resumed_config
-from nbrl.tasks.runs.run import Run, find_run
+from nbrl.tasks.runs.run import Run, find_run, unknown
 from nbrl.tasks.tracking.steps import Steps
 
 
@@ -88,9 +88,7 @@ def read(storage: Storage, label: str) -> Side:
             return _evaluation(storage, name)
     except KeyError as error:
         raise DamagedError(f"{label!r} lacks {error} in its tables: they are not what was written there") from error
-    known = {name_of(key) for kind in (RUNS, EVALUATIONS) for key in storage.list(kind) if key.count("/") > 1}
-    hint = did_you_mean(name, known)
-    raise ConfigError(f"there is no run or evaluation {name!r} in {storage.settings.root}; {hint}")
+    raise unknown(storage, name, RUNS, EVALUATIONS)
 
 
 def _run(storage: Storage, label: str, run: Run, updates: int | None) -> Side:

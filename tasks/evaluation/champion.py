@@ -2,9 +2,14 @@
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments.settings import Environments
+from nbrl.tasks.environments.stored import digests
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
-from nbrl.tasks.layout import EVALUATIONS, name_of
-from nbrl.tasks.runs.champions import recorded
+from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout, name_of
+from nbrl.tasks.reward.settings import RewardSettings
+from nbrl.tasks.runs.champions import champion, recorded
+from nbrl.tasks.runs.run import find_run, stored_config
 
 
 def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None:
@@ -13,10 +18,10 @@ def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None
     None without a champion, if it was never evaluated in this way, and for an evaluation of the champion itself.
     """
     try:
-        champion = recorded(storage, summary.recipe)
+        best = recorded(storage, summary.recipe)
     except DamagedError:
         return None
-    if champion is None:
+    if best is None:
         return None
     found: list[EvaluationSummary] = []
     for name in sorted({name_of(key) for key in storage.list(EVALUATIONS)} - {summary.name}):
@@ -24,15 +29,38 @@ def champion_score(storage: Storage, summary: EvaluationSummary) -> float | None
             other = read(storage, name)
         except DamagedError:
             continue
-        if other is not None and other.subject.run == champion.run and other.subject.updates == champion.updates:
-            found += [other] if _asked_alike(other, summary) else []
+        if other is not None and other.subject.run == best.run and other.subject.updates == best.updates:
+            found += [other] if other.subject.digest != summary.subject.digest and _asked_alike(storage, other, summary) else []
     newest = max(found, key=lambda each: each.finished, default=None)
     return None if newest is None else newest.scores[0].headline(newest.mode).value
 
 
-def _asked_alike(one: EvaluationSummary, other: EvaluationSummary) -> bool:
-    """Whether two evaluations had the same environments and as many questions, asked in the same way, of different models."""
-    same = (one.mode, one.samples, one.environments, one.scores[0].questions)
-    return same == (other.mode, other.samples, other.environments, other.scores[0].questions) and (
-        one.subject.digest != other.subject.digest
+def unusable_champion(storage: Storage, recipe: str) -> str:
+    """Why the champion of a recipe cannot be used, in a sentence; empty if it can, or if there is none."""
+    try:
+        if recorded(storage, recipe) is not None:
+            champion(storage, recipe)
+    except (ConfigError, DamagedError) as error:
+        return str(error)
+    return ""
+
+
+def _asked_alike(storage: Storage, one: EvaluationSummary, other: EvaluationSummary) -> bool:
+    """Whether two evaluations asked the same questions in the same way and scored the answers by the same rules."""
+    first, second = (
+        (each.mode, each.samples, each.environments, each.scores[0].questions, _questions(storage, each), _rules(storage, each))
+        for each in (one, other)
     )
+    return first == second
+
+
+def _questions(storage: Storage, summary: EvaluationSummary) -> str | None:
+    """The digest of the questions, None if an earlier release did not keep it."""
+    data = EvaluationLayout(summary.name).data
+    return (digests(storage, data) or {}).get(data.split("held_out"))
+
+
+def _rules(storage: Storage, summary: EvaluationSummary) -> tuple[RewardSettings, Environments] | None:
+    known = find_run(storage, summary.name, EVALUATIONS)
+    config = None if known is None else stored_config(storage, known)
+    return None if config is None else (config.reward, config.environments)

@@ -39,7 +39,8 @@ class Difference:
     questions: int
 
     def __str__(self) -> str:
-        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p = {self.p:.3f}"
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}], {p}"
 
 
 def pass_at(samples: int, right: int, k: int) -> float:

@@ -7,14 +7,14 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import RUNS
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder, named
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
-from nbrl.tasks.runs.run import NAME, find_run, known_run
+from nbrl.tasks.runs.run import NAME, find_run, known_run, unknown
 
 
 class Subject(BaseModel):
@@ -74,9 +74,10 @@ def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
             yield folder
     elif Path(model).is_dir():
         yield Path(model)
+    elif NAME.fullmatch(name := model.partition("@")[0]):
+        raise ConfigError(f"there is no folder {model!r}, and {unknown(storage, name, RUNS)}")
     else:
-        names = {name_of(key) for key in storage.list(RUNS)}
-        raise ConfigError(f"there is no run or folder {model!r}; {did_you_mean(model.partition('@')[0], names, 'give one')}")
+        raise ConfigError(f"there is no folder {model!r}; correct the path, or give the name of a run")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from nbrl.infra.manifest import file_sha256
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 class PolicySettings(BaseModel):
@@ -37,6 +37,11 @@ class _Config(BaseModel):
     max_position_embeddings: int | None = None
 
 
+def is_hub_name(path: str) -> bool:
+    """Whether it may be `owner/name` of a model of the hub; what begins with `./`, `../`, `/` or `~` is a folder."""
+    return _HUB_NAME.fullmatch(path) is not None
+
+
 def local_config(settings: PolicySettings) -> dict[str, int] | None:
     """`vocab_size` and, where it is given, `max_position_embeddings` of the model's config.json; None for a hub model not yet
     fetched. Raises ConfigError when there is no such model.
@@ -49,7 +54,7 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
         if not list(folder.glob("*.safetensors")):
             raise ConfigError(f"policy.path {settings.path} has no *.safetensors weights; export the model as safetensors")
         return _config(folder / "config.json")
-    if _HUB_ID.fullmatch(settings.path):
+    if is_hub_name(settings.path):
         return None
     raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
 

@@ -12,6 +12,6 @@ def check_unscored(faults: Sequence[str], count: int) -> None:
     if len(faults) > MAX_UNSCORED * count:
         raise RewardError(
             f"scorers failed on {len(faults)} of {count} trajectories, of which {MAX_UNSCORED:.0%} are allowed; the first says: "
-            f"{faults[0]}; correct what scores them, then continue this run, or begin another one if code or a setting that "
-            "decides results had to change"
+            f"{faults[0]}; correct what scores them, then continue the run by `nbrl resume` or the evaluation by the same "
+            "command, or begin another one if code or a setting that decides results, such as the judge, had to change"
         )

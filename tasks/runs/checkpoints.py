@@ -24,7 +24,10 @@ def named(text: str) -> tuple[str, int | None]:
 
 
 def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
-    """Key of a run's checkpoint after `updates` updates, the newest finished one by default. Raises ConfigError."""
+    """Key of a run's checkpoint after `updates` updates, the newest finished one by default.
+
+    Raises ConfigError if there is none, or its weights are gone.
+    """
     run = known_run(storage, name)
     newest = newest_record(storage, run)
     if newest is None or not newest.checkpoint:
@@ -32,15 +35,13 @@ def checkpoint(storage: Storage, name: str, updates: int | None) -> str:
     number = newest.updates if updates is None else updates
     if not 1 <= number <= newest.updates:
         raise ConfigError(f"run {name!r} has checkpoints 1 to {newest.updates}, not {number}")
-    if number == newest.updates:
-        return newest.checkpoint
-    record = read_record(storage, run, made_in(storage, run, number))
-    key = record.checkpoint if record else ""
-    there = complete(storage, run)
+    record = newest if number == newest.updates else read_record(storage, run, made_in(storage, run, number))
+    key, there = record.checkpoint if record else "", complete(storage, run)
     if key not in there:
-        left = ", ".join(str(updates_of(folder)) for folder in sorted(there))
+        left = ", ".join(map(str, sorted({*map(updates_of, there)} - {number}))) or "none"
         raise ConfigError(
-            f"checkpoint {number} of run {name!r} was deleted, as its setting `checkpoints` says; there are: {left}"
+            f"checkpoint {number} of run {name!r} is gone (deleted by its setting `checkpoints`, or by hand); there are: "
+            f"{left}; name one of them, or bring it back from a copy"
         )
     return key
 
@@ -62,6 +63,9 @@ def checkpoint_folder(storage: Storage, home: Path, name: str, updates: int | No
             local = storage.download_folder(path, home / "downloads" / path, HF)
         else:
             if has_manifest(path) and not (local / MANIFEST).is_file():
-                raise DamagedError(f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole")
+                raise DamagedError(
+                    f"{local} has lost its {MANIFEST}: nobody can tell whether its weights are whole; bring the folder back from "
+                    "a copy, or name another checkpoint"
+                )
             check_folder(local, f"{HF}/")
         yield local / HF

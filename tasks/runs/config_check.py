@@ -24,7 +24,7 @@ from nbrl.tasks.model_folder.source import local_config
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
 
-Purpose = Literal["train", "evaluate"]
+Purpose = Literal["train", "evaluate", "evaluate a server"]
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least
 # By rules that need more than this package: the module, the package that has it, and the extra that brings it.
 PACKAGES = {"math": ("math_verify", "math-verify", "math"), GYM: ("reasoning_gym", "reasoning-gym", "gym")}
@@ -45,6 +45,25 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tab
 
 def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Contents]) -> None:
     """As `check_config`, with the contents of the environments. How many questions there are stays as a run began with it."""
+    # A server has its own model and engine: those of the settings are not used.
+    if purpose != "evaluate a server":
+        _check_policy(config, purpose)
+    if config.rollout.episodes_per_runner > config.sandbox.max_live:
+        raise ConfigError(
+            f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
+            f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
+        )
+    rules = {rule for each in contents.values() for rule in each.rules}
+    _check_packages(rules)
+    _check_tools(config, contents)
+    _check_judge(config, rules)
+    if purpose == "train":
+        _check_devices(config)
+        _check_training(config)
+
+
+def _check_policy(config: RunConfig, purpose: Purpose) -> None:
+    """Check the policy against the limits of agent and engine and, before training, that the learner knows such a model."""
     model = local_config(config.policy)
     limit = config.agent.context_tokens
     if model is not None and limit > model.get("max_position_embeddings", limit):
@@ -57,20 +76,8 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
         raise ConfigError(
             f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
         )
-    if config.rollout.episodes_per_runner > config.sandbox.max_live:
-        raise ConfigError(
-            f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
-            f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
-        )
-    rules = {rule for each in contents.values() for rule in each.rules}
-    _check_packages(rules)
-    _check_tools(config, contents)
-    _check_judge(config, rules)
-    if purpose == "train":
-        if model is not None:
-            _check_model(config.policy.path, config.update)
-        _check_devices(config)
-        _check_training(config)
+    if model is not None and purpose == "train":
+        _check_model(config.policy.path, config.update)
 
 
 def _check_devices(config: RunConfig) -> None:

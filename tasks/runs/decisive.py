@@ -34,21 +34,22 @@ def digest(settings: BaseModel) -> str:
     return hashlib.sha256(json.dumps(decisive(settings), sort_keys=True).encode()).hexdigest()
 
 
-def differences(began: BaseModel, now: BaseModel) -> list[str]:
-    """One phrase for each decisive key in which two configurations differ."""
+def differences(began: BaseModel, now: BaseModel, what: str) -> list[str]:
+    """One phrase for each decisive key in which two configurations differ; `what` is what began with the first one.
+
+    A key that is null in one and lacks in the other, as those of a section that one of them lacks, says nothing beside others.
+    """
     before, after = decisive(began), decisive(now)
-    return [
-        f"{key} is {_shown(after, key)}, the run began with {_shown(before, key)}"
-        for key in dict.fromkeys([*after, *before])
-        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
-    ]
+    differing = [key for key in dict.fromkeys([*after, *before]) if before.get(key, _ABSENT) != after.get(key, _ABSENT)]
+    telling = [key for key in differing if before.get(key) != after.get(key)]
+    return [f"{key} is {_shown(after, key)}, the {what} began with {_shown(before, key)}" for key in telling or differing]
 
 
 _ABSENT = object()
 
 
 def _shown(leaves: dict[str, Any], key: str) -> str:
-    if key not in leaves:
+    if leaves.get(key) is None:
         return "not set"
     text = json.dumps(leaves[key], ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

@@ -64,7 +64,8 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
     else:
         tables = check_config(config, purpose)
         contents = stored.contents_of(config.environments, tables)
-    _engine(config.engine)
+    if purpose != "evaluate a server":
+        _engine(config.engine)
     if config.reward.judge is not None:
         try:
             usable_key(config.reward.judge.key)

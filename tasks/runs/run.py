@@ -23,7 +23,6 @@ from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 from nbrl.tasks.runs.prepared import Prepared
 
-SHOWN = 3  # settings that differ
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -84,10 +83,19 @@ def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:
     """The run, or evaluation, of this name. Raises ConfigError if there is none, or something else of that name."""
     run = find_run(storage, name, kind)
     if run is None:
-        known = {name_of(key) for key in storage.list(kind)}
-        hint = did_you_mean(name, known, f"`nbrl train RECIPE --run {name}` makes one" if kind == RUNS else "")
-        raise ConfigError(f"there is no {layout_of(kind, name).title} in {storage.settings.root}; {hint}")
+        raise unknown(storage, name, kind)
     return run
+
+
+def unknown(storage: Storage, name: str, *kinds: Kind) -> ConfigError:
+    """That there is nothing of these kinds with this name, where it was looked for, and which names there are."""
+    known = {name_of(key) for kind in kinds for key in storage.list(kind) if key.count("/") > 1} - {name}
+    what, root = " or ".join(kind.removesuffix("s") for kind in kinds), storage.settings.root
+    if EVALUATIONS not in kinds and find_run(storage, name, EVALUATIONS) is not None:
+        return ConfigError(f"{name!r} in {root} is an evaluation, and this is for a {what}; {did_you_mean(name, known)}")
+    if not known:
+        return ConfigError(f"there is no {what} {name!r} in {root}, nor any other; give another --root, or begin one")
+    return ConfigError(f"there is no {what} {name!r} in {root}; {did_you_mean(name, known)}")
 
 
 def drop_if_empty(run: Run, storage: Storage) -> None:
@@ -181,7 +189,8 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
 
     `policy` is the digest of the initial model's files, which is compared too if given.
     """
-    differing = differences(stored_config(storage, earlier), config)
+    what = earlier.kind.removesuffix("s")
+    differing = differences(stored_config(storage, earlier), config, what)
     if policy and earlier.policy not in ("", policy):
         differing.append(f"policy.path {config.policy.path} holds another model than it began with")
     now = sources_of(config)
@@ -197,9 +206,8 @@ def check_continues(storage: Storage, earlier: Run, config: RunConfig, policy: s
             f"{earlier.layout.title} began, to a folder on PYTHONPATH"
         )
     if differing:
-        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise ConfigError(
-            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing[:SHOWN])}{more}; choose another "
+            f"{earlier.layout.title} exists with another configuration: {'; '.join(differing)}; choose another "
             f"--{'name' if earlier.kind == EVALUATIONS else 'run name'}, or the same settings to continue it"
         )
 

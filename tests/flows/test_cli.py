@@ -66,6 +66,13 @@ def test_an_empty_name_is_refused_in_a_sentence(tmp_path: Path, typed: list[str]
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("given", [",", "", " , "])
+def test_an_empty_list_of_environments_is_refused_and_not_taken_for_all(tmp_path: Path, given: str) -> None:
+    done = nbrl("evaluate", "tiny-cpu", "--environments", given, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"nbrl: --environments {given!r} names no environment; name one, or leave it out for all\n"
+
+
 @pytest.mark.parametrize(
     "variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )

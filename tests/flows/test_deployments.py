@@ -1,15 +1,18 @@
 """What can be deployed: its parameters, and what is refused before anything is registered."""
 
+import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
 
 from nbrl.flows import deployed
-from nbrl.flows.deployments import Wish, wished
+from nbrl.flows.deployments import Wish, answered, register, wished
 from nbrl.infra import prefect_server
+from nbrl.infra.errors import ServerError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.nodes.artifact_keys import slug
@@ -73,6 +76,9 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
         ({"kind": "train", "run": "r", "cron": "every night"}, "is no schedule"),
         ({"kind": "train", "run": "new", "recipe": "gone.yaml"}, r"gone\.yaml"),
         ({"kind": "train", "run": "a/b"}, "cannot be named"),
+        ({"kind": "clean", "run": "s"}, "there is no run 's'"),
+        ({"kind": "clean", "root": "nowhere"}, "there is no run in nowhere to clean"),
+        ({"kind": "train", "run": "r", "webhook": "notaurl"}, "--webhook 'notaurl': give an address"),
         ({"kind": "prepare", "recipe": "a.yaml"}, "--out FOLDER"),
         ({"kind": "prepare", "recipe": "gone.yaml", "out": "o"}, r"gone\.yaml"),
     ],
@@ -80,6 +86,19 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
 def test_what_cannot_run_is_refused_in_a_sentence(root: str, wish: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         wished(Wish.model_validate({"root": root} | wish))
+
+
+@pytest.mark.parametrize("pool", ["", "a/b", "-a", "a b"])
+def test_what_no_pool_can_be_called_is_refused(tmp_path: Path, pool: str) -> None:
+    with pytest.raises(ConfigError, match="is no name of a work pool"):
+        asyncio.run(register([], pool, tmp_path))
+
+
+def test_a_refusal_of_prefects_server_is_a_sentence() -> None:
+    request = httpx.Request("POST", "http://prefect.example/api/work_pools/")
+    refused = httpx.HTTPStatusError("Client error '401 Unauthorized'", request=request, response=httpx.Response(401))
+    with pytest.raises(ServerError, match=r"401 Unauthorized.*PREFECT_API_KEY"), answered():
+        raise refused
 
 
 def test_prefect_yaml_names_flows_that_exist_with_the_variables_of_a_flow() -> None:

@@ -11,7 +11,7 @@ from nbrl.agent.policies.chat import ChatPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import Renderer
-from nbrl.flows.ask.endpoint import Endpoint, ask, connect, served
+from nbrl.flows.ask.endpoint import Endpoint, Flags, ask, connect, served
 from nbrl.tasks.errors import ConfigError
 from tests.agent.tool_server import Said, serving
 
@@ -23,7 +23,7 @@ def test_a_server_that_takes_and_never_answers_is_given_up(monkeypatch: pytest.M
 
         async def work() -> None:
             async with endpoint.client() as client:
-                await ask(client, f"{endpoint.url}/model_info")
+                await ask(client, f"{endpoint.url}/model_info", Flags())
 
         with pytest.raises(ConfigError, match=r"nothing answers at .*TimeoutError; start the server or correct --endpoint"):
             asyncio.run(work())

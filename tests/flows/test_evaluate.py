@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from nbrl.agent.trajectory import from_table
@@ -104,6 +105,10 @@ def test_a_model_behind_a_server_answers_directly(home: Path, storage: Storage) 
             refused = evaluate(storage, *options)
             assert refused.returncode == 1
             assert "401" in refused.stderr
+            change = "http://127.0.0.1:31877/update_weights_from_disk"
+            for headers in ({}, {"Authorization": f"Bearer {environment['NBRL_TEST_KEY']}"}):
+                # Whoever may ask the model may not change it.
+                assert httpx.post(change, json={"model_path": "/"}, headers=headers, trust_env=False).status_code == 401
             summary = told(evaluate(storage, *options, "--api-key-env", "NBRL_TEST_KEY"))
         finally:
             server.send_signal(signal.SIGTERM)

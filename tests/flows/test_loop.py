@@ -33,7 +33,7 @@ def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Stora
         keys = storage.list(f"runs/small/iterations/{iteration:06d}")
         for artifact in (*done.rounds[0], *(each for each in done.artifacts if each.path.endswith("/advantages.parquet"))):
             assert storage.read_bytes(artifact.path, artifact.digest)
-        assert len(keys) == 6 + 6 + 2  # artifacts, results of nodes, the record and its copy
+        assert len(keys) == 7 + 6 + 2  # artifacts, results of nodes, the record and its copy
         assert done.cursor == 8 * (iteration + 1)
         assert storage.exists(f"{done.checkpoint}/hf/model.safetensors")
         assert not [key for key in keys if "/trajectories/" in key]

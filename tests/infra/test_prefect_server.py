@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from nbrl.infra import prefect_server
@@ -51,6 +52,9 @@ def test_flows_run_on_a_server_that_others_join(home: Home, processes: Callable[
         environment = os.environ | prefect_server.environment(home, server.url)
         ran = subprocess.run([sys.executable, "-c", FLOW], env=environment, capture_output=True, text=True, check=True)
         assert ran.stdout == "42\n"
+        asks = {"Origin": "http://elsewhere.example", "Access-Control-Request-Method": "POST"}
+        answer = httpx.options(f"{server.url}/api/deployments/", headers=asks, trust_env=False)
+        assert "access-control-allow-origin" not in answer.headers  # a browser lets no other site command the server
     finally:
         server.stop()
     assert processes(str(home.root)) == []

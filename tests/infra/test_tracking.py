@@ -1,5 +1,6 @@
 """The real MLflow, on SQLite."""
 
+import socket
 import time
 from pathlib import Path
 
@@ -190,6 +191,19 @@ def test_nothing_before_start_run(home: Home) -> None:
 def test_unusable_database(home: Home) -> None:
     with pytest.raises(ServerError, match="cannot be used"):
         Tracking(TrackingSettings(uri="sqlite:////proc/none/mlflow.db"), home).start_run("run", {}, {})
+
+
+@pytest.mark.process
+def test_pages_for_others_answer_at_the_address_that_they_listen_on(tmp_path: Path) -> None:
+    for host, at, said in (("127.0.0.2", "127.0.0.2", "127.0.0.2"), ("0.0.0.0", "127.0.0.1", socket.gethostname())):
+        page = ui(Home(tmp_path), host=host)
+        try:
+            port = page.url.rpartition(":")[2]
+            assert page.url == f"http://{at}:{port}"
+            assert page.runs.startswith(f"http://{said}:{port}")
+            assert httpx.get(page.url, trust_env=False).is_success
+        finally:
+            page.stop()
 
 
 def test_pages(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RESULT, TOKEN_LOGPROBS
 from nbrl.tasks.metrics import of
-from nbrl.tasks.runs.checkpoints import checkpoint
+from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record
@@ -109,8 +109,29 @@ def test_what_need_not_stay_is_deleted_but_for_its_result(storage: Storage, tmp_
     assert numbers(storage, "hf/") == [1, 3, 4]
     assert checkpoint(storage, "r", None) == records[-1].checkpoint
     assert checkpoint(storage, "r", 1) == records[0].checkpoint
-    with pytest.raises(ConfigError, match=r"checkpoint 2 of run 'r' was deleted, .*; there are: 1, 3, 4"):
+    with pytest.raises(ConfigError, match=r"checkpoint 2 of run 'r' is gone .*; there are: 1, 3, 4; name one"):
         checkpoint(storage, "r", 2)
+
+
+@pytest.mark.parametrize(("asked", "number", "left"), [(2, 2, "1, 3"), (None, 3, "1, 2"), (3, 3, "1, 2")])
+def test_whichever_checkpoint_was_deleted_by_hand_one_sentence_says_which_are_left(
+    storage: Storage, tmp_path: Path, asked: int | None, number: int, left: str
+) -> None:
+    _, records = made(storage, tmp_path, 3)
+    storage.delete(records[number - 1].checkpoint)
+    words = rf"^checkpoint {number} of run 'r' is gone \(deleted by its setting `checkpoints`, or by hand\); there are: {left}; "
+    with pytest.raises(ConfigError, match=words + "name one of them, or bring it back from a copy$"):
+        checkpoint(storage, "r", asked)
+
+
+def test_weights_without_their_manifest_are_refused_with_what_to_do(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 1)
+    storage.delete(f"{records[0].checkpoint}/{MANIFEST}")
+    with (
+        pytest.raises(DamagedError, match=r"has lost its manifest\.json: .*; bring the folder back from a copy, or name another"),
+        checkpoint_folder(storage, tmp_path, "r", 1),
+    ):
+        pass
 
 
 def test_checkpoints_of_a_release_that_kept_all_of_them_stay(storage: Storage, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 import pytest
 from pydantic import ValidationError
 
+from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.length import length_of
 from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
 from nbrl.tasks.reward.score import execution_of, format_of, score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
+from nbrl.tasks.reward.unscored import check_unscored
 
 NOTHING = {"f1": 0, "exact": 0, "answered": 0}
 
@@ -145,3 +147,11 @@ def test_a_summary_earns_format_and_takes_nothing_from_execution() -> None:
     scored = score(row("Keldra", ["Keldra"], [step(), summary, step()]), RewardSettings())
     assert scored["step_rewards"] == pytest.approx([0.1 / 3 + 0.05, 0.1 / 3, 0.1 / 3 + 0.05 + 0.8])
     assert (scored["total"], scored["execution"], scored["format"]) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_too_many_answers_without_a_score_are_told_with_what_continues_a_run_and_an_evaluation() -> None:
+    check_unscored(["away"], 5)
+    with pytest.raises(
+        RewardError, match=r"continue the run by `nbrl resume` or the evaluation by the same command, or begin another"
+    ):
+        check_unscored(["away", "away"], 5)

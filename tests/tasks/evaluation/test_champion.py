@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.answers import SCHEMA
-from nbrl.tasks.evaluation.champion import champion_score
+from nbrl.tasks.evaluation.champion import champion_score, unusable_champion
 from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
@@ -49,3 +49,28 @@ def test_a_new_model_is_compared_with_the_champion_as_it_was_evaluated_last_in_t
     storage.write_bytes(EvaluationLayout("damaged").summary, b"no summary")
     assert champion_score(storage, new) == 0.75
     assert champion_score(storage, evaluated(storage, "again", "a", 3, 10.0)) is None
+
+
+def test_a_champion_is_no_measure_for_other_questions(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="c", weights="w", promoted=0.0)
+    storage.write_json(champion_of("r"), made.model_dump(mode="json"))
+    new = evaluated(storage, "new", "b", 1, 9.0)
+    evaluated(storage, "old", "a", 2, 1.0)
+    for name, digest in (("new", "one"), ("old", "one")):
+        data = EvaluationLayout(name).data
+        storage.write_json(data.digests, {data.split("held_out"): digest})
+    assert champion_score(storage, new) == 0.5
+    storage.write_json(EvaluationLayout("old").data.digests, {EvaluationLayout("old").data.split("held_out"): "another"})
+    assert champion_score(storage, new) is None
+
+
+def test_a_champion_whose_files_are_gone_is_a_sentence(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    assert unusable_champion(storage, "r") == ""
+    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="c", weights="w", promoted=0.0)
+    storage.write_json(champion_of("r"), made.model_dump(mode="json"))
+    assert "the champion of 'r' cannot be used" in unusable_champion(storage, "r")
+    assert "promote another with `nbrl promote a@UPDATES`" in unusable_champion(storage, "r")
+    storage.write_bytes(champion_of("r"), b"{}")
+    assert "names no champion" in unusable_champion(storage, "r")

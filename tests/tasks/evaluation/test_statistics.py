@@ -64,3 +64,8 @@ def test_scores_of_different_lengths_are_not_paired() -> None:
 def test_no_question_gives_no_estimate() -> None:
     assert estimate([]).questions == 0
     assert np.isnan(estimate([]).value)
+
+
+def test_a_p_too_small_for_three_digits_is_told_as_a_bound() -> None:
+    assert str(difference([0.0] * 50, [1.0] * 50)).endswith(", p < 0.001")
+    assert str(difference([1.0, 0.0], [1.0, 0.0])).endswith(", p = 1.000")

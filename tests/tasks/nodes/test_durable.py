@@ -152,7 +152,7 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
     assert open_run(config, "a", storage)[0] == run
     take(storage, run.layout, config.model_dump(mode="json"))
     assert resumed_config(storage, "a", []).iterations == 77  # as it was started last
-    with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; `nbrl train RECIPE --run b` makes one"):
+    with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; there are: a"):
         resumed_config(storage, "b", [])
 
 

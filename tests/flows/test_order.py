@@ -1,0 +1,95 @@
+"""What an evaluation is asked to do, before anything is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nbrl.flows.order import Order, planned
+from nbrl.infra.storage import Storage
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import EVALUATIONS
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import check_continues, open_run
+from tests.agent.tool_server import Said, serving
+
+MODELS = Said({"data": [{"id": "grader"}]})
+
+
+def files(folder: Path) -> str:
+    path = folder / "questions.jsonl"
+    path.write_text(json.dumps({"id": "a", "question": "Which year?", "answers": ["1844"]}))
+    return f"environments={{mine: {{kind: files, train: {path}, held_out: {path}}}}}"
+
+
+def order(folder: Path, *overrides: str, **fields: str) -> Order:
+    settings = (f"home={folder}/home", f"storage.root={folder}/storage", *overrides)
+    return Order.model_validate({"recipe": "tiny-cpu", "overrides": settings} | fields)
+
+
+@pytest.mark.process
+def test_a_judge_is_named_by_its_option_and_changed_by_settings(tmp_path: Path) -> None:
+    with serving(MODELS) as server:
+        settings = (files(tmp_path), "reward.judge.timeout_s=7", "reward.judge.attempts=1")
+        plan = planned(order(tmp_path, *settings, judge=f"{server.url}/v1"))
+    judge = plan.config.reward.judge
+    assert judge is not None
+    assert (judge.base_url, judge.name, judge.key) == (f"{server.url}/v1", "grader", None)
+    assert (judge.timeout_s, judge.attempts) == (7, 1)
+    mine = plan.config.environments["mine"]
+    assert isinstance(mine, FilesEnvironment)
+    assert mine.rule == "judge"
+
+
+def test_a_judge_that_is_away_is_blamed_on_its_own_option(tmp_path: Path) -> None:
+    with serving(MODELS) as server:
+        url = f"{server.url}/v1"
+    with pytest.raises(ConfigError, match=r"nothing answers at .*; start the server or correct --judge$"):
+        planned(order(tmp_path, files(tmp_path), judge=url))
+    with pytest.raises(ConfigError, match=r"^--judge 'nowhere' is not an address"):
+        planned(order(tmp_path, files(tmp_path), judge="nowhere"))
+    with serving(Said({"data": []})) as server, pytest.raises(ConfigError, match=r"name it by --judge-model$"):
+        planned(order(tmp_path, files(tmp_path), judge=f"{server.url}/v1"))
+    with serving(Said(status=401)) as server, pytest.raises(ConfigError, match=r"name that one by --judge-key-env NAME$"):
+        planned(order(tmp_path, files(tmp_path), judge=f"{server.url}/v1"))
+
+
+@pytest.mark.process
+def test_a_server_is_not_limited_by_the_policy_and_the_engine_of_the_settings(tmp_path: Path) -> None:
+    away = ("agent.context_tokens=4096", f"policy.path={tmp_path}/gone", f"engine.environment={tmp_path}/gone")
+    with serving(MODELS) as server:
+        plan = planned(order(tmp_path, *away, endpoint=f"{server.url}/v1"))
+    assert plan.subject.name == f"grader at {server.url}/v1"
+    with pytest.raises(ConfigError, match=r"agent\.context_tokens is 4096 but the policy reads at most"):
+        planned(order(tmp_path, "agent.context_tokens=4096"))
+
+
+@pytest.mark.parametrize("model", ["./nofolder", "../nofolder", "/no/folder", "~/no-such-folder", "a/b/c"])
+def test_what_begins_as_a_path_is_a_folder_and_never_a_name_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^--model \S+ is no folder; correct the path, or give owner/name of the hub"):
+        planned(order(tmp_path, model=model))
+
+
+def test_a_refused_name_lists_every_setting_that_differs_in_the_words_of_an_evaluation(tmp_path: Path) -> None:
+    settings = [f"storage.root={tmp_path}/storage"]
+    began = load("tiny-cpu", settings)
+    storage = Storage(began.storage)
+    run, _ = open_run(began, "e", storage, kind=EVALUATIONS, policy="p")
+    judge = ["reward.judge.base_url=http://127.0.0.1:9/v1", "reward.judge.name=m"]
+    now = load("tiny-cpu", [*settings, *judge, "seed=3", "evaluate.samples=7"])
+    with pytest.raises(ConfigError) as error:
+        check_continues(storage, run, now)
+    words = str(error.value)
+    assert words.startswith("evaluation 'e' exists with another configuration: ")
+    assert 'reward.judge.name is "m", the evaluation began with not set' in words
+    assert "reward.judge.rubric" not in words  # it is in neither
+    for key in ("seed is 3", "evaluate.samples is 7", "reward.judge.max_tokens is 1024"):
+        assert key in words
+    for never in ("the run", "null", "more;"):
+        assert never not in words
+    with pytest.raises(ConfigError, match=r'reward\.judge\.name is not set, the evaluation began with "m"'):
+        check_continues(storage, run.model_copy(update={"config": now.model_dump(mode="json")}), began)
