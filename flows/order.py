@@ -20,7 +20,7 @@ from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
-from nbrl.tasks.layout import EVALUATIONS, RunLayout
+from nbrl.tasks.layout import EVALUATIONS, RUNS, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
@@ -30,7 +30,7 @@ from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import resumed_config
-from nbrl.tasks.runs.run import checked_name
+from nbrl.tasks.runs.run import checked_name, unknown
 
 ROOT = ".nbrl/storage"
 NAMED = 40  # characters of a model's name in that of its evaluation
@@ -150,9 +150,7 @@ def _check_model(model: str, storage: Storage) -> None:
         return
     if "/" in model or model.startswith(("~", ".")):
         raise ConfigError(f"--model {model} is no folder; correct the path, or give owner/name of the hub or the name of a run")
-    raise ConfigError(
-        f"--model {model}: there is no run of this name in {storage.settings.root}, and no folder; `nbrl show` lists the runs"
-    )
+    raise ConfigError(f"--model {model}: there is no such folder, and {unknown(storage, model.partition('@')[0], RUNS)}")
 
 
 def _judged(environments: Environments) -> Environments:

@@ -72,6 +72,14 @@ class NotepadState(_Part):
         return "\n".join(lines)
 
 
+def notes(recorded: str) -> str:
+    """The notepad of a recorded step as a reader sees it; what is no notepad is shown as it is."""
+    try:
+        return NotepadState.model_validate_json(recorded).render()
+    except ValidationError:
+        return recorded
+
+
 class State(_Part):
     """What a kernel reports after a cell of its notepad and its answer."""
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.syntax import Syntax
 
-from nbrl.agent.context.notepad import NotepadState
+from nbrl.agent.context.notepad import notes
 from nbrl.agent.trajectory import Step, Trajectory
 from nbrl.flows.display.terminal import plain
 
@@ -59,8 +59,8 @@ def observation(step: Step) -> Iterator[RenderableType]:
 
 def notepad(step: Step, before: str) -> Iterator[RenderableType]:
     """The notepad after a step, if it differs from `before`."""
-    if step.notepad not in (before, Step().notepad) and (notes := NotepadState.model_validate_json(step.notepad).render()):
-        yield Panel(plain(notes), title="notepad", title_align="left", border_style="dim")
+    if step.notepad not in (before, Step().notepad) and (shown := notes(step.notepad)):
+        yield Panel(plain(shown), title="notepad", title_align="left", border_style="dim")
 
 
 def _short(recorded: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from nbrl.agent.context.notepad import NotepadState
+from nbrl.agent.context.notepad import notes
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
 from nbrl.flows.pages.reading import Found, Row, Stage
@@ -68,16 +68,15 @@ def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: De
     steps = []
     before = Step().notepad
     for place, step in enumerate(trajectory.steps):
-        notes = NotepadState.model_validate_json(step.notepad).render() if step.notepad != before else ""
-        before = step.notepad
         steps.append(
             {
                 "step": step,
-                "notes": notes,
+                "notes": notes(step.notepad) if step.notepad != before else "",
                 "action": sampled.get(place, Action([])),
                 "reward": earned[place] if place < len(earned) else None,
             }
         )
+        before = step.notepad
     return _page(
         "trajectory.html",
         title=trajectory.id,

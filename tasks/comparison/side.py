@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.comparison.cost import Cost, cost_of, tokens_of
 from nbrl.tasks.comparison.questions import Question, scores_by_question
@@ -76,7 +76,8 @@ class _Held(NamedTuple):
 def read(storage: Storage, label: str) -> Side:
     """What RUN, RUN@N or the name of an evaluation names; a run of that name goes first.
 
-    Raises ConfigError if there is nothing of that name or nothing was evaluated, and DamagedError.
+    Raises ConfigError if there is nothing of that name or nothing was evaluated, and MissingError or DamagedError where its files
+    are not those that were written.
     """
     name, updates = named(label)
     try:
@@ -86,6 +87,8 @@ def read(storage: Storage, label: str) -> Side:
             if updates is not None:
                 raise ConfigError(f"{name!r} is an evaluation, which has no updates; name it without @{updates}")
             return _evaluation(storage, name)
+    except MissingError as error:
+        raise MissingError(f"{label!r} cannot be compared: {error}; bring the file back from a copy") from error
     except KeyError as error:
         raise DamagedError(f"{label!r} lacks {error} in its tables: they are not what was written there") from error
     raise unknown(storage, name, RUNS, EVALUATIONS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.agent.context.notepad import Item, NotepadState, State, read_state
+from nbrl.agent.context.notepad import Item, NotepadState, State, notes, read_state
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
@@ -29,6 +29,11 @@ def test_plan_facts_and_draft_are_rendered_in_this_order() -> None:
     _, shown = run("notepad.add_todo(['a', 'b', 'c'])\nnotepad.mark_done(0)\nnotepad.mark_doing(1)\nnotepad.add_facts('f')")
     assert shown == "[x] a\n[~] b\n[ ] c\n- f"
     assert NotepadState(plan=[Item(text="a", state="done")], facts=["f"], draft="d").render() == "[x] a\n- f\nd"
+
+
+def test_what_was_recorded_and_is_no_notepad_is_shown_as_it_is() -> None:
+    assert notes(NotepadState(facts=["f"]).model_dump_json()) == "- f"
+    assert notes("{ nothing") == "{ nothing"
 
 
 def test_items_can_be_rewritten_and_removed() -> None:

@@ -154,6 +154,14 @@ def test_a_damaged_file_is_one_sentence(storage: Storage, what: str) -> None:
     assert what.partition(".")[0] in done.stderr
 
 
+def test_a_lost_file_is_one_sentence_with_a_remedy(storage: Storage) -> None:
+    storage.delete_keys(key for key in storage.list("runs/fast/evaluations") if key.endswith("rewards.parquet"))
+    done = nbrl(storage, "slow", "fast")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "'fast' cannot be compared: " in done.stderr
+    assert "bring the file back from a copy" in done.stderr
+
+
 def test_an_evaluation_that_goes_on_is_not_compared(storage: Storage) -> None:
     storage.delete(EvaluationLayout("batch").summary)
     with pytest.raises(ConfigError, match="evaluation 'batch' has not finished yet"):
