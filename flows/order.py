@@ -19,8 +19,10 @@ from nbrl.tasks.environments.kinds.hub import HubEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.evaluation.deliver import is_delivered
 from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
-from nbrl.tasks.layout import EVALUATIONS, RUNS, RunLayout
+from nbrl.tasks.evaluation.summary import EvaluationSummary, read
+from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
@@ -108,6 +110,15 @@ def planned(order: Order) -> Plan:
     questions = "" if order.recipe or order.judge else RunLayout(subject.run).data.folder
     start = preflight(config, "evaluate a server" if subject.server else "evaluate", name, EVALUATIONS, questions)
     return Plan(name=name, start=start, subject=subject)
+
+
+def done(plan: Plan) -> EvaluationSummary | None:
+    """The summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
+    storage, layout = Storage(plan.config.storage), EvaluationLayout(plan.name)
+    summary = read(storage, plan.name) if storage.exists(layout.told) else None
+    if summary is None or summary.subject.digest != plan.subject.digest or not is_delivered(storage, plan.config, plan.name):
+        return None
+    return summary
 
 
 def _overrides(order: Order) -> list[str]:

@@ -82,7 +82,7 @@ def evaluate(
 
     def work() -> None:
         with Importing():
-            from nbrl.flows.order import Order, planned
+            from nbrl.flows.order import Order, done, planned
             from nbrl.tasks.errors import ConfigError
 
         for option, given in (("--model", model), ("--name", name)):
@@ -116,7 +116,7 @@ def evaluate(
 
             return await flow(plan, take_over)
 
-        _print(run_flow(plan.config.home, flow), as_json, root_flag(plan.config))
+        _print(done(plan) or run_flow(plan.config.home, flow), as_json, root_flag(plan.config))
 
     guard(work, lambda: f"the same command goes on with evaluation {begun[0]}" if begun else "")
 

@@ -45,6 +45,11 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
         say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {why}")
 
 
+def is_delivered(storage: Storage, config: RunConfig, name: str) -> bool:
+    """Whether the MLflow of these settings has the evaluation."""
+    return _is_there(storage, EvaluationLayout(name), Tracking(config.tracking, Home(config.home)))
+
+
 def _is_there(storage: Storage, layout: EvaluationLayout, tracking: Tracking) -> bool:
     try:
         return dict(storage.read_json(layout.delivered)) == {"uri": tracking.uri}
