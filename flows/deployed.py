@@ -31,6 +31,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check
 from nbrl.tasks.prepare.recipe import load
+from nbrl.tasks.runs.changes import Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.resume import resumed_config
@@ -48,16 +49,19 @@ class TrainOrder(BaseModel):
 
     run: str = Field(description="name of the run; an existing one is continued")
     recipe: str = Field("", description="name or path of a recipe; empty: the settings of the run's last start")
-    overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
+    settings: Changes = Field(
+        Changes(), description="settings that differ from those of the recipe or run; each that is left out is as there"
+    )
+    overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     take_over: bool = Field(False, description="stop another process that trains this run, and continue here")
 
     def start(self) -> Prepared:
         """Raises ConfigError where the training could not be made."""
-        name = checked_name(self.run)
+        name, overrides = checked_name(self.run), (*as_overrides(self.settings), *self.overrides)
         if self.recipe:
-            return prepared(self.recipe, self.overrides, "train", name)
-        config = resumed_config(Storage(StorageSettings(root=self.root)), name, self.overrides)
+            return prepared(self.recipe, overrides, "train", name)
+        config = resumed_config(Storage(StorageSettings(root=self.root)), name, overrides)
         return preflight(config, "train", name)
 
 

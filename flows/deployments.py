@@ -116,7 +116,7 @@ def _deployment(flow: Any, name: str, orders: dict[str, BaseModel], cron: str, t
             flow,
             name,
             cron=cron or None,
-            parameters={name: order.model_dump(mode="json") for name, order in orders.items()},
+            parameters={name: order.model_dump(mode="json", exclude_unset=True) for name, order in orders.items()},
             tags=[TAG, *tags],
             concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
             entrypoint_type=EntrypointType.MODULE_PATH,

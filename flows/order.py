@@ -26,6 +26,7 @@ from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
+from nbrl.tasks.runs.changes import Changes, as_overrides
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.preflight import preflight
@@ -58,7 +59,10 @@ class Order(BaseModel):
     judge: str = Field("", description="an OpenAI-compatible server (…/v1) whose model grades the answers to questions of files")
     judge_model: str = Field("", description="the server's name of that model; not needed if it has only one")
     judge_key_env: str = Field("", description="the environment variable with the judge's key")
-    overrides: tuple[str, ...] = Field((), description="settings as KEY=VALUE")
+    settings: Changes = Field(
+        Changes(), description="settings that differ from those of the recipe or run; each that is left out is as there"
+    )
+    overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     name: str = Field(
         "", description="name of the evaluation; by default made of the model and of a digest of all that decides it"
@@ -124,13 +128,14 @@ def done(plan: Plan) -> EvaluationSummary | None:
 def _overrides(order: Order) -> list[str]:
     """Those of the order, and what its own fields set. Raises ConfigError where the judge is not there."""
     values = {"samples": order.samples, "questions": order.questions, "mode": order.mode}
+    given = [*as_overrides(order.settings), *order.overrides]
     set_ = [f"evaluate.{key}={value}" for key, value in values.items() if value is not None]
     if not order.judge:
         if order.judge_model or order.judge_key_env:
             raise ConfigError("--judge-model and --judge-key-env say more of --judge; give its address too, or leave them out")
-        return [*order.overrides, *set_]
+        return [*given, *set_]
     # A judge that the settings name has another key: without one for this judge, none is sent.
-    return ["reward.judge.key=null", *order.overrides, *set_, *_judge(order)]
+    return ["reward.judge.key=null", *given, *set_, *_judge(order)]
 
 
 def _judge(order: Order) -> list[str]:

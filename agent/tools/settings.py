@@ -128,7 +128,7 @@ class ToolSettings(_Settings):
         None, description="tools of abilities that are not named; when not set, search if there is a corpus"
     )
     abilities: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="name of an ability: its tools; may be empty")
-    search: SearchSettings = Field(CorpusSearch(), discriminator="engine")
+    search: SearchSettings = Field(CorpusSearch(), discriminator="engine", description="what a search finds its results with")
     read_page: PageSettings = PageSettings()
     inspect_file: FileSettings = FileSettings()
     model: ModelSettings | None = None

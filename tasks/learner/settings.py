@@ -122,7 +122,7 @@ class UpdateSettings(_Closed):
     deterministic: bool = Field(
         False, description="use only operations that give the same bits each time; an operation without such a form ends the run"
     )
-    loss: LossSettings = PolicyGradientLoss()
+    loss: LossSettings = Field(PolicyGradientLoss(), description="what a step makes smaller: see docs/learning.md")
     epochs: int = Field(1, ge=1, description="passes over a batch")
     minibatches: int = Field(1, ge=1, description="optimiser steps per pass, each on its share of the trajectories")
     aggregation: Literal["token_mean", "action_mean", "trajectory_mean", "fixed_length"] = Field(

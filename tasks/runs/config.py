@@ -111,7 +111,7 @@ class RunConfig(BaseModel):
     )
     home: str = Field(".nbrl", description="folder of the local servers' state and logs", json_schema_extra={"decides": False})
     policy: PolicySettings
-    environments: Environments
+    environments: Environments = Field(description="what is asked, by name: see docs/environments.md")
     agent: AgentSettings = AgentSettings()
     sampling: Sampling = Sampling()
     rollout: RolloutSettings = RolloutSettings()

@@ -33,6 +33,9 @@ def root(tmp_path: Path) -> str:
     [
         (deployed.train, {"run": "a"}, {}),
         (deployed.train, {"run": "a", "overrides": ["iterations=3"]}, {"run": "a", "iterations": 3}),
+        (deployed.train, {"run": "a", "settings": {"update": {"lr": 0.1}}}, {"run": "a", "settings": {"update": {"lr": "much"}}}),
+        (deployed.train, {"run": "a", "settings": {"iterations": 3}}, {"run": "a", "settings": {"iterations": -1}}),
+        (deployed.evaluate, {"settings": {"evaluate": {"mode": "vote"}}}, {"settings": {"evaluate": {"mode": "guess"}}}),
         (deployed.evaluate, {"model": "a", "samples": 4}, {"model": "a", "samples": 0}),
         (deployed.prepare, {"recipe": "a.yaml", "folder": "b"}, {"recipe": "a.yaml"}),
         (deployed.clean, {"dry_run": True}, {"dry_run": "perhaps"}),
@@ -41,7 +44,7 @@ def root(tmp_path: Path) -> str:
 def test_prefects_own_form_refuses_what_the_model_refuses(flow: object, good: dict[str, object], bad: dict[str, object]) -> None:
     schema = parameter_schema(flow).model_dump_for_openapi()  # type: ignore[arg-type]
     assert validate({"order": good}, schema) == []
-    with pytest.raises(Exception, match=r"required|additional|minimum|boolean|Additional|not of type"):
+    with pytest.raises(Exception, match=r"required|additional|minimum|boolean|Additional|not of type|is not"):
         validate({"order": bad}, schema, raise_on_error=True)
     described = schema["definitions"].values()
     assert all("description" in each for model in described for each in model["properties"].values())
@@ -57,7 +60,7 @@ def test_what_is_cleaned_is_the_storage_of_the_recipe(root: str) -> None:
 def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
     train, evaluate, clean = wished(Wish(run="r", root=root, cron="*/5 * * * *"))
     assert [each.full_name for each in (train, evaluate, clean)] == ["train/r", "evaluate/r", "clean/all-runs"]
-    assert train.parameters["order"] == {"run": "r", "recipe": "", "overrides": [], "root": root, "take_over": False}
+    assert train.parameters["order"] == {"run": "r", "recipe": "", "overrides": [], "root": root}
     assert evaluate.parameters["order"]["model"] == "r"
     for each in (train, evaluate, clean):
         assert each.concurrency_limit == 1
