@@ -26,11 +26,11 @@ def _optional(model: type[BaseModel]) -> type[Section]:
     return create_model(model.__name__, __base__=Section, __doc__=model.__doc__, **fields)
 
 
-def _field(field: FieldInfo) -> tuple[Any, FieldInfo]:
+def _field(field: FieldInfo) -> tuple[Any, Any]:
     allowed = [each for each in get_args(field.annotation) or (field.annotation,) if each is not type(None)]
     if len(allowed) == 1 and members(allowed[0]) == allowed:
         return _optional(allowed[0]) | None, Field(None, description=field.description or allowed[0].__doc__)
-    typed = Annotated[field.annotation, *field.metadata, Field(discriminator=field.discriminator)]
+    typed: Any = Annotated[(field.annotation, *field.metadata, Field(discriminator=field.discriminator))]
     return typed | None, Field(None, description=field.description)
 
 
