@@ -162,6 +162,9 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
             ending = ending_of(ended[0])
             owner.uncancel()
             raise ended[0] from None
+        if ending.status == "FAILED" and (taken := _taken_over(storage, layout, epoch)) is not None:
+            ending = ending_of(taken)
+            raise taken from error
         raise
     finally:
         renewal.cancel()
@@ -171,6 +174,17 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
             held = holder(storage, layout)
             if held is not None and held.epoch.name == epoch.name:  # not that of who took over, and waits for this
                 beat(ending)
+
+
+def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverError | None:
+    """Whether another process has taken the run over; it then deletes what this one works on, which can cause any error here."""
+    try:
+        check_newest(storage, layout, epoch.name)
+    except TakenOverError as taken:
+        return taken
+    except StorageError:
+        pass
+    return None
 
 
 def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:

@@ -90,9 +90,9 @@ def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, pr
 
 
 def _ending(storage: Storage, run: Run, epoch: str, error: BaseException | None) -> Ending:
-    """How a training in this epoch ended: a process that takes the run over stops this one as Ctrl-C does."""
+    """How a training in this epoch ended: a process that takes the run over stops this one, or makes it fail."""
     ending = ending_of(error)
-    if ending.status == "KILLED":
+    if ending.status != "FINISHED":
         try:
             check_newest(storage, run.layout, epoch)
         except TakenOverError as taken:

@@ -174,6 +174,20 @@ def test_a_write_that_was_under_way_has_ended_when_the_run_is_known_to_be_taken_
     assert wrote == ["late"]
 
 
+def test_whatever_fails_once_a_run_is_taken_over_fails_for_that(storage: Storage) -> None:
+    async def body(taken: bool) -> None:
+        async with writing(RUN, storage, False, lambda said: None):
+            if taken:
+                take(storage, RUN.layout)
+            raise FileNotFoundError("what the other process deleted")
+
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(body(taken=False))
+    with pytest.raises(TakenOverError, match="taken over by a process on") as raised:
+        asyncio.run(body(taken=True))
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
 def test_a_dead_holder_on_another_machine_is_waited_for_until_its_lease_runs_out(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
