@@ -31,7 +31,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check
 from nbrl.tasks.prepare.recipe import load
-from nbrl.tasks.runs.changes import Changes, as_overrides
+from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.resume import resumed_config
@@ -49,9 +49,7 @@ class TrainOrder(BaseModel):
 
     run: str = Field(description="name of the run; an existing one is continued")
     recipe: str = Field("", description="name or path of a recipe; empty: the settings of the run's last start")
-    settings: Changes = Field(
-        Changes(), description="settings that differ from those of the recipe or run; each that is left out is as there"
-    )
+    settings: Changes = Field(Changes(), description=DIFFERING)
     overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     take_over: bool = Field(False, description="stop another process that trains this run, and continue here")

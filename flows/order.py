@@ -19,14 +19,14 @@ from nbrl.tasks.environments.kinds.hub import HubEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.evaluation.deliver import is_delivered
+from nbrl.tasks.evaluation.deliver import was_delivered
 from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
 from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server
-from nbrl.tasks.runs.changes import Changes, as_overrides
+from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.preflight import preflight
@@ -59,9 +59,7 @@ class Order(BaseModel):
     judge: str = Field("", description="an OpenAI-compatible server (…/v1) whose model grades the answers to questions of files")
     judge_model: str = Field("", description="the server's name of that model; not needed if it has only one")
     judge_key_env: str = Field("", description="the environment variable with the judge's key")
-    settings: Changes = Field(
-        Changes(), description="settings that differ from those of the recipe or run; each that is left out is as there"
-    )
+    settings: Changes = Field(Changes(), description=DIFFERING)
     overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     name: str = Field(
@@ -120,7 +118,7 @@ def done(plan: Plan) -> EvaluationSummary | None:
     """The summary of an evaluation that finished and that MLflow and Prefect know; None where anything is left to do."""
     storage, layout = Storage(plan.config.storage), EvaluationLayout(plan.name)
     summary = read(storage, plan.name) if storage.exists(layout.told) else None
-    if summary is None or summary.subject.digest != plan.subject.digest or not is_delivered(storage, plan.config, plan.name):
+    if summary is None or summary.subject.digest != plan.subject.digest or not was_delivered(storage, plan.config, plan.name):
         return None
     return summary
 

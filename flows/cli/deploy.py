@@ -66,7 +66,8 @@ def deploy(
         given = os.environ.get(URL, "")
         with in_environment(checked_home(home), given):
             with Importing():
-                from nbrl.flows.deployments import Wish, answered, register, report_to, wished
+                from nbrl.flows.deployments import Wish, wished
+                from nbrl.flows.registration import answered, register, report_to
 
             wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
             deployments = wished(wish)
@@ -96,7 +97,8 @@ def schedule(
     def work() -> None:
         with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
             with Importing():
-                from nbrl.flows.deployments import Wish, answered, report_to, wished
+                from nbrl.flows.deployments import Wish, wished
+                from nbrl.flows.registration import answered, report_to
                 from nbrl.flows.schedule import serve
 
             wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)

@@ -14,7 +14,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
-from nbrl.infra.process.hosts import LOCAL, is_local, told
+from nbrl.infra.process.hosts import LOCAL, check_host, is_local, told
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
@@ -33,6 +33,7 @@ def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | 
     The trajectories are at `port`, MLflow's pages at the next one; both at any free ports when it is None. `uri` is the MLflow
     that is shown, by default that of the newest run on the storage. Prefect's pages stay on this machine.
     """
+    check_host(host)
     for taken in [] if port is None else [port, port + 1]:
         if port_in_use(taken):
             raise ServerError(f"port {taken} is taken: end what listens there, or choose another --port")

@@ -8,13 +8,14 @@ from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from nbrl.agent.trajectory import Trajectory, from_table
+from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.listing import Wanted, files, line, places
 from nbrl.flows.display.terminal import plain
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import place_of, rewards_of
 from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 
 NARROWEST = 26  # columns of a trajectory, unless its id needs more
 LINES, CHARACTERS = 6, 400  # of the first action
@@ -26,12 +27,13 @@ def side_by_side(storage: Storage, run: str, group: str, width: int, wanted: Wan
     keys = files(storage, run)
     found: dict[str, list[Trajectory]] = {}
     for key in places(run, keys, wanted):
-        rows = storage.read_table(key)
+        rows = read_trajectories(storage, key)
         names = dict(zip(rows["id"].to_pylist(), rows["group"].to_pylist(), strict=True))
         if group not in names.values():
             group = names.get(group, group)
         if group in names.values():
-            found[key] = sorted(from_table(rows.filter(pc.equal(rows["group"], group))), key=lambda each: each.sample)
+            members = trajectories_of(storage, key, rows.filter(pc.equal(rows["group"], group)))
+            found[key] = sorted(members, key=lambda each: each.sample)
     if not found:
         raise ConfigError(f"{run!r} has no group or trajectory {group!r} there; `nbrl show {run}` lists the trajectories")
     (key, trajectories), *others = found.items()

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 from rich.table import Table
 
-from nbrl.agent.trajectory import Trajectory, from_table
+from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.tables import table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -23,6 +23,7 @@ from nbrl.tasks.layout import (
     stage_of,
 )
 from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 
 COLUMNS = ("trajectory", "where", "reward", "success", "steps", "status", "answer", "question")
 READ = ("id", "group", "status", "answer", "question", "ability", "environment")  # the last is new
@@ -97,8 +98,8 @@ def find(
     matches = []
     keys = files(storage, run)
     for key in reversed(places(run, keys, wanted or Wanted())):
-        rows = storage.read_table(key)
-        for match in from_table(rows.filter(pc.equal(rows["id"], trajectory))):
+        rows = read_trajectories(storage, key)
+        for match in trajectories_of(storage, key, rows.filter(pc.equal(rows["id"], trajectory))):
             matches.append((key, match, _rewards(storage, rewards_of(key, keys)).get(trajectory)))
     if not matches:
         raise ConfigError(f"run {run!r} has no trajectory {trajectory!r}; `nbrl show {run}` lists them")
@@ -172,7 +173,7 @@ def _age(key: str) -> tuple[int, bool, str]:
 
 
 def _found(storage: Storage, key: str, keys: Collection[str]) -> Iterator[Found]:
-    rows, scored = storage.read_table(key), rewards_of(key, keys)
+    rows, scored = read_trajectories(storage, key), rewards_of(key, keys)
     steps = pc.list_value_length(rows["steps"]).to_pylist()
     earned = {}
     if scored is not None:

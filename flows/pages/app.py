@@ -67,9 +67,9 @@ def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
         try:
             return HTMLResponse(page(request), headers=HEADERS)
         except ConfigError as error:
-            return HTMLResponse(render.failure_page(str(error)), 404, HEADERS)
+            return HTMLResponse(render.failure_page("This is not there", str(error)), 404, HEADERS)
         except (InfraError, RunError) as error:
-            return HTMLResponse(render.failure_page(str(error)), 503, HEADERS)
+            return HTMLResponse(render.failure_page("This cannot be shown", str(error)), 503, HEADERS)
 
     return shown
 

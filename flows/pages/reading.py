@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.agent.trajectory import Trajectory, from_table
+from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import EVALUATIONS, RUNS, RoundLayout, is_trajectories, layout_of, logprobs_of, name_of, rewards_of
 from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name
 
 KINDS = (RUNS, EVALUATIONS)
@@ -95,8 +96,8 @@ class Reading:
         """Raises ConfigError if the stage has none with this id."""
         keys = self._keys(kind, name)
         for key in stage.tables:
-            table = self.storage.read_table(key)
-            for match in from_table(table.filter(pc.equal(table["id"], identity))):
+            table = read_trajectories(self.storage, key)
+            for match in trajectories_of(self.storage, key, table.filter(pc.equal(table["id"], identity))):
                 rewards = rewards_of(key, keys)
                 scored = self._scored(rewards).get(identity)
                 siblings = [row for row in self._rows(key, rewards) if row.group == match.group]
@@ -116,7 +117,7 @@ class Reading:
         return self.storage.list(layout_of(kind, name).folder)
 
     def _rows(self, table: str, rewards: str | None) -> list[Row]:
-        read = self.storage.read_table(table)
+        read = read_trajectories(self.storage, table)
         steps = pc.list_value_length(read["steps"]).to_pylist()
         environments = read["environment"].to_pylist() if "environment" in read.column_names else [""] * len(read)
         scored, rows = self._scored(rewards), []

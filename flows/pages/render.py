@@ -95,5 +95,5 @@ def trajectory_page(kind: str, name: str, stage: Stage, found: Found, decode: De
     )
 
 
-def failure_page(sentence: str) -> str:
-    return _page("failure.html", title="not found", sentence=sentence)
+def failure_page(title: str, sentence: str) -> str:
+    return _page("failure.html", title=title, sentence=sentence)

@@ -76,7 +76,7 @@ def decoder(folder: str) -> Decode:
     if not path.is_file():
         return str
     tokenizer = Tokenizer.from_file(str(path))
-    return lambda token: str(tokenizer.decode([token], skip_special_tokens=False))
+    return lambda token: str(tokenizer.decode([token], skip_special_tokens=False)) if token >= 0 else str(token)
 
 
 def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> Action:

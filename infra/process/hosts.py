@@ -2,6 +2,8 @@
 
 import socket
 
+from nbrl.infra.errors import ServerError
+
 LOCAL = ("127.0.0.1", "localhost", "::1")
 ALL = ("0.0.0.0", "::")
 
@@ -9,6 +11,16 @@ ALL = ("0.0.0.0", "::")
 def is_local(host: str) -> bool:
     """Whether only this machine reaches a server that listens on `host`."""
     return host in LOCAL
+
+
+def check_host(host: str) -> None:
+    """Raises ServerError unless a server of this machine can listen on `host`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise ServerError(f"--host {host}: this machine cannot listen there ({error}); 0.0.0.0 is every address of it") from error
 
 
 def here(host: str) -> str:

@@ -10,8 +10,9 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
-from nbrl.tasks.layout import EvaluationLayout, is_trajectories, rewards_of
+from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout, is_trajectories, rewards_of
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation
 from nbrl.tasks.tracking.facts import facts
 from nbrl.tasks.tracking.samples import Sample, choose, samples
@@ -25,14 +26,13 @@ def deliver(storage: Storage, config: RunConfig, name: str) -> str:
     if (summary := read(storage, name)) is None:
         raise ConfigError(f"{layout.title} has not finished; the command that began it goes on with it")
     tracking = Tracking(config.tracking, Home(config.home))
-    if not _is_there(storage, layout, tracking):
-        try:
-            _deliver(storage, layout, config, summary, tracking)
-        except InfraError:
-            raise
-        except Exception as error:
-            raise ServerError(f"MLflow at {tracking.uri} did not take evaluation {name!r}: {error}") from error
-        storage.write_json(layout.delivered, {"uri": tracking.uri})
+    try:
+        _deliver(storage, layout, config, summary, tracking)
+    except InfraError:
+        raise
+    except Exception as error:
+        raise ServerError(f"MLflow at {tracking.uri} did not take evaluation {name!r}: {error}") from error
+    storage.write_json(layout.delivered, {"uri": tracking.uri})
     return tracking.uri
 
 
@@ -45,14 +45,11 @@ def try_deliver(storage: Storage, config: RunConfig, name: str, say: Callable[[s
         say(f"nbrl: warning: the evaluation is not in MLflow; nothing is lost: `nbrl track {name}` delivers it: {why}")
 
 
-def is_delivered(storage: Storage, config: RunConfig, name: str) -> bool:
-    """Whether the MLflow of these settings has the evaluation."""
-    return _is_there(storage, EvaluationLayout(name), Tracking(config.tracking, Home(config.home)))
-
-
-def _is_there(storage: Storage, layout: EvaluationLayout, tracking: Tracking) -> bool:
+def was_delivered(storage: Storage, config: RunConfig, name: str) -> bool:
+    """Whether the evaluation was delivered to the MLflow of these settings, which is not asked."""
+    tracking = Tracking(config.tracking, Home(config.home))
     try:
-        return dict(storage.read_json(layout.delivered)) == {"uri": tracking.uri}
+        return dict(storage.read_json(EvaluationLayout(name).delivered)) == {"uri": tracking.uri}
     except MissingError:
         return False
 
@@ -75,6 +72,7 @@ def _deliver(
     deliver_evaluation(
         tracking,
         summary.name,
+        known_run(storage, summary.name, EVALUATIONS).run_id,
         Parent(subject.run, subject.run_id) if subject.run else None,
         summary.metrics,
         _table(answers),

@@ -13,6 +13,11 @@ from pydantic.fields import FieldInfo
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.setting_keys import members
 
+DIFFERING = (
+    "settings that differ from those of the recipe or run; what is left out is as there, but environments, and what has kinds, "
+    "such as update.loss, are given whole"
+)
+
 
 class Section(BaseModel):
     """A section of settings of which each may be left out."""
@@ -43,14 +48,18 @@ else:
 
 
 def as_overrides(changes: Section) -> list[str]:
-    """The changes as `--set` takes them. What is not given, or null, is not changed."""
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _given(changes, "")]
+    """The changes as `--set` takes them. What is not given, or null, is not changed; an empty section that may be off is on."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _given(changes, RunConfig, "")]
 
 
-def _given(section: Section, above: str) -> Iterator[tuple[str, Any]]:
+def _given(section: Section, model: type[BaseModel], above: str) -> Iterator[tuple[str, Any]]:
     values = section.model_dump(mode="json", exclude_unset=True)
     for name, value in section:
+        annotation = model.model_fields[name].annotation
         if isinstance(value, Section):
-            yield from _given(value, f"{above}{name}.")
+            below = list(_given(value, members(annotation)[0], f"{above}{name}."))
+            yield from below
+            if not below and type(None) in get_args(annotation):
+                yield f"{above}{name}", {}
         elif value is not None:
             yield f"{above}{name}", values[name]

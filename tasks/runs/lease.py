@@ -158,10 +158,10 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
         yield
     except BaseException as error:
         ending = ending_of(error)
-        if ended and isinstance(error, asyncio.CancelledError):
+        if ended:  # the body was cancelled; what it makes of that, such as a service that was cut off, says less
             ending = ending_of(ended[0])
             owner.uncancel()
-            raise ended[0] from None
+            raise ended[0] from (None if isinstance(error, asyncio.CancelledError) else error)
         if ending.status == "FAILED" and (taken := _taken_over(storage, layout, epoch)) is not None:
             ending = ending_of(taken)
             raise taken from error

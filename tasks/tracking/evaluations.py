@@ -29,6 +29,7 @@ class Parent(NamedTuple):
 def deliver_evaluation(
     tracking: Tracking,
     name: str,
+    run_id: str,
     parent: Parent | None,
     scores: Mapping[str, float],
     rows: pa.Table,
@@ -39,7 +40,7 @@ def deliver_evaluation(
     finished: float | None = None,
     samples: Sequence[Sample] = (),
 ) -> str:
-    """Deliver the evaluation `name` once, and return the id of its run in MLflow.
+    """Deliver the evaluation `name` once, and return the id of its run in MLflow; `run_id` is its own, on the storage.
 
     `scores` become metrics, the first ROWS `rows` (columns question, answer, reference, score and others) a table, and `report`,
     which is Markdown, a file and the run's description; the `samples` become traces. `started` and `finished` are in
@@ -48,7 +49,8 @@ def deliver_evaluation(
     Raises what MLflow raises.
     """
     digest = _digest(parent, scores, rows, report, tags, params or {})
-    if tracking.find_run(name, EVALUATION):
+    identity = {**EVALUATION, RUN_ID: run_id}
+    if tracking.find_run(name, identity):
         if tracking.tag(DIGEST) == digest:
             return tracking.run_id
         tracking.start_over()
@@ -58,7 +60,7 @@ def deliver_evaluation(
     facts = {"mlflow.source.type": "LOCAL", "mlflow.source.name": "nbrl", **tags, "mlflow.note.content": report}
     facts |= {PARENT_NAME: parent.name, PARENT_ID: parent.run_id} if parent else {}
     facts |= {PARENT: found} if found else {}
-    run = tracking.start_run(name, params or {}, EVALUATION, facts, started=started)
+    run = tracking.start_run(name, params or {}, identity, facts, started=started)
     tracking.log_metrics(scores, 0, finished)
     if len(rows):
         tracking.log_table(TABLE, rows.slice(0, ROWS).to_pydict())

@@ -10,12 +10,15 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
 
 from nbrl.flows import deployed
-from nbrl.flows.deployments import Wish, answered, register, wished
+from nbrl.flows.deployments import Wish, wished
+from nbrl.flows.registration import answered, register
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import ServerError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.nodes.artifact_keys import slug
+from nbrl.tasks.runs.decisive import digest
+from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    run = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
+    config = load("tiny-cpu")
+    settings = config.model_dump(mode="json")
+    run = Run(name="r", run_id="x", config_digest=digest(config), seed=0, recipe="tiny-cpu", config=settings)
     Storage(StorageSettings(root=str(tmp_path))).write_json(run.layout.identity, run.model_dump(mode="json"))
     return str(tmp_path)
 
@@ -75,7 +80,16 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
         ({"kind": "train"}, "name the run with --run"),
         ({"kind": "train", "run": "s"}, "there is no run 's'"),
         ({"kind": "evaluate", "run": "s", "recipe": "tiny-cpu"}, "there is no run 's'"),
-        ({"kind": "train", "run": "r", "cron": "61 * * * *"}, "--cron '61 \\* \\* \\* \\*' is no schedule; give five fields"),
+        ({"kind": "train", "run": "r", "cron": "61 * * * *"}, "--cron '61 \\* \\* \\* \\*' is no schedule .*; give five fields"),
+        ({"kind": "train", "run": "r", "cron": "* * * * * *"}, "it has 6 fields"),
+        ({"kind": "train", "run": "r", "cron": "0 0 31 2 *"}, "it is never due"),
+        ({"kind": "train", "run": "r", "overrides": ("update.lr=banana",)}, "update.lr=banana"),
+        ({"kind": "train", "run": "r", "overrides": ("update.lr=1",)}, "update.lr is 1.0, the run began with"),
+        ({"kind": "train", "run": "r", "out": "folder"}, "--out is the folder of a preparation"),
+        ({"kind": "evaluate", "run": "r", "overrides": ("evaluate.samples=many",)}, "evaluate.samples=many"),
+        ({"kind": "clean", "overrides": ("update.lr=1",)}, "--set changes nothing"),
+        ({"kind": "prepare", "recipe": "examples/prepare/recipe.yaml", "out": "/"}, "name a folder of its own"),
+        ({"kind": "prepare", "recipe": "examples/prepare/recipe.yaml", "out": "o", "run": "r"}, "--run changes nothing"),
         ({"kind": "train", "run": "r", "cron": "every night"}, "is no schedule"),
         ({"kind": "train", "run": "new", "recipe": "gone.yaml"}, r"gone\.yaml"),
         ({"kind": "train", "run": "a/b"}, "cannot be named"),
@@ -89,6 +103,12 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
 def test_what_cannot_run_is_refused_in_a_sentence(root: str, wish: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         wished(Wish.model_validate({"root": root} | wish))
+
+
+@pytest.mark.process  # Prefect asks which platform this is
+def test_an_evaluation_has_the_settings_that_were_asked_for(root: str) -> None:
+    (evaluate,) = wished(Wish(kind="evaluate", run="r", root=root, overrides=("evaluate.samples=8",)))
+    assert evaluate.parameters["order"] == {"model": "r", "root": root, "overrides": ["evaluate.samples=8"]}
 
 
 @pytest.mark.parametrize("pool", ["", "a/b", "-a", "a b"])

@@ -21,7 +21,7 @@ PROGRAM = """
 import asyncio, json, sys, time
 from prefect import flow, get_client, tags
 from nbrl.flows import events
-from nbrl.flows.deployments import report_to
+from nbrl.flows.registration import report_to
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.evaluation.scores import Estimate, Scores
 from nbrl.tasks.evaluation.subject import Subject

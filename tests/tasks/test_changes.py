@@ -24,6 +24,13 @@ def test_what_is_left_out_or_null_is_not_changed() -> None:
     assert as_overrides(Changes()) == []
 
 
+def test_a_section_that_may_be_off_is_on_when_it_is_given() -> None:
+    changes = Changes.model_validate({"update": {"lora": {}, "critic": None}})
+    assert as_overrides(changes) == ["update.lora={}"]
+    assert load("tiny-cpu").update.lora is None
+    assert load("tiny-cpu", as_overrides(changes)).update.lora is not None
+
+
 def test_texts_are_the_same_texts() -> None:
     path = 'a "b": {c} # \U0001f600'
     assert load("tiny-cpu", as_overrides(Changes.model_validate({"ray": {"address": path}}))).ray.address == path

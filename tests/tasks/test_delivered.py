@@ -228,9 +228,9 @@ def test_an_evaluation_is_a_run_below_the_one_that_it_evaluates(tmp_path: Path) 
     to.end()
     scores = {"success": 0.5, "f1": 0.25}
 
-    def given(scores: dict[str, float], parent: Parent | None = Parent("r", "x")) -> str:  # noqa: B008
+    def given(scores: dict[str, float], parent: Parent | None = Parent("r", "x"), run_id: str = "e") -> str:  # noqa: B008
         return deliver_evaluation(
-            tracking(tmp_path), "held-out 3", parent, scores, ROWS, "# Report", {"policy": "r@3"}, {"seed": 1}
+            tracking(tmp_path), "held-out 3", run_id, parent, scores, ROWS, "# Report", {"policy": "r@3"}, {"seed": 1}
         )
 
     first = given(scores)
@@ -246,6 +246,9 @@ def test_an_evaluation_is_a_run_below_the_one_that_it_evaluates(tmp_path: Path) 
     second = given(scores | {"f1": 1.0})
     assert second != first
     assert to.client.get_run(first).info.lifecycle_stage == "deleted"
+    of_another_storage = given(scores, run_id="f")
+    assert of_another_storage != second
+    assert to.client.get_run(second).info.lifecycle_stage == "active"
     orphan = to.client.get_run(given(scores, Parent("gone", "y")))
     assert "mlflow.parentRunId" not in orphan.data.tags
     assert orphan.data.tags["nbrl.run"] == "gone"

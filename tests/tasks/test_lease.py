@@ -12,10 +12,10 @@ import pytest
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.errors import TakenOverError
+from nbrl.tasks.errors import StoppedError, TakenOverError
 from nbrl.tasks.runs import epochs, lease
 from nbrl.tasks.runs.epochs import check_newest, newest, take
-from nbrl.tasks.runs.lease import Lease, check_free, writing
+from nbrl.tasks.runs.lease import Lease, check_free, last_ending, writing
 from nbrl.tasks.runs.run import Run, drop_if_empty, find_run
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny")
@@ -186,6 +186,20 @@ def test_whatever_fails_once_a_run_is_taken_over_fails_for_that(storage: Storage
     with pytest.raises(TakenOverError, match="taken over by a process on") as raised:
         asyncio.run(body(taken=True))
     assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_a_body_that_fails_because_it_was_stopped_was_stopped(storage: Storage) -> None:
+    async def body() -> None:
+        async with writing(RUN, storage, False, lambda said: None) as writer:
+            storage.write_json(RUN.layout.stop(writer.epoch), {})
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise RuntimeError("a service was cut off") from None
+
+    with pytest.raises(StoppedError):
+        asyncio.run(body())
+    assert last_ending(storage, RUN.layout)[0].status == "KILLED"
 
 
 def test_a_dead_holder_on_another_machine_is_waited_for_until_its_lease_runs_out(

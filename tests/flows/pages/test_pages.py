@@ -4,15 +4,17 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
-from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory, to_table
+from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory, from_table, to_table
+from nbrl.flows.cli.commands import app as command
 from nbrl.flows.cli.ui import newest_uri
 from nbrl.flows.pages.app import app
 from nbrl.flows.pages.export import page
@@ -145,6 +147,36 @@ def test_damaged_tables_are_a_sentence(storage: Storage, client: TestClient) -> 
     page = client.get("/runs/r/iterations-000002")
     assert page.status_code == 503
     assert "Traceback" not in page.text
+
+
+WRONG: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "lacks a column": lambda table: table.drop_columns(["question"]),
+    "has another type": lambda table: table.set_column(2, "sample", pa.array(["0", "1", "2"])),
+    "lacks values": lambda table: table.set_column(0, "id", pa.array(["q:1-0", None, "q:1-2"])),
+    "has an unknown status": lambda table: table.set_column(5, "status", pa.array(["gone"] * 3)),
+    "is of others": lambda table: pa.table({"a": [1]}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_table_of_another_content_is_a_sentence(storage: Storage, client: TestClient, wrong: str) -> None:
+    place = RunLayout("r").iteration(2, "e0001-abcdef").round(0)
+    storage.write_table(place.trajectories, WRONG[wrong](storage.read_table(place.trajectories)))
+    page = client.get(f"/runs/r/iterations-000002/{played(0, '42').id}")
+    assert page.status_code == 503
+    assert "is no table of trajectories" in page.text
+    done = CliRunner().invoke(command, ["show", f"r/{played(0, '42').id}", "--root", storage.settings.root])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+
+
+def test_a_step_with_other_log_probs_than_tokens_is_a_sentence(storage: Storage, client: TestClient) -> None:
+    place = RunLayout("r").iteration(2, "e0001-abcdef").round(0)
+    first, *others = from_table(storage.read_table(place.trajectories))
+    first.sampled()[0].logprobs.append(-1.0)
+    storage.write_table(place.trajectories, to_table([first, *others]))
+    page = client.get(f"/runs/r/iterations-000002/{first.id}")
+    assert page.status_code == 503
+    assert "not as many log-probs as tokens" in page.text
 
 
 def test_tokens_have_their_text_where_the_tokenizer_is_and_numbers_elsewhere(tmp_path: Path) -> None:

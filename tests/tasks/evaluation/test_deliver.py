@@ -65,6 +65,18 @@ def test_the_tags_of_an_evaluation_say_who_began_it_where_and_how(storage: Stora
     assert to.client.get_run(to.id_of(NAME, EVALUATION)).info.start_time == 1_000_000
 
 
+def test_an_evaluation_that_mlflow_has_lost_is_delivered_again(storage: Storage, config: RunConfig) -> None:
+    deliver(storage, config, NAME)
+    to = Tracking(config.tracking, Home(config.home))
+    first = to.id_of(NAME, EVALUATION)
+    deliver(storage, config, NAME)
+    assert to.id_of(NAME, EVALUATION) == first
+    assert to.find_run(NAME, EVALUATION)
+    to.start_over()  # as when MLflow's database was lost
+    deliver(storage, config, NAME)
+    assert to.id_of(NAME, EVALUATION) not in ("", first)
+
+
 def test_an_evaluation_is_put_below_its_run_when_that_is_delivered_later(storage: Storage, config: RunConfig) -> None:
     deliver(storage, config, NAME)
     to = Tracking(config.tracking, Home(config.home))
