@@ -15,6 +15,7 @@ from nbrl.flows.cli.evaluate import evaluate
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.logs import logs, stop
+from nbrl.flows.cli.model import model
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.promote import promote
@@ -63,6 +64,7 @@ app.command()(track)
 app.command()(promote)
 app.command()(evaluate)
 app.add_typer(data, name="data")
+app.add_typer(model, name="model")
 app.command()(prepare)
 app.command()(runs)
 app.command()(compare)

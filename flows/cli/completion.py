@@ -21,6 +21,12 @@ def data_sets(typed: str) -> list[str]:
     return [name for name in CATALOGUE if name.startswith(typed)]
 
 
+def fetched_models(typed: str) -> list[str]:
+    from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(typed)]
+
+
 def runs(context: typer.Context, typed: str) -> list[str]:
     """Runs of a local storage root; those of S3 are not listed."""
     return _folders(context, RunLayout("*").identity, typed)

@@ -10,6 +10,7 @@ from nbrl.infra.manifest import file_sha256
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
+PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # of a model's files, all that are needed
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
@@ -48,15 +49,20 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
     """
     folder = Path(settings.path)
     if folder.is_dir():
-        for name in ("config.json", "tokenizer.json"):
-            if not (folder / name).is_file():
-                raise ConfigError(f"policy.path {settings.path} has no {name}; it must be a Hugging Face model folder")
-        if not list(folder.glob("*.safetensors")):
-            raise ConfigError(f"policy.path {settings.path} has no *.safetensors weights; export the model as safetensors")
+        if fault := lacks(folder):
+            raise ConfigError(f"policy.path {settings.path} {fault}")
         return _config(folder / "config.json")
     if is_hub_name(settings.path):
         return None
     raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
+
+
+def lacks(folder: Path) -> str:
+    """What a folder lacks of a model, and what to do; empty if it has all files that are needed."""
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).is_file():
+            return f"has no {name}; it must be a Hugging Face model folder"
+    return "" if list(folder.glob("*.safetensors")) else "has no *.safetensors weights; export the model as safetensors"
 
 
 def _config(path: Path) -> dict[str, int]:
@@ -84,13 +90,13 @@ def check_hub(settings: PolicySettings) -> str:
         snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
         return ""
     except HFValidationError as error:
-        raise _not_given(settings, error) from error
+        raise ConfigError(f"{_not_given(settings)}: {_in_words(error)}") from error
     except LocalEntryNotFoundError:
         pass
     try:
         HfApi().model_info(settings.path, revision=settings.revision, timeout=HUB_S)
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise _not_given(settings, error) from error
+        raise ConfigError(f"{_not_given(settings)}: {_in_words(error)}") from error
     except Exception as error:  # its client raises what its own libraries raise where there is no network
         return f"policy.path {settings.path}: the hub did not answer ({type(error).__name__}), and no copy is here"
     return ""
@@ -100,15 +106,20 @@ def fetch(settings: PolicySettings) -> Path:
     """The model's local folder; a hub model is downloaded first."""
     if Path(settings.path).is_dir():
         return Path(settings.path).resolve()
+    return snapshot(settings, _not_given(settings))
+
+
+def snapshot(settings: PolicySettings, otherwise: str) -> Path:
+    """A copy of a hub model, whatever folder has its name. Raises ConfigError that begins with `otherwise` if there is none."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(settings.path, revision=settings.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
-        )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise _not_given(settings, error) from error
+        return Path(snapshot_download(settings.path, revision=settings.revision, allow_patterns=list(PATTERNS)))
+    except LocalEntryNotFoundError as error:
+        raise ConfigError(f"{otherwise}: no copy is here, and it does not answer ({str(error).splitlines()[0]})") from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ConfigError(f"{otherwise}: {_in_words(error)}") from error
 
 
 def content_digest(folder: Path) -> str:
@@ -119,6 +130,9 @@ def content_digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
-def _not_given(settings: PolicySettings, error: Exception) -> ConfigError:
-    reason = " ".join(str(error).split())
-    return ConfigError(f"policy.path {settings.path} is no local folder and the hub does not give it: {reason}")
+def _not_given(settings: PolicySettings) -> str:
+    return f"policy.path {settings.path} is no local folder and the hub does not give it"
+
+
+def _in_words(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -56,6 +56,7 @@ def offered(typed: str, folder: str = ".") -> list[str]:
         ("train tiny-cpu --set storage.root={root} --run a", ["alpha"]),
         ("evaluate tiny-cpu --set storage.root={root} --model ", ["alpha", "beta"]),
         ("train tiny", ["tiny-cpu"]),
+        ("model fetch smol", ["smollm2-135m"]),
     ],
 )
 def test_names_are_offered(root: str, typed: str, names: list[str]) -> None:
