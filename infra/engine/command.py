@@ -71,7 +71,7 @@ def command(
     if settings.resolved_device == "cpu":
         flags |= {
             "device": "cpu",
-            "dtype": "float32" if settings.dtype == "auto" else settings.dtype,
+            "dtype": "float32" if settings.computes_in_float32 else settings.dtype,
             "attention-backend": "torch_native",
             "sampling-backend": "pytorch",
             "disable-cuda-graph": "",

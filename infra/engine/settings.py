@@ -94,6 +94,11 @@ class EngineSettings(BaseModel):
         return self.device
 
     @property
+    def computes_in_float32(self) -> bool:
+        """Whatever the numbers in the model's files are."""
+        return self.dtype == "float32" or (self.dtype == "auto" and self.resolved_device == "cpu")
+
+    @property
     def folder(self) -> Path:
         """The engine's environment: in the current folder, or else in the repository, where set-up creates it."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment

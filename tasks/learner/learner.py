@@ -59,7 +59,7 @@ class Learner:
         self._dtype = DTYPES[settings.dtype]
         self._ranks, self._timer = Ranks(device), Timer(device)
         self._ranks.together(lambda: check_model(model_path))
-        self._export_dtype = stored_dtype(model_path)
+        self._stored_dtype = stored_dtype(model_path)
         self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
         self._reference: PolicyModel | None = None
         if settings.kl_coefficient > 0 and not self._adapters:
@@ -108,7 +108,7 @@ class Learner:
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
         trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed)
         canary = order.canary_token_ids or batch.canary_token_ids
-        logprobs = self._write(loaded, out, canary, partial(token_logprobs.write, batch=batch, logp_N=trained.before_N))
+        logprobs = self._write(loaded, order, canary, partial(token_logprobs.write, batch=batch, logp_N=trained.before_N))
         metrics = trained.metrics | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
@@ -143,18 +143,20 @@ class Learner:
         self._holds = start
         return loaded
 
-    def _write(self, loaded: _Loaded, out: str, canary: list[int], write_tokens: Callable[[Path], None]) -> list[float]:
+    def _write(
+        self, loaded: _Loaded, order: UpdateOrder, canary: list[int], write_tokens: Callable[[Path], None]
+    ) -> list[float]:
         """Write the checkpoint except its result, and compute the canary's log-probs meanwhile. An error leaves nothing."""
-        ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(out)
+        ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(order.checkpoint_out)
         with timer.phase("stage"):
-            ranks.on_first(lambda: checkpoint_folder.clear_partial(out))
+            ranks.on_first(lambda: checkpoint_folder.clear_partial(order.checkpoint_out))
             writing = [model.save(folder / name, self._groups[name]) for name, model in loaded.models.items()]
         try:
             try:
                 with timer.phase("canary"):
                     logprobs = loaded.passes.logprobs(canary)
                 with timer.phase("export"):
-                    self._export(loaded.policy, folder)
+                    self._export(loaded.policy, folder, torch.float32 if order.dtype == "float32" else self._stored_dtype)
                     ranks.on_first(lambda: write_tokens(folder))
             finally:
                 with timer.phase("checkpoint"):
@@ -168,7 +170,7 @@ class Learner:
             raise
         return logprobs
 
-    def _export(self, policy: PolicyModel, folder: Path) -> None:
+    def _export(self, policy: PolicyModel, folder: Path, dtype: torch.dtype) -> None:
         weights = hugging_face.gather_weights(policy)
 
         def save() -> None:
@@ -177,7 +179,7 @@ class Learner:
                 if self._settings.lora:
                     write(folder / ADAPTER, weights, self._settings.lora)
                     complete = merged(weights, self._settings.lora)
-                hugging_face.write(folder / HF, policy, complete, self._model_path, self._export_dtype)
+                hugging_face.write(folder / HF, policy, complete, self._model_path, dtype)
             except Exception as error:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 

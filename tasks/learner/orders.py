@@ -1,5 +1,7 @@
 """Work orders to the learner and their results. All paths are local."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
@@ -17,6 +19,7 @@ class UpdateOrder(BaseModel):
     `seed` decides how trajectories are shuffled into minibatches.
     `initial`: the digest of the initial model, which is where the chain of checkpoints begins.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
+    `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
     `canary_token_ids`: the sequence on which the new weights are proved; None uses the path of the first sampled action.
     """
 
@@ -30,6 +33,7 @@ class UpdateOrder(BaseModel):
     initial: str = ""
     checkpoint_in: str | None = None
     checkpoint_out: str
+    dtype: Literal["float32", "stored"] = "stored"
     canary_token_ids: list[int] | None = Field(None, min_length=2)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.model_folder.json_files import name_dtype
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 INDEX = "model.safetensors.index.json"
@@ -33,9 +34,7 @@ def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str 
         except SafetensorError as error:  # of a full disk, too
             raise ConfigError(f"the weights could not be written anew: {error}") from error
     if dtype is not None:
-        config = json.loads((target / "config.json").read_text())
-        config.pop("torch_dtype", None)  # the older name of the same key
-        (target / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2, sort_keys=True) + "\n")
+        name_dtype(target, dtype)
 
 
 def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str) -> None:

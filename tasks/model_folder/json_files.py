@@ -1,5 +1,6 @@
 """JSON files of others, read into models."""
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,3 +19,12 @@ def read_json(path: Path, model: type[Model]) -> Model:
         raise UpdateError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:
         raise UpdateError(f"{path} is not as it should be: {fault_in_words(error)}; fetch or save it again") from error
+
+
+def name_dtype(folder: Path, dtype: str) -> None:
+    """Let the config.json of a model folder name this dtype of its weights; the file stays as it is where it does."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    named = config.pop("torch_dtype", None)  # the older name of the same key
+    if config.get("dtype", named) != dtype:
+        path.write_text(json.dumps(config | {"dtype": dtype}, indent=2, sort_keys=True) + "\n")

@@ -67,6 +67,7 @@ def make_order(
         initial="" if before else scope.weights.digest,
         checkpoint_in=str(before) if before else None,
         checkpoint_out=out,
+        dtype=config.published_dtype,
     )
 
 

@@ -21,10 +21,15 @@ from nbrl.tasks.selection.settings import SelectSettings
 
 
 class PublishSettings(BaseModel):
-    """How closely engine and trainer must agree on the canary after a publish, in nats."""
+    """In which numbers engines get the weights, and how closely engine and trainer must agree on the canary then, in nats."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    dtype: Literal["auto", "float32", "stored"] = Field(
+        "auto",
+        description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is float32 "
+        "where the engine computes in it, as on a CPU. Of a small step, weights in bfloat16 keep next to nothing",
+    )
     tolerance: float = Field(
         1e-3,
         gt=0,
@@ -154,6 +159,13 @@ class RunConfig(BaseModel):
     def weights(self) -> dict[str, float]:
         """The weight of each environment."""
         return {name: environment.weight for name, environment in self.environments.items()}
+
+    @property
+    def published_dtype(self) -> Literal["float32", "stored"]:
+        """The numbers of the weights that a step publishes: with fewer digits than the engine has, a small step is lost."""
+        if self.publish.dtype == "auto":
+            return "float32" if self.engine.computes_in_float32 else "stored"
+        return self.publish.dtype
 
     @property
     def learner_estimates(self) -> bool:

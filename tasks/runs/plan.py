@@ -41,7 +41,8 @@ def disk(config: RunConfig) -> str:
         return ""
     tensors, keep = weights(folder).values(), config.checkpoints
     trained = 0 if config.update.lora else sum(info.elements for info in tensors)
-    model = sum(info.elements * FLOATS.get(info.dtype, 4) for info in tensors)
+    float32 = config.published_dtype == "float32"
+    model = sum(info.elements * (4 if float32 else FLOATS.get(info.dtype, 4)) for info in tensors)
     state = STATE_BYTES * trained * (1 if config.update.critic is None else 2)
     recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
     others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.model_folder.json_files import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 
 
@@ -23,9 +24,10 @@ def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
 
 def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
     """Rank 0 only. Everything except the weights is copied from the source folder, so the tokenizer, the chat template and the
-    configuration do not change.
+    configuration do not change, but for the dtype that config.json names.
     """
     policy.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
     for entry in Path(source).iterdir():
         if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(entry, folder / entry.name)
+    name_dtype(folder, str(dtype).removeprefix("torch."))
