@@ -143,9 +143,7 @@ class Learner:
         self._holds = start
         return loaded
 
-    def _write(
-        self, loaded: _Loaded, order: UpdateOrder, canary: list[int], write_tokens: Callable[[Path], None]
-    ) -> list[float]:
+    def _write(self, loaded: _Loaded, order: UpdateOrder, canary: list[int], write_tokens: Callable[[Path], None]) -> list[float]:
         """Write the checkpoint except its result, and compute the canary's log-probs meanwhile. An error leaves nothing."""
         ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(order.checkpoint_out)
         with timer.phase("stage"):
