@@ -27,8 +27,8 @@ class PublishSettings(BaseModel):
 
     dtype: Literal["auto", "float32", "stored"] = Field(
         "auto",
-        description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is float32 "
-        "where the engine computes in it, as on a CPU. Of a small step, weights in bfloat16 keep next to nothing",
+        description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is "
+        "float32 where the engine computes in it, as on a CPU. Of a small step, weights in bfloat16 keep next to nothing",
     )
     tolerance: float = Field(
         1e-3,
