@@ -129,3 +129,41 @@ def test_a_fault_of_the_infrastructure_is_tried_again_and_nothing_of_the_last_tr
     storage: Storage, environment: dict[str, str]
 ) -> None:
     assert ended(program(storage, FAULT, environment)) == ["CANCELLED", "Skipped", "all tries were made", 3]
+
+
+UNSCHEDULED = """
+import asyncio, json
+from nbrl.flows import deployed
+from nbrl.flows.deployments import _deployment
+from nbrl.flows.deployed import TrainOrder
+from nbrl.flows.registration import register
+from pathlib import Path
+from prefect import get_client
+
+async def due():
+    async with get_client() as client:
+        return len([run for run in await client.read_flow_runs() if run.auto_scheduled])
+
+def deployment(cron):
+    return _deployment(deployed.train, "hourly", {"order": TrainOrder(run="hourly")}, cron, [])
+
+async def registered(one, until):
+    await register([one], "nbrl", Path.cwd())
+    for _ in range(120):
+        if until(found := await due()):
+            break
+        await asyncio.sleep(0.5)
+    return found
+
+hourly, by_hand = deployment("0 * * * *"), deployment("")
+print(json.dumps([asyncio.run(registered(hourly, bool)), asyncio.run(registered(by_hand, lambda found: True))]))
+"""
+
+
+def test_what_was_due_by_a_schedule_goes_with_it(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNSCHEDULED], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    before, after = json.loads(done.stdout.splitlines()[-1])
+    assert before > 0, done.stderr
+    assert after == 0
