@@ -155,15 +155,17 @@ def _evaluation(storage: Storage, name: str) -> Side:
     else:
         answers = storage.read_table(layout.answers)
     evaluated = _scored(answers, asked, summary.mode if summary else "agent")
-    seconds = {"evaluate": summary.seconds} if summary else {}
-    tokens = sum(answers["sampled_tokens"].to_pylist())
     cost = Cost(
         iterations=None,
         trajectories=len(answers),
-        sampled_tokens=tokens,
-        seconds=seconds,
-        processor_seconds={},
-        gpu_seconds={},
+        sampled_tokens=sum(answers["sampled_tokens"].to_pylist()),
+        seconds=_of_evaluation(summary.seconds if summary else 0.0),
+        processor_seconds=_of_evaluation(summary.processor_seconds if summary else 0.0),
+        gpu_seconds=_of_evaluation(summary.gpu_seconds if summary else 0.0),
     )
     config = resumed_config(storage, name, (), EVALUATIONS) if run else None
     return Side(name, run, config, evaluated, evaluated, cost)
+
+
+def _of_evaluation(seconds: float) -> dict[str, float]:
+    return {"evaluate": seconds} if seconds else {}

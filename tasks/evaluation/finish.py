@@ -40,6 +40,8 @@ def finish(
         failed=int(result.values["failed"]),
         unscored=int(result.values["unscored"]),
         seconds=seconds,
+        processor_seconds=result.values.get("cpu/evaluate", 0.0),
+        gpu_seconds=0.0 if subject.server else result.values.get("gpu/evaluate", 0.0),
         finished=time.time(),
     )
     storage.write_bytes(layout.report, markdown(summary, storage.uri(layout.answers)).encode())

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from nbrl.infra.gpu import gpus
 from nbrl.tasks.runs.config import RunConfig
 
-SAMPLING, LEARNING = ("rollout", "publish"), ("update",)
+SAMPLING, LEARNING = ("rollout", "publish", "evaluate"), ("update",)
 
 
 def gpus_of(node: str, config: RunConfig, present: int | None = None) -> int:
-    """GPUs that a node of an iteration uses: all of the engines, or one for each rank of the learner; none on other nodes.
+    """GPUs that a node uses: all of the engines, or one for each rank of the learner; none on other nodes.
 
     `present` are those of this machine, by which `auto` chooses.
     """

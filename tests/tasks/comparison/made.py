@@ -170,7 +170,7 @@ def evaluation(
     )
     epoch, subject = begun(storage, made, table, settings), Subject(name="a model", digest="m")
     storage.create_json(EvaluationLayout(name).subject, subject.model_dump(mode="json"))
-    result = evaluated(storage, made, epoch, 0, table, right)
+    result = evaluated(storage, made, epoch, 0, table, right).timed("evaluate", 7.0, {"cpu/evaluate": 5.0})
     finish(storage, EvaluationLayout(name), config, subject, result, seconds=7.0)
     return made
 

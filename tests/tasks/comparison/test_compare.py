@@ -76,6 +76,7 @@ def test_three_are_each_compared_with_the_first(storage: Storage) -> None:
     assert [(pair.first, pair.second, pair.common) for pair in found.pairs] == [("batch", "fast", 4), ("batch", "elsewhere", 0)]
     assert found.pairs[1].difference is None
     assert found.sides[0].kind == "evaluations"
+    assert (found.sides[0].cost.processor_seconds, found.sides[0].cost.gpu_seconds) == ({"evaluate": 5.0}, {})
     assert (found.sides[0].cost.seconds, found.sides[0].cost.sampled_tokens) == ({"evaluate": 7.0}, 4 * made.TOKENS)
     assert found.sides[0].fit is None
 
