@@ -104,6 +104,7 @@ def test_all_users_killed(users: list[User], processes: Callable[[str], list[int
 def test_a_new_one_is_started_after_all_were_killed(users: list[User], home: Home) -> None:
     for user in users:
         user.kill()
+    assert until(lambda: not healthy(users[0].url))  # before its keeper has noticed, it would be joined
     share = join(home)
     assert share.owned
     assert healthy(share.url)
