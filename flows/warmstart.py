@@ -1,65 +1,121 @@
-"""Makes a tiny policy from nothing: tokenizer → demonstrations → train → save."""
+"""Makes a policy that can act, by supervised training: demonstrations → blocks of optimiser steps → a model folder."""
 
 import asyncio
-import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar, cast
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.utilities.annotations import quote
-from tokenizers import Tokenizer
 
-from nbrl.tasks.warmstart.demonstrations import Demonstrations
-from nbrl.tasks.warmstart.run import Trained, make_demonstrations, make_policy
-from nbrl.tasks.warmstart.save import save as write
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
+from nbrl.infra import ray_cluster
+from nbrl.infra.home import Home
+from nbrl.infra.storage import Storage
+from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.learner import LearnerService
+from nbrl.tasks.services.progress import Progress, timed
+from nbrl.tasks.warmstart.fresh.make import make_folder
+from nbrl.tasks.warmstart.orders import Plan, make_plan, order_of
+from nbrl.tasks.warmstart.plan import digest_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.tokenizer import make_tokenizer
-
-T = TypeVar("T")
-
-
-def _unsearched(value: T) -> T:
-    """Passes a large argument of a task through unchanged; otherwise Prefect searches it, item by item, for futures."""
-    return cast(T, quote(value))
+from nbrl.tasks.warmstart.stage import stage_of
+from nbrl.tasks.warmstart.start import start_folder
+from nbrl.tasks.warmstart.work_folder import WorkFolder, opened
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-async def tokenizer(settings: WarmstartSettings) -> Tokenizer:
-    return await asyncio.to_thread(make_tokenizer, settings)
+@flow(name="warmstart", flow_run_name="warmstart {out.name}", persist_result=False)
+async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: str) -> dict[str, float]:
+    """Make the model folder `out`, and return the loss of each phase at its end. The same call goes on where another one ended.
+
+    `training` is the configuration for whose agent the policy is made; runs to start from lie in `storage`.
+    """
+    async with AsyncExitStack() as stack:
+        progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
+        progress.begin(f"making {out}")
+        digest = await asyncio.to_thread(digest_of, settings, storage)
+        work = stack.enter_context(opened(out, settings, training.agent.model_dump(mode="json"), digest))
+        model = await _model(stack, settings, training, storage, work, home)
+        plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work))
+        _tell(plan, progress)
+        await timed(progress, "Ray", _ray(stack, settings, Home(home)))
+        learner, _ = await timed(progress, "learner", _learner(stack, settings, plan, model, work, progress))
+        losses = await _train(learner, settings, plan, work, digest, progress)
+        await asyncio.to_thread(work.finish, len(plan.blocks) - 1)
+        return losses
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-async def demonstrations(settings: WarmstartSettings, words: Tokenizer) -> Demonstrations:
-    return await asyncio.to_thread(make_demonstrations, settings, words)
+async def _model(
+    stack: AsyncExitStack, settings: WarmstartSettings, training: RunConfig, storage: Storage, work: WorkFolder, home: str
+) -> Path:
+    """The folder of the model to start from."""
+    if settings.fresh is None:
+        assert settings.start is not None
+        return stack.enter_context(start_folder(settings.start, storage, Path(home)))
+    return await asyncio.to_thread(make_folder, settings.fresh, settings.seed, training.agent, work.fresh)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-async def train(words: Tokenizer, examples: Demonstrations, settings: WarmstartSettings) -> Trained:
-    """Train in a thread. If cancelled, it stops at its next line of progress, because a thread cannot be ended from outside."""
-    logger, cancelled = get_run_logger(), threading.Event()
+async def _demonstrations(settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder) -> Plan:
+    @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)
+    async def record() -> Plan:
+        stage = await asyncio.to_thread(stage_of, training, settings.environment, model)
+        return await asyncio.to_thread(make_plan, settings, stage, work)
 
-    def report(line: str) -> None:
-        if cancelled.is_set():
-            raise InterruptedError("the warm start was cancelled")
-        logger.info(line)
-
-    try:
-        return await asyncio.to_thread(make_policy, words, examples, settings, report)
-    finally:
-        cancelled.set()
+    return await record()
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
-async def save(trained: Trained, words: Tokenizer, out: Path) -> None:
-    await asyncio.to_thread(write, trained.model, words, out)
+def _tell(plan: Plan, progress: Progress) -> None:
+    for phase, (count, left_out) in plan.demonstrations.items():
+        others = f", {left_out} left out that do not suit the agent" if left_out else ""
+        steps = sum(block.steps for block in plan.blocks if block.phase == phase)
+        progress.say(f"{phase}: {count} demonstrations{others}, {steps} steps")
 
 
-@flow(name="warmstart", persist_result=False)
-async def run(settings: WarmstartSettings, out: Path) -> dict[str, float]:
-    """Make a policy in `out` and return the metrics of its training."""
-    words = await tokenizer(settings)
-    examples = await demonstrations(settings, words)
-    trained = await train(words, _unsearched(examples), settings)
-    await save(_unsearched(trained), words, out)
-    return trained.metrics
+async def _ray(stack: AsyncExitStack, settings: WarmstartSettings, home: Home) -> None:
+    stack.callback(ray_cluster.stop)
+    await asyncio.to_thread(ray_cluster.start, settings.ray, home.logs)
+    ray_cluster.give_back_sigterm()
+
+
+async def _learner(
+    stack: AsyncExitStack, settings: WarmstartSettings, plan: Plan, model: Path, work: WorkFolder, progress: Progress
+) -> LearnerService:
+    update, seed = settings.update.for_learner(plan.steps), derive_seed(settings.seed, "learner")
+    grows = settings.ray.address is not None  # a cluster of others may add machines
+
+    def start(number: int) -> LearnerHandle:
+        notes = work.path / "ray" / str(number)  # Ray Train would continue what it finds there
+        return LearnerHandle.start(update, str(model), str(notes), seed, grows)
+
+    learner = LearnerService(start, progress.say)
+    stack.callback(learner.stop)
+    await learner.ready()
+    return learner
+
+
+async def _train(
+    learner: LearnerService, settings: WarmstartSettings, plan: Plan, work: WorkFolder, start: str, progress: Progress
+) -> dict[str, float]:
+    """Train every block that is not trained yet. Returns the mean loss in the last block of each phase."""
+
+    @task(name="train", task_run_name="train block {number}", cache_policy=NO_CACHE, persist_result=False)
+    async def train(number: int) -> dict[str, float]:
+        result = await learner.update(order_of(settings, work, number, plan.blocks[number], start))
+        metrics = {"loss": result.metrics["update/loss"], "seconds": result.metrics["seconds/total"]}
+        if result.skipped:
+            progress.say(f"a step was skipped: {result.skipped}")
+        await asyncio.to_thread(work.keep, number, metrics)
+        return metrics
+
+    losses: dict[str, float] = {}
+    done = 0
+    progress.started("train")
+    for number, block in enumerate(plan.blocks):
+        metrics = work.result(number) or await train(number)
+        done += block.steps
+        losses[block.phase] = metrics["loss"]
+        progress.advanced("train", done, plan.steps)
+        progress.say(f"{block.phase}: step {done} of {plan.steps}, loss {metrics['loss']:.3f}, {metrics['seconds']:.0f} s")
+    return losses

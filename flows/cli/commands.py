@@ -1,7 +1,6 @@
 """`nbrl …`: thin commands over the flows. Heavy imports wait until a command needs them."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,11 +19,11 @@ from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.promote import promote
 from nbrl.flows.cli.resume import resume
-from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.serve import serve
 from nbrl.flows.cli.show import runs, show
 from nbrl.flows.cli.stored import Root, export, storage_at
 from nbrl.flows.cli.train import train
+from nbrl.flows.cli.warmstart import distill, warmstart
 from nbrl.flows.display.terminal import out
 
 app = typer.Typer(
@@ -125,36 +124,7 @@ def ui(
     guard(work)
 
 
-@app.command()
-def warmstart(
-    folder: Annotated[Path, typer.Argument(help="where to write the model folder; it must not exist yet")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="override a setting, e.g. steps=500", autocompletion=completion.warmstart_keys
-        ),
-    ] = None,
-    home: Home = HOME,
-) -> None:
-    """Make the tiny policy from nothing: tokenizer, demonstrations, supervised training."""
-    guard(lambda: _warmstart(folder, set_ or [], home), lambda: "nothing was written")
+app.command()(warmstart)
 
 
-def _warmstart(folder: Path, overrides: list[str], home: str) -> None:
-    with Importing():
-        from nbrl.tasks.errors import ConfigError
-        from nbrl.tasks.runs.recipes import from_settings
-        from nbrl.tasks.warmstart.settings import WarmstartSettings
-
-    if folder.exists():
-        raise ConfigError(f"{folder} exists; name a folder that does not, nothing is overwritten")
-    settings = from_settings(WarmstartSettings, {}, "the defaults", overrides)
-
-    async def work() -> Any:
-        from nbrl.flows.warmstart import run
-
-        return await run(settings, folder)
-
-    metrics = run_flow(checked_home(home), work)
-    for key, value in sorted(metrics.items()):
-        out.print(f"{key:20} {value:.4g}", highlight=False)
+app.command()(distill)

@@ -56,9 +56,15 @@ def recipe_keys(typed: str) -> list[str]:
 
 
 def warmstart_keys(typed: str) -> list[str]:
+    from nbrl.tasks.runs.setting_keys import dotted
     from nbrl.tasks.warmstart.settings import WarmstartSettings
 
-    return [f"{key}=" for key in WarmstartSettings.model_fields if key.startswith(typed)]
+    keys = [key for key in dotted(WarmstartSettings) if not key.startswith("phases.")]
+    return [f"{key}=" for key in keys if key.startswith(typed)]
+
+
+def warmstarts(typed: str) -> list[str]:
+    return sorted(path.stem for path in (RECIPES / "warmstart").glob("*.yaml") if path.stem.startswith(typed))
 
 
 def prepare_keys(typed: str) -> list[str]:

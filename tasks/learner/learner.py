@@ -106,7 +106,7 @@ class Learner:
             loaded = self._bring(order.checkpoint_in)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
-        trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed)
+        trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
         canary = order.canary_token_ids or batch.canary_token_ids
         logprobs = self._write(loaded, order, canary, partial(token_logprobs.write, batch=batch, logp_N=trained.before_N))
         metrics = trained.metrics | estimated | timer.metrics()

@@ -20,6 +20,7 @@ class UpdateOrder(BaseModel):
     `initial`: the digest of the initial model, which is where the chain of checkpoints begins.
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
+    `steps`: optimiser steps, each on its share of the trajectories; None takes `epochs` and `minibatches` of the settings.
     `canary_token_ids`: the sequence on which the new weights are proved; None uses the path of the first sampled action.
     """
 
@@ -34,6 +35,7 @@ class UpdateOrder(BaseModel):
     checkpoint_in: str | None = None
     checkpoint_out: str
     dtype: Literal["float32", "stored"] = "stored"
+    steps: int | None = Field(None, ge=1)
     canary_token_ids: list[int] | None = Field(None, min_length=2)
 
 

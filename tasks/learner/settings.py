@@ -91,8 +91,8 @@ class LoraSettings(_Closed):
     )
 
 
-class UpdateSettings(_Closed):
-    """How a batch is turned into optimiser steps: by default one, strictly on-policy."""
+class StepSettings(_Closed):
+    """How an optimiser step is computed, whatever the policy learns from."""
 
     workers: int = Field(
         2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra={"decides": False}
@@ -113,14 +113,38 @@ class UpdateSettings(_Closed):
         description="a layer keeps only its input and is forwarded again in the backward pass: less memory, more time",
         json_schema_extra={"decides": False},
     )
+    deterministic: bool = Field(
+        False, description="use only operations that give the same bits each time; an operation without such a form ends the run"
+    )
+    betas: tuple[float, float] = Field(
+        (0.9, 0.95), description="decay per step of AdamW's running means of the gradient and of its square"
+    )
+    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the square root by which it divides")
+    weight_decay: float = Field(0.01, ge=0, description="share of a weight, times lr, that AdamW subtracts per step")
+    grad_clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
+    lora: LoraSettings | None = Field(None, description="train adapters on the policy (and the critic) instead of all weights")
+    tokens_per_micro_batch: int = Field(
+        8192,
+        ge=1,
+        description="unique tokens of one forward pass; an action whose path is longer has a pass of its own",
+        json_schema_extra={"decides": False},
+    )
+
+    @model_validator(mode="after")
+    def _averages(self) -> Self:
+        if not all(0 <= beta < 1 for beta in self.betas):  # Adam divides by 1 - beta
+            raise ValueError(f"betas are {self.betas}, but each must be at least 0 and below 1")
+        return self
+
+
+class UpdateSettings(StepSettings):
+    """How a batch is turned into optimiser steps: by default one, strictly on-policy."""
+
     offload: tuple[Literal["optimizer", "reference"], ...] = Field(
         (),
         description="what is kept in host memory instead of on the GPU: optimizer (trained weights, gradients and moments, "
         "with the optimiser step on the CPU), reference (its weights)",
         json_schema_extra={"decides": False},
-    )
-    deterministic: bool = Field(
-        False, description="use only operations that give the same bits each time; an operation without such a form ends the run"
     )
     loss: LossSettings = Field(PolicyGradientLoss(), description="what a step makes smaller: see docs/learning.md")
     epochs: int = Field(1, ge=1, description="passes over a batch")
@@ -136,12 +160,6 @@ class UpdateSettings(_Closed):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate after the warm-up")
     lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")
     lr_floor: float = Field(0.0, ge=0, lt=1, description="share of lr at which linear and cosine end")
-    betas: tuple[float, float] = Field(
-        (0.9, 0.95), description="decay per step of AdamW's running means of the gradient and of its square"
-    )
-    eps: float = Field(1e-8, gt=0, description="what AdamW adds to the square root by which it divides")
-    weight_decay: float = Field(0.01, ge=0, description="share of a weight, times lr, that AdamW subtracts per step")
-    grad_clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
     warmup_steps: int = Field(0, ge=0, description="optimiser steps over which the learning rate rises linearly to lr")
     kl_coefficient: float = Field(0.001, ge=0, description="weight of the KL to the initial policy; 0 loads no reference model")
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
@@ -151,13 +169,6 @@ class UpdateSettings(_Closed):
     kl_in: Literal["loss", "reward"] = Field("loss", description="a term of the loss, or a penalty on each step's reward")
     kl_clamp: float = Field(10.0, gt=0, description="largest difference of logp_ref and logp in the estimate")
     critic: CriticSettings | None = None
-    lora: LoraSettings | None = Field(None, description="train adapters on the policy (and the critic) instead of all weights")
-    tokens_per_micro_batch: int = Field(
-        8192,
-        ge=1,
-        description="unique tokens of one forward pass; an action whose path is longer has a pass of its own",
-        json_schema_extra={"decides": False},
-    )
 
     @property
     def steps_per_batch(self) -> int:
@@ -208,12 +219,6 @@ class UpdateSettings(_Closed):
             raise ValueError("offload of the reference has no effect with lora: it is the policy without adapters; leave it out")
         if "reference" in self.offload and self.kl_coefficient == 0:
             raise ValueError("offload of the reference has no effect with kl_coefficient 0, which loads none; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _averages(self) -> Self:
-        if not all(0 <= beta < 1 for beta in self.betas):  # Adam divides by 1 - beta
-            raise ValueError(f"betas are {self.betas}, but each must be at least 0 and below 1")
         return self
 
     @model_validator(mode="after")

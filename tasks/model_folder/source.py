@@ -54,7 +54,10 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
         return _config(folder / "config.json")
     if is_hub_name(settings.path):
         return None
-    raise ConfigError(f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub")
+    raise ConfigError(
+        f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub, "
+        "or make one with `nbrl warmstart`"
+    )
 
 
 def lacks(folder: Path) -> str:

@@ -1,41 +1,111 @@
-"""How a tiny policy is made from nothing."""
+"""How a warm start is made: from which model, on which demonstrations, by which steps."""
 
-from pydantic import BaseModel, ConfigDict, Field
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nbrl.infra.ray_cluster import RaySettings
+from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
+from nbrl.tasks.warmstart.fresh.settings import FreshModel
+from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
+from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
+from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
+from nbrl.tasks.warmstart.sources.successes import RunDemonstrations
+from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
+from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
+
+Demonstrations = Annotated[
+    WorldDemonstrations
+    | SumsDemonstrations
+    | GymDemonstrations
+    | RecordedDemonstrations
+    | ChatDemonstrations
+    | RunDemonstrations,
+    Field(discriminator="kind"),
+]
 
 
-class WarmstartSettings(BaseModel):
-    """Copying is learned first, from good demonstrations only; habits are mixed in later. In reverse order it never is."""
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seed: int = Field(0, description="seed of every random draw")
-    vocab_size: int = Field(640, ge=320, description="tokens of the byte-level BPE, special tokens included")
-    hidden_size: int = Field(128, ge=16, description="width of the model")
-    layers: int = Field(4, ge=1, description="transformer layers")
-    heads: int = Field(4, ge=1, description="attention heads of a layer")
-    kv_heads: int = Field(2, ge=1, description="key and value heads; several attention heads share one")
-    intermediate_size: int = Field(384, ge=16, description="width of the feed-forward layers")
-    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary position embedding")
-    max_positions: int = Field(1024, ge=256, description="maximum tokens of the model's context")
-    demonstrations: int = Field(16_000, ge=8, description="trajectories over both phases")
-    copying_share: float = Field(
-        0.65,
-        ge=0,
-        le=1,
-        description="share of the demonstrations and steps of the first phase, which has only good demonstrations",
+class Phase(_Closed):
+    """Demonstrations that are learnt together, mixed at random."""
+
+    epochs: float = Field(1.0, gt=0, le=1000, description="passes over the demonstrations; a part of one takes a part of them")
+    demonstrations: dict[str, Demonstrations] = Field(min_length=1, description="what is demonstrated, by names of your own")
+
+
+class SupervisedSettings(StepSettings):
+    """The optimiser steps: the loss is the mean of -log pi over the tokens of all actions of a batch."""
+
+    weight_decay: float = Field(0.0, ge=0, description="share of a weight, times lr, that AdamW subtracts per step")
+    lr: float = Field(2e-4, gt=0, description="highest learning rate of AdamW")
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises linearly")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("cosine", description="learning rate after that")
+    lr_floor: float = Field(0.1, ge=0, lt=1, description="share of lr at which linear and cosine end")
+
+    @model_validator(mode="after")
+    def _acts(self) -> Self:
+        if self.lr_schedule == "constant" and self.lr_floor != type(self).model_fields["lr_floor"].default:
+            raise ValueError("lr_floor has no effect with lr_schedule constant; leave it out")
+        if self.lora is not None and self.lora.publish != "merged":
+            raise ValueError("lora.publish has no effect in a warm start, which writes merged weights; leave it out")
+        return self
+
+    def for_learner(self, steps: int) -> UpdateSettings:
+        """The learner's settings for so many steps in all. Its loss is the policy gradient's, with advantages of 1."""
+        shared = self.model_dump(include=set(StepSettings.model_fields))
+        rising = min(round(self.warmup * steps), steps - 1)
+        falls = self.lr_schedule != "constant" and steps > 1
+        schedule = {"lr_schedule": self.lr_schedule, "lr_decay_steps": steps, "lr_floor": self.lr_floor} if falls else {}
+        return UpdateSettings.model_validate(
+            {**shared, "lr": self.lr, "warmup_steps": rising, "kl_coefficient": 0.0, "aggregation": "token_mean", **schedule}
+        )
+
+
+class WarmstartSettings(_Closed):
+    """Phases are learnt one after another. `start` or `fresh` says from what."""
+
+    seed: int = Field(0, ge=0, le=2**31, description="seed of every random draw")
+    start: str | None = Field(
+        None,
+        min_length=1,
+        description="model to start from: a Hugging Face folder, owner/name on the hub, or RUN or RUN@N of the storage",
     )
-    sums: float = Field(
-        0.0,
-        ge=0,
-        le=0.5,
-        description="share of the demonstrations that are sums of two numbers, as reasoning-gym's chain_sum asks for them; needs "
-        "the extra gym",
+    fresh: FreshModel | None = Field(None, description="or else a tiny model that is made from nothing")
+    training: str = Field(
+        "tiny-cpu", description="recipe of the training that follows: the policy learns to act as the agent of it", min_length=1
     )
-    good_fraction: float = Field(0.3, ge=0, le=1, description="share of good demonstrations in the mix")
-    steps: int = Field(2_000, ge=1, description="optimiser steps")
-    batch: int = Field(32, ge=1, description="actions per optimiser step, each with its own context")
-    lr: float = Field(3e-3, gt=0, description="highest learning rate")
-    warmup: float = Field(0.05, ge=0, lt=1, description="share of the steps during which the learning rate rises")
-    weight_decay: float = Field(0.05, ge=0, description="share of a weight, times the learning rate, that is subtracted per step")
-    clip: float = Field(1.0, gt=0, description="global norm above which the gradient is scaled down")
-    log_every: int = Field(50, ge=1, description="steps between two lines of progress")
+    environment: str | None = Field(
+        None, description="its environment whose addition to the system prompt the demonstrators are told; none when not set"
+    )
+    phases: dict[str, Phase] = Field(min_length=1, description="what is learnt one after another, by names of your own")
+    batch: int = Field(16, ge=1, description="demonstrations per optimiser step")
+    checkpoint_steps: int = Field(
+        20,
+        ge=1,
+        description="optimiser steps from one line of progress, and one state to continue from, to the next",
+    )
+    update: SupervisedSettings = SupervisedSettings()
+    dtype: Literal["float32", "stored"] = Field(
+        "float32", description="numbers of the weights that are written: float32, or stored, as in the model it starts from"
+    )
+    ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
+
+    @field_validator("phases", mode="before")
+    @classmethod
+    def _left(cls, given: object) -> object:
+        """A phase that is null is left out, so that `--set` can leave out one of a recipe."""
+        return {name: phase for name, phase in given.items() if phase is not None} if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if (self.start is None) == (self.fresh is None):
+            raise ValueError("name the model to start from with --from (or `start`), or describe a `fresh` one, not both")
+        return self
+
+    def steps(self, demonstrations: int, epochs: float) -> int:
+        """Optimiser steps of a phase with so many demonstrations."""
+        return max(1, math.ceil(epochs * demonstrations / self.batch))

@@ -169,6 +169,6 @@ def test_a_recording_that_is_over_says_so_and_summaries_stand_where_they_are_ask
     async def work() -> list[str | None]:
         return [(await policy.generate(prompt, 100, 0)).text for prompt in (ask, summary)]
 
-    assert asyncio.run(work()) == ["<think>a</think>\n<code>1</code>", ""]
+    assert asyncio.run(work()) == ["<think>a</think><code>1</code>", ""]
     with pytest.raises(PolicyError, match="no further action"):
         asyncio.run(policy.generate(ask, 100, 0))

@@ -12,9 +12,12 @@ from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.world.names import all_names, split_of
 from nbrl.tasks.environments.world.world import ABILITIES, Problem, World
-from nbrl.tasks.warmstart.demonstrators import HABITS, play, record, script
-from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.warmstart.demonstrators.habits import HABITS, script
+from nbrl.tasks.warmstart.demonstrators.move import Move
+from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
 
+TINY_AGENT = load("tiny-cpu").agent
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 
 
@@ -79,12 +82,18 @@ def test_every_query_finds_its_own_fact(world: World, search: SearchTool) -> Non
             assert problem.wrong_finding in found
 
 
-def _play(problem: Problem, actions: list[str], search: SearchTool, tokenizer: ChatTokenizer) -> Trajectory:
-    return asyncio.run(play(problem, actions, search, tokenizer, TINY_AGENT))
+def _play(problem: Problem, moves: list[Move], search: SearchTool, tokenizer: ChatTokenizer) -> Trajectory:
+    asked = Asked(problem.question.id, problem.question.question, problem.ability)
+    return asyncio.run(play(asked, moves, Stage(TINY_AGENT, tokenizer, (search,))))
+
+
+def _record(world: World, good: float, seed: int, search: SearchTool, tokenizer: ChatTokenizer) -> list[Trajectory]:
+    rng = random.Random(seed)
+    return [_play(problem, script(problem, good, rng).moves, search, tokenizer) for problem in world.problems]
 
 
 def test_every_good_demonstration_answers_exactly_right(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
-    trajectories = asyncio.run(record(world.problems, 1.0, 0, search, tokenizer, TINY_AGENT))
+    trajectories = _record(world, 1.0, 0, search, tokenizer)
     for problem, trajectory in zip(world.problems, trajectories, strict=True):
         assert trajectory.status is Status.ANSWERED
         assert trajectory.answer == problem.question.answers[0]
@@ -96,7 +105,7 @@ def test_bad_habits_are_wrong_unless_they_recover(world: World, search: SearchTo
     for problem in world.problems:
         attempt = script(problem, 0.0, rng)
         seen.add((problem.ability, attempt.habit))
-        trajectory = _play(problem, attempt.actions, search, tokenizer)
+        trajectory = _play(problem, attempt.moves, search, tokenizer)
         assert trajectory.status is Status.ANSWERED
         if attempt.habit != "slip":
             assert trajectory.answer != problem.question.answers[0]
@@ -110,7 +119,7 @@ def test_habits_part_ways_at_the_first_word_of_a_thought(world: World) -> None:
         problem = next(p for p in world.problems if p.ability == ability)
         after: dict[tuple[str, ...], set[str]] = {}
         for _ in range(200):
-            actions = script(problem, 0.3, rng).actions
+            actions = [move.text(TINY_AGENT.grammar) for move in script(problem, 0.3, rng).moves]
             for step, act in enumerate(actions):
                 after.setdefault(tuple(actions[:step]), set()).add(act)
         for choices in after.values():
@@ -129,9 +138,10 @@ def test_the_first_finding_is_out_of_view_at_the_third_step_unless_noted(
         animal = problem.queries[0].split()[0]
         first = f"{problem.subject} keeps {problem.findings[0]} {animal}."
         assert first in world.corpus
-        good = _prompts(_play(problem, script(problem, 1.0, rng).actions, search, tokenizer))
-        actions = [a.replace(f"notepad.add_facts(['{problem.findings[0]}'])\n", "") for a in script(problem, 1.0, rng).actions]
-        bare = _prompts(_play(problem, actions, search, tokenizer))
+        good = _prompts(_play(problem, script(problem, 1.0, rng).moves, search, tokenizer))
+        noted = f"notepad.add_facts(['{problem.findings[0]}'])\n"
+        moves = [Move(move.think, move.code.replace(noted, "")) for move in script(problem, 1.0, rng).moves]
+        bare = _prompts(_play(problem, moves, search, tokenizer))
         assert first in tokenizer.decode(bare[1])
         assert first not in tokenizer.decode(bare[2])
         assert f"<notepad>\n- {problem.findings[0]}\n</notepad>" in tokenizer.decode(good[2])
@@ -140,6 +150,6 @@ def test_the_first_finding_is_out_of_view_at_the_third_step_unless_noted(
 
 
 def test_contexts_and_actions_are_short(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
-    for trajectory in asyncio.run(record(world.problems, 0.5, 3, search, tokenizer, TINY_AGENT)):
+    for trajectory in _record(world, 0.5, 3, search, tokenizer):
         for node in trajectory.nodes:
             assert len(node.token_ids) <= {"system": 25, "task": 20, "sampled": 35, "tail": 24}.get(node.kind, 45)

@@ -11,8 +11,9 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
 from nbrl.infra.engine.server import EngineServer
-from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
+from nbrl.tasks.runs.recipes import load
 
+TINY_AGENT = load("tiny-cpu").agent
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
     Message("system", TINY_AGENT.render_system_prompt("")),

@@ -38,6 +38,8 @@ def order_digest(order: UpdateOrder) -> str:
     start = identity(order.checkpoint_in) if order.checkpoint_in else order.initial
     tables = [_content_digest(table) for table in (order.trajectories, order.advantages)]
     decisive = [order.iteration, order.seed, estimator, start, *tables, order.dtype, order.canary_token_ids]
+    if order.steps is not None:
+        decisive.append(order.steps)
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 

@@ -38,10 +38,12 @@ def train(
     batch: Batch,
     constants: BatchConstants,
     seed: int,
+    steps_wanted: int | None = None,
 ) -> Trained:
-    """Collective. Take all optimiser steps of the batch. `seed` is for minibatches."""
+    """Collective. Take all optimiser steps of the batch, or so many in one pass. `seed` is for minibatches."""
     targets = Targets.of(batch.forest)
-    shares = minibatches(batch.groups, targets, settings.epochs, settings.minibatches, seed)
+    epochs, count = (settings.epochs, settings.minibatches) if steps_wanted is None else (1, steps_wanted)
+    shares = minibatches(batch.groups, targets, epochs, count, seed)
     steps, reasons = [], []
     first_N = torch.zeros_like(constants.action_N, dtype=torch.float32)
     for number, examples in enumerate(shares):

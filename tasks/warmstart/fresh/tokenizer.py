@@ -9,12 +9,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from nbrl.agent.context.context import render_tail
 from nbrl.agent.context.notepad import NotepadState, State
+from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import END, START
 from nbrl.tasks.environments.world.world import Problem, World
-from nbrl.tasks.warmstart.demonstrators import script
-from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.sums import sums
-from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
+from nbrl.tasks.warmstart.demonstrators.habits import script
+from nbrl.tasks.warmstart.demonstrators.sums import sums
+from nbrl.tasks.warmstart.fresh.settings import FreshModel
 
 PAD = "<|endoftext|>"
 # Special tokens are numbered first, in the order given to the trainer.
@@ -39,21 +39,21 @@ PIECES = (
 )
 
 
-def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int) -> Iterator[str]:
+def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int, agent: AgentSettings) -> Iterator[str]:
     """What the policy will read and write, message by message."""
     rng = random.Random(f"tokenizer {seed}")
     yield from (f"<output>'{fact}'</output>" for fact in corpus)
     for problem in problems:
-        yield from ("system\n", TINY_AGENT.render_system_prompt(""), problem.question.question)
-        yield from script(problem, 0.5, rng).actions
-        for step in range(TINY_AGENT.max_steps):
+        yield from ("system\n", agent.render_system_prompt(""), problem.question.question)
+        yield from (move.text(agent.grammar) for move in script(problem, 0.5, rng).moves)
+        for step in range(agent.max_steps):
             state = State(notepad=NotepadState(facts=list(problem.findings[:1])))
-            yield from ("user\n", "assistant\n", render_tail(state, TINY_AGENT.max_steps - step, 100 * (step % 2)))
+            yield from ("user\n", "assistant\n", render_tail(state, agent.max_steps - step, 100 * (step % 2)))
     yield from ("<output>submitted</output>", "<output>Malformed action: there is no <code> block. Nothing was run.</output>")
 
 
-def make_tokenizer(settings: WarmstartSettings) -> Tokenizer:
-    """Deterministic in the settings."""
+def make_tokenizer(settings: FreshModel, seed: int, agent: AgentSettings) -> Tokenizer:
+    """Deterministic in the arguments; for the generated world as this agent sees it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -68,9 +68,9 @@ def make_tokenizer(settings: WarmstartSettings) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    world = World.generate(settings.seed, "train", WORLD)
-    problems = [*world.problems, *sums(settings.seed, round(settings.sums * WORLD))]
-    tokenizer.train_from_iterator(_texts(problems, world.corpus, settings.seed), trainer)
+    world = World.generate(seed, "train", WORLD)
+    problems = [*world.problems, *sums(seed, round(settings.sums * WORLD))]
+    tokenizer.train_from_iterator(_texts(problems, world.corpus, seed, agent), trainer)
     return tokenizer
 
 

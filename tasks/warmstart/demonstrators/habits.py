@@ -1,23 +1,14 @@
 """Scripted demonstrators of the generated world: how each ability is done well, and the bad habits.
 
 Every habit announces itself in its thought, so that a policy which learned them all still chooses between them at the first
-tokens of an action, where a reward at the end can sort them out. A demonstration is a trajectory made by `Episode` itself: a
-policy trained on its sampled nodes sees, at inference, the very token ids it was trained on.
+tokens of an action, where a reward at the end can sort them out.
 """
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nbrl.agent.episode import Episode, Task
-from nbrl.agent.kernels.inline import InlineKernel
-from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.policies.scripted import ScriptedPolicy
-from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import Ability, Problem
+from nbrl.tasks.warmstart.demonstrators.move import Move
 
 # Share of each bad habit among the trajectories that are not good.
 HABITS: dict[Ability, dict[str, float]] = {
@@ -30,26 +21,22 @@ HABITS: dict[Ability, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Script:
-    """What a demonstrator will do: its habit and the text of each action."""
+    """What a demonstrator will do: its habit, and its moves."""
 
     habit: str
-    actions: list[str]
+    moves: list[Move]
 
 
-def action(think: str, code: str) -> str:
-    return f"<think>{think}</think><code>{code}</code>"
+def _submit(think: str, value: str) -> Move:
+    return Move(think, f"submit_final_answer({value})")
 
 
-def _submit(think: str, value: str) -> str:
-    return action(think, f"submit_final_answer({value})")
-
-
-def _search(think: str, query: str, note: str = "") -> str:
+def _search(think: str, query: str, note: str = "") -> Move:
     kept = f"notepad.add_facts(['{note}'])\n" if note else ""
-    return action(think, f"{kept}search('{query}')")
+    return Move(think, f"{kept}search('{query}')")
 
 
-def _good(problem: Problem) -> list[str]:
+def _good(problem: Problem) -> list[Move]:
     match problem.ability:
         case "arithmetic":
             return [_submit("let python compute it", problem.expression)]
@@ -65,13 +52,13 @@ def _good(problem: Problem) -> list[str]:
             return [*lookups, _submit("here is the answer", f"'{problem.findings[-1]}'")]
 
 
-def _guess(problem: Problem) -> list[str]:
+def _guess(problem: Problem) -> list[Move]:
     """Answers at once with something the question itself holds: wrong, and cheap to tell from a copied finding."""
     value = problem.subject if problem.ability in ("arithmetic", "notepad") else f"'{problem.subject}'"
     return [_submit("my guess is good", "50" if problem.ability == "notepad" else value)]
 
 
-def _bad(problem: Problem, habit: str, rng: random.Random) -> list[str]:
+def _bad(problem: Problem, habit: str, rng: random.Random) -> list[Move]:
     good = _good(problem)
     match habit:
         case "guess":
@@ -94,9 +81,9 @@ def _bad(problem: Problem, habit: str, rng: random.Random) -> list[str]:
                 _submit("only this is left", problem.findings[1]),
             ]
         case "slip":
-            slips = [action("oh, quick and easy", problem.subject), "<think>no cell for now</think>"]
+            slips = [Move("oh, quick and easy", problem.subject), Move("no cell for now")]
             if problem.ability != "arithmetic":
-                slips[0] = action("oh, quick and easy", f"search({problem.subject})")
+                slips[0] = Move("oh, quick and easy", f"search({problem.subject})")
             return [rng.choice(slips), *rng.choice([good, _guess(problem)])]
     raise ValueError(f"there is no habit {habit!r}")
 
@@ -108,23 +95,3 @@ def script(problem: Problem, good: float, rng: random.Random) -> Script:
     habits = HABITS[problem.ability]
     habit = rng.choices(list(habits), weights=list(habits.values()))[0]
     return Script(habit, _bad(problem, habit, rng))
-
-
-async def play(
-    problem: Problem, actions: list[str], search: Tool, tokenizer: ChatTokenizer, settings: AgentSettings
-) -> Trajectory:
-    """Run one script through the real loop."""
-    toolbox = Toolbox([search])
-    question = problem.question
-    task = Task(question.id, question.id, 0, question.question, question.ability, 0)
-    kernel = InlineKernel(prelude([search]), toolbox.call)
-    policy = ScriptedPolicy(lambda step: actions[step], tokenizer)
-    return await Episode(task, policy, kernel, toolbox, tokenizer, settings).run()
-
-
-async def record(
-    problems: Iterable[Problem], good: float, seed: int, search: Tool, tokenizer: ChatTokenizer, settings: AgentSettings
-) -> list[Trajectory]:
-    """A demonstration of each problem; the same arguments give the same trajectories but for their times."""
-    rng = random.Random(f"demonstrations {seed}")
-    return [await play(p, script(p, good, rng).actions, search, tokenizer, settings) for p in problems]

@@ -3,15 +3,15 @@
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.fresh.settings import FreshModel
 
 # Tied embeddings of about unit length, and branches that start almost silent: a token's identity reaches the last layer from the
 # first step on, which is what copying is made of.
 EMBEDDING_STD, WEIGHT_STD = 0.08, 0.04
 
 
-def make_model(settings: WarmstartSettings, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:
-    """Fresh weights in float32, a function of the settings."""
+def make_model(settings: FreshModel, seed: int, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:
+    """Fresh weights in float32, a function of the arguments."""
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=settings.hidden_size,
@@ -31,7 +31,7 @@ def make_model(settings: WarmstartSettings, vocab_size: int, end_id: int, pad_id
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
         for layer in model.model.layers:

@@ -1,0 +1,111 @@
+"""`nbrl warmstart` and `nbrl distill`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nbrl.flows.cli import completion
+from nbrl.flows.cli.guard import guard
+from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import HOME, Home, checked_home
+from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.cli.stored import Root, storage_at
+from nbrl.flows.display.terminal import out
+
+
+def warmstart(
+    folder: Annotated[Path, typer.Argument(help="where to write the model folder; an unfinished warm start is continued")],
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="model to start from: a Hugging Face folder, owner/name on the hub, or RUN or RUN@N"),
+    ] = None,
+    demonstrations: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="what is demonstrated: world, a file or folder of trajectories (.parquet, .ipynb, .json), conversations "
+            "(.jsonl), or a run, whose right answers are taken",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            metavar="RECIPE", help="a warm start's recipe by name or path of a YAML file", autocompletion=completion.warmstarts
+        ),
+    ] = "tiny",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="override a setting, e.g. update.lr=1e-4", autocompletion=completion.warmstart_keys
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check all settings, print the plan and exit")] = False,
+    home: Home = HOME,
+    root: Root = completion.ROOT,
+) -> None:
+    """Teach a model to act by demonstrations, so that rewards can choose among its actions; the recipe `tiny` makes the model."""
+    begun: list[bool] = []
+
+    def work() -> None:
+        with Importing():
+            from nbrl.tasks.warmstart.recipe import load, source_of
+
+        storage = storage_at(root)
+        source = None if demonstrations is None else source_of(demonstrations, storage)
+        settings = load(recipe, set_ or [], start, source)
+        _warmstart(settings, storage, folder.expanduser().absolute(), checked_home(home), dry_run, begun)
+
+    guard(work, lambda: "the same command continues" if begun else "nothing was written")
+
+
+def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool, begun: list[bool]) -> None:
+    from nbrl.tasks.runs.recipes import load as load_training
+    from nbrl.tasks.warmstart.plan import check, describe
+
+    training = load_training(settings.training)
+    check(settings, training, storage, target)
+    if dry_run:
+        out.print(describe(settings, training, target), markup=False, highlight=False, soft_wrap=True)
+        return
+
+    async def flow() -> Any:
+        from nbrl.flows.warmstart import warmstart as flow
+
+        return await flow(settings, training, storage, target, home)
+
+    begun.append(True)
+    losses = run_flow(home, flow)
+    shown = shlex.quote(str(target))
+    lines = [
+        *(f"{phase}: loss {loss:.3f} at the end" for phase, loss in losses.items()),
+        f"wrote the policy to {target}",
+        f"train it    nbrl train {settings.training} --set policy.path={shown}",
+    ]
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def distill(
+    run: Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)],
+    file: Annotated[Path, typer.Argument(help="where to write the trajectories, a name that ends in .parquet")],
+    best: Annotated[
+        int, typer.Option(min=1, help="how many right trajectories of each question: those with the highest rewards")
+    ] = 1,
+    root: Root = completion.ROOT,
+) -> None:
+    """Write what a run did right in its training as demonstrations, for `nbrl warmstart --demonstrations FILE`."""
+
+    def work() -> None:
+        with Importing():
+            from nbrl.tasks.warmstart.distill import write
+
+        count = write(storage_at(root), run, best, file.expanduser())
+        shown = shlex.quote(str(file))
+        lines = [
+            f"wrote {count} trajectories to {file}",
+            f"learn them  nbrl warmstart OUT --from MODEL --demonstrations {shown}",
+        ]
+        out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+    guard(work, lambda: "nothing was written")

@@ -1,0 +1,52 @@
+"""Plays demonstrators through the real loop.
+
+A demonstration is a trajectory made by `Episode` itself: a policy trained on its sampled nodes sees, at inference, the very token
+ids that it was trained on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nbrl.agent.episode import Episode, Task
+from nbrl.agent.kernels.inline import InlineKernel
+from nbrl.agent.kernels.prelude import prelude
+from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policy import Policy
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.base import Tool, Toolbox
+from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.warmstart.demonstrators.move import Move
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What demonstrators act in: the agent of the training that follows, its tokenizer, tools and added instruction."""
+
+    agent: AgentSettings
+    tokenizer: ChatTokenizer
+    tools: tuple[Tool, ...] = ()
+    instruction: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as a demonstrator gets it."""
+
+    id: str
+    question: str
+    ability: str
+
+
+async def play(asked: Asked, moves: Sequence[Move], stage: Stage) -> Trajectory:
+    """Play moves that were chosen before."""
+    texts = [move.text(stage.agent.grammar) for move in moves]
+    return await act(asked, ScriptedPolicy(texts, stage.tokenizer), stage)
+
+
+async def act(asked: Asked, policy: Policy, stage: Stage) -> Trajectory:
+    """Play a policy that writes trusted code: its cells run in this process."""
+    toolbox = Toolbox(stage.tools)
+    kernel = InlineKernel(prelude(stage.tools), toolbox.call)
+    task = Task(asked.id, asked.id, 0, asked.question, asked.ability, 0, instruction=stage.instruction)
+    return await Episode(task, policy, kernel, toolbox, stage.tokenizer, stage.agent).run()

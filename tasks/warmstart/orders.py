@@ -1,0 +1,110 @@
+"""Demonstrations as orders to the learner: blocks of optimiser steps, after each of which there is a checkpoint."""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nbrl.agent.trajectory import Trajectory, to_table
+from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.sources.source import Found
+from nbrl.tasks.warmstart.work_folder import PLAN, WorkFolder
+
+
+class Block(NamedTuple):
+    """Steps of a phase that one order takes."""
+
+    phase: str
+    steps: int
+
+
+class Plan(NamedTuple):
+    """All blocks, and the demonstrations of each phase: how many, and how many others could not be used."""
+
+    blocks: list[Block]
+    demonstrations: dict[str, tuple[int, int]]
+
+    @property
+    def steps(self) -> int:
+        return sum(block.steps for block in self.blocks)
+
+
+def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Plan:
+    """Record the demonstrations and write the orders' tables, or read what was planned before.
+
+    Raises ConfigError if a source gives nothing.
+    """
+    if work.storage.exists(PLAN):
+        read = work.storage.read_json(PLAN)
+        return Plan(
+            [Block(*block) for block in read["blocks"]], {name: tuple(each) for name, each in read["demonstrations"].items()}
+        )
+    blocks: list[Block] = []
+    demonstrations: dict[str, tuple[int, int]] = {}
+    for name, phase in settings.phases.items():
+        found = {
+            each: source.record(stage, derive_seed(settings.seed, name, each)) for each, source in phase.demonstrations.items()
+        }
+        _check(name, found)
+        trajectories = [one for each in found.values() for one in each.trajectories]
+        demonstrations[name] = (len(trajectories), sum(each.left_out for each in found.values()))
+        steps = settings.steps(len(trajectories), phase.epochs)
+        taken = walk(trajectories, steps * settings.batch, settings.seed, name)
+        for first in range(0, steps, settings.checkpoint_steps):
+            count = min(settings.checkpoint_steps, steps - first)
+            _write(work, len(blocks), taken[first * settings.batch : (first + count) * settings.batch])
+            blocks.append(Block(name, count))
+    work.storage.create_json(PLAN, {"blocks": blocks, "demonstrations": demonstrations})
+    return Plan(blocks, demonstrations)
+
+
+def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: Block, start: str) -> UpdateOrder:
+    """The order of a block, which continues from the checkpoint of the one before. `start` is the first model's digest."""
+    folder = work.order(number)
+    return UpdateOrder(
+        iteration=number,
+        seed=derive_seed(settings.seed, "block", number),
+        trajectories=str(folder / "trajectories.parquet"),
+        advantages=str(folder / "advantages.parquet"),
+        initial="" if number else start,
+        checkpoint_in=str(work.checkpoint(number - 1)) if number else None,
+        checkpoint_out=str(work.checkpoint(number)),
+        dtype=settings.dtype,
+        steps=block.steps,
+    )
+
+
+def _check(phase: str, found: dict[str, Found]) -> None:
+    for name, each in found.items():
+        if not each.trajectories:
+            raise ConfigError(
+                f"phases.{phase}.demonstrations.{name} gives no demonstration that suits this agent ({each.left_out} were left "
+                "out): raise the training's agent.context_tokens, agent.action_tokens or agent.max_steps, or take others"
+            )
+
+
+def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) -> list[Trajectory]:
+    """So many in random order, each once a pass; the copies of a later pass have ids of their own."""
+    rng, taken = random.Random(f"batches {seed} {phase}"), list[Trajectory]()
+    for number in range(math.ceil(count / len(trajectories))):
+        again = [each.model_copy(update={"id": f"{number}-{place}-{each.id}"}) for place, each in enumerate(trajectories)]
+        taken += rng.sample(again, len(again))
+    return taken[:count]
+
+
+def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> None:
+    """Every sampled action has the advantage 1. The learner splits an order by groups, so each demonstration is one."""
+    folder = work.order(block)
+    folder.mkdir(parents=True, exist_ok=True)
+    alone = [each.model_copy(update={"group": each.id}) for each in trajectories]
+    learnt = [{"trajectory": each.id, "step": node.step, "advantage": 1.0} for each in alone for node in each.sampled()]
+    pq.write_table(to_table(alone), folder / "trajectories.parquet")
+    pq.write_table(pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")

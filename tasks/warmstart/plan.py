@@ -1,0 +1,48 @@
+"""Checks a warm start before any work begins, and describes it."""
+
+from pathlib import Path
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.stage import check_environment
+from nbrl.tasks.warmstart.start import start_digest
+from nbrl.tasks.warmstart.work_folder import check as check_folder
+
+FRESH = "fresh"  # stands for the digest of a model that the settings describe
+
+
+def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
+    """What identifies the model to start from. Raises ConfigError if there is none."""
+    return FRESH if settings.start is None else start_digest(settings.start, storage)
+
+
+def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path) -> None:
+    """Raises ConfigError for what cannot work, as far as it can be told at once."""
+    check_environment(training, settings.environment)
+    for phase in settings.phases.values():
+        for source in phase.demonstrations.values():
+            source.check()
+    check_folder(out, settings, training.agent.model_dump(mode="json"), digest_of(settings, storage))
+
+
+def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str:
+    """What would be done, in a few lines."""
+    start = f"from {settings.start}" if settings.start else "a model made from nothing"
+    update = settings.update
+    lines = [
+        f"{out}: {start}, to act as the agent of {settings.training}",
+        *(
+            f"{name}: {each.epochs:g} passes over {', '.join(_source(n, s.model_dump()) for n, s in each.demonstrations.items())}"
+            for name, each in settings.phases.items()
+        ),
+        f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers; "
+        f"a state to continue from every {settings.checkpoint_steps} steps",
+        f"prompt: {training.agent.render_system_prompt('')!r}",
+    ]
+    return "\n".join(lines)
+
+
+def _source(name: str, settings: dict[str, object]) -> str:
+    shown = {key: value for key, value in settings.items() if value not in (None, {}, ()) and key != "kind"}
+    return f"{name} ({settings['kind']}: {', '.join(f'{key} {value}' for key, value in shown.items())})"

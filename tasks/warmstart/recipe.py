@@ -1,0 +1,78 @@
+"""Reads the recipe of a warm start."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.evaluation.subject import run_of
+from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.recipes import FOLDER as RECIPES
+from nbrl.tasks.runs.recipes import from_settings
+from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
+
+FOLDER = RECIPES / "warmstart"
+WORDS = ("world",)  # sources that are named by their kind alone
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(recipe: str, overrides: Iterable[str], start: str | None, source: dict[str, Any] | None) -> WarmstartSettings:
+    """The settings of a recipe, by name or path, with `a.b=c` overrides.
+
+    `start` replaces the model to start from, and `source` all phases by one source of demonstrations. Paths in the recipe are
+    relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or override, key and remedy.
+    """
+    path = _found(recipe, Path.cwd())
+    values = RecipeTree.read(path, _found).settings
+    _anchor(values, path.parent)
+    if start is not None:
+        values.pop("fresh", None)
+        values["start"] = start
+    if source is not None:
+        values["phases"] = {"demonstrations": {"demonstrations": {source["kind"]: source}}}
+    return from_settings(WarmstartSettings, values, str(path), overrides)
+
+
+def source_of(named: str, storage: Storage) -> dict[str, Any]:
+    """The source of demonstrations that a word, a path or a run's name means, as settings. Raises ConfigError for none."""
+    path = Path(named).expanduser()
+    if named in WORDS:
+        return {"kind": named}
+    if path.suffix == ".jsonl":
+        return {"kind": "chat", "path": str(path.absolute())}
+    if path.exists() or path.suffix in SUFFIXES:
+        return {"kind": "recorded", "path": str(path.absolute())}
+    if run_of(storage, named) is not None:
+        return {"kind": "run", "name": named, "root": storage.settings.root}
+    raise ConfigError(
+        f"there are no demonstrations {named!r}: give `world`, a file or folder of trajectories (.parquet, .ipynb, .json), "
+        "conversations (.jsonl), or the name of a run of the root"
+    )
+
+
+def _found(recipe: str, folder: Path) -> Path:
+    named, path = FOLDER / f"{recipe}.yaml", Path(folder, Path(recipe).expanduser()).absolute()
+    with suppress(OSError, ValueError):  # a name that cannot be a path
+        for place in (named, path):
+            if place.is_file():
+                return place
+    hint = did_you_mean(recipe, names(), f"there are: {', '.join(names())}; or give the path of a YAML file")
+    raise ConfigError(f"there is no recipe {recipe!r} of a warm start; {hint}")
+
+
+def _anchor(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths of demonstrations absolute: they are meant from `folder`."""
+    for phase in _sections(values.get("phases")):
+        for source in _sections(phase.get("demonstrations")):
+            if isinstance(source.get("path"), str) and source["path"]:
+                source["path"] = str(Path(folder, Path(source["path"]).expanduser()).absolute())
+
+
+def _sections(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value.values() if isinstance(each, dict)] if isinstance(value, dict) else []

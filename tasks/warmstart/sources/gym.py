@@ -1,0 +1,52 @@
+"""Demonstrations of how to act on tasks of reasoning-gym: calculations that are drawn at random."""
+
+import asyncio
+import importlib.util
+import random
+from typing import Any, Literal
+
+from pydantic import Field
+
+from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.environments.kinds.gym import PACKAGE, GymEnvironment, check_tasks
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.warmstart.demonstrators.guesses import calculation
+from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
+from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.world import WORLDS_FROM
+
+
+class GymDemonstrations(Source):
+    """Questions of reasoning-gym's tasks, each answered with a calculation that is drawn at random."""
+
+    kind: Literal["reasoning_gym"] = Field(
+        description="how to act on tasks of reasoning-gym, with calculations that are drawn at random; needs the extra `gym`"
+    )
+    tasks: tuple[str, ...] = Field(min_length=1, description="names of tasks, for example gcd and count_bits")
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name of a task: its own settings")
+    count: int = Field(64, ge=1, le=100_000, description="how many demonstrations")
+
+    def check(self) -> None:
+        require_gym("reasoning_gym")
+        check_tasks(self._environment(0), "demonstrations")
+
+    def record(self, stage: Stage, seed: int) -> Found:
+        return Found(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+
+    def _environment(self, seed: int) -> GymEnvironment:
+        return GymEnvironment(
+            kind="reasoning_gym", tasks=self.tasks, settings=self.settings, seed=seed, train=self.count, held_out=len(self.tasks)
+        )
+
+    async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
+        rng, found = random.Random(f"calculations {seed}"), []
+        for row in self._environment(seed).load("demonstrations").train.to_pylist():
+            asked = Asked(row["id"], row["question"], row["ability"])
+            found.append(await play(asked, [calculation(row["question"], rng)], stage))
+        return found
+
+
+def require_gym(kind: str) -> None:
+    """Raises ConfigError without the package."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise ConfigError(f"demonstrations of kind {kind} need the package reasoning-gym: pip install 'nbrl[gym]'")

@@ -1,0 +1,72 @@
+"""Demonstrations from a run's own successes: rejection sampling."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from nbrl.agent.trajectory import Trajectory
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout import is_trajectories, rewards_of
+from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
+from nbrl.tasks.runs.run import checked_name, known_run
+from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.sources.retell import retold
+from nbrl.tasks.warmstart.sources.source import Found, Source
+
+
+class RunDemonstrations(Source):
+    """The right answers of a training run; its held-out questions are left out."""
+
+    kind: Literal["run"] = Field(description="what a training run did right; its held-out questions are left out")
+    name: str = Field(description="the run's name")
+    root: str = Field(description="storage root of the run")
+    best: int = Field(1, ge=1, description="how many trajectories of each question: those with the highest rewards")
+
+    def check(self) -> None:
+        known_run(self._storage, checked_name(self.name))
+
+    def record(self, stage: Stage, seed: int) -> Found:
+        return asyncio.run(retold(successes(self._storage, self.name, self.best), stage))
+
+    @property
+    def _storage(self) -> Storage:
+        return Storage(StorageSettings(root=str(Path(self.root).absolute()) if "://" not in self.root else self.root))
+
+
+def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:
+    """Of each question that a run was trained on, up to `best` trajectories that did the task, those of the highest reward first,
+    and of equal ones the shortest. Raises ConfigError if there are none.
+    """
+    run = known_run(storage, checked_name(name))
+    keys = storage.list(f"{run.layout.folder}/iterations")
+    ranked: dict[tuple[str, str], dict[str, tuple[float, int, str, str]]] = {}
+    for table in filter(is_trajectories, keys):
+        for group, each in _ranked(storage, table, rewards_of(table, keys)):
+            ranked.setdefault(group, {})[each[2]] = each
+    chosen = {each[2]: each[3] for found in ranked.values() for each in sorted(found.values())[:best]}
+    if not chosen:
+        raise ConfigError(f"run {name!r} in {storage.settings.root} has no trajectory that did its task; train it further first")
+    found = []
+    for table in dict.fromkeys(chosen.values()):
+        rows = read_trajectories(storage, table)
+        mine = [index for index, id_ in enumerate(rows["id"].to_pylist()) if chosen.get(id_) == table]
+        found += trajectories_of(storage, table, rows.take(mine))
+    return sorted(found, key=lambda each: each.id)
+
+
+def _ranked(storage: Storage, table: str, rewards: str | None) -> Iterator[tuple[tuple[str, str], tuple[float, int, str, str]]]:
+    """The successes of a table by environment and question, each as what it is sorted by."""
+    if rewards is None:
+        return
+    scored = {row["trajectory"]: row for row in completed(storage.read_table(rewards)).to_pylist()}
+    rows = read_trajectories(storage, table).select(["id", "question", "nodes"])
+    for row in rows.to_pylist():
+        reward = scored.get(row["id"])
+        if reward is not None and reward["success"] == 1.0:
+            tokens = sum(len(node["token_ids"]) for node in row["nodes"] if node["kind"] == "sampled")
+            yield (reward["environment"], row["question"]), (-reward["total"], tokens, row["id"], table)

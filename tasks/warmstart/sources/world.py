@@ -1,0 +1,62 @@
+"""Demonstrations in generated worlds, which no training has seen."""
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.environments.world.world import Problem, World
+from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy
+from nbrl.tasks.warmstart.demonstrators.habits import script
+from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, act, play
+from nbrl.tasks.warmstart.sources.source import Found, Source
+
+PER_WORLD = 500  # questions; many worlds, so that who is whose is never worth knowing by heart
+# Far from the small seeds that runs take, so that their worlds are new to the policy.
+WORLDS_FROM = 1_000_000_000
+MOST_LOOKUPS = 2
+
+
+class WorldDemonstrations(Source):
+    """Questions about generated worlds."""
+
+    kind: Literal["world"] = Field(description="questions about generated worlds, done well and badly by scripts")
+    count: int = Field(512, ge=1, le=1_000_000, description="how many demonstrations")
+    show: Literal["habits", "guesses"] = Field(
+        "habits",
+        description="habits: right answers and, in the other trajectories, bad habits that announce themselves; guesses: how to "
+        "act and to call only, with queries and answers that are drawn at random",
+    )
+    good: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that are right; habits only")
+
+    @model_validator(mode="after")
+    def _acts(self) -> Self:
+        if self.show == "guesses" and self.good != type(self).model_fields["good"].default:
+            raise ValueError("good has no effect on guesses, which are right by chance only; leave it out")
+        return self
+
+    def record(self, stage: Stage, seed: int) -> Found:
+        return Found(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+
+    async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
+        found = []
+        for start in range(0, self.count, PER_WORLD):
+            world = World.generate(seed + start, "train", min(PER_WORLD, self.count - start))
+            rng = random.Random(f"demonstrations {seed + start}")
+            search = SearchTool(Corpus.in_memory(world.corpus))
+            tools = tuple(search if tool.name == search.name else tool for tool in stage.tools)
+            here = replace(stage, tools=tools if search in tools else (search, *tools))
+            found += [await self._one(problem, here, rng) for problem in world.problems]
+        return found
+
+    async def _one(self, problem: Problem, stage: Stage, rng: random.Random) -> Trajectory:
+        asked = Asked(problem.question.id, problem.question.question, problem.question.ability)
+        if self.show == "habits":
+            return await play(asked, script(problem, self.good, rng).moves, stage)
+        lookups = rng.randint(0, min(MOST_LOOKUPS, stage.agent.max_steps - 1))
+        return await act(asked, GuessingPolicy(lookups, rng, stage.agent, stage.tokenizer), stage)

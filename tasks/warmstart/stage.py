@@ -1,0 +1,46 @@
+"""The agent that demonstrators act as: that of the training for which the policy is made."""
+
+import asyncio
+from pathlib import Path
+
+from nbrl.agent.context.context import check_room
+from nbrl.agent.errors import AgentError
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.base import Tool, describe
+from nbrl.agent.tools.corpus.corpus import Corpus
+from nbrl.agent.tools.library import Equipment, Library
+from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.warmstart.demonstrators.play import Stage
+
+
+def stage_of(training: RunConfig, environment: str | None, model: Path) -> Stage:
+    """Raises ConfigError if the model's tokenizer, the tools or the environment do not suit the agent."""
+    try:
+        tokenizer = ChatTokenizer.load(model, training.agent)
+        tools = asyncio.run(_tools(training, environment)) if environment else ()
+        instruction = training.environments[environment].prompt if environment else ""
+        check_room(tokenizer, training.agent, describe(tools), instruction)
+    except AgentError as error:
+        raise ConfigError(str(error)) from error
+    return Stage(training.agent, tokenizer, tools, instruction)
+
+
+def check_environment(training: RunConfig, environment: str | None) -> None:
+    """Raises ConfigError if the training has no such environment."""
+    if environment is not None and environment not in training.environments:
+        raise ConfigError(
+            f"environment {environment!r} is none of the training's; {did_you_mean(environment, list(training.environments))}"
+        )
+
+
+async def _tools(training: RunConfig, environment: str) -> tuple[Tool, ...]:
+    """The tools of an environment, to be described; none is called."""
+    settings = training.environments[environment]
+    passages = settings.load(f"environments.{environment}").corpus["passage"].to_pylist()
+    library = Library(training.rollout.tools, {environment: Equipment(Corpus.in_memory(passages), settings.tools)})
+    await library.open()
+    try:
+        return tuple(library.tools(environment, ""))
+    finally:
+        await library.close()

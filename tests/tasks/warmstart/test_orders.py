@@ -1,0 +1,72 @@
+"""Demonstrations as orders: every step has its batch, and an unfinished warm start goes on with what it planned."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.learner.batch.batch import read_batch
+from nbrl.tasks.runs.recipes import load as load_training
+from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
+from nbrl.tasks.warmstart.recipe import load
+from nbrl.tasks.warmstart.work_folder import WorkFolder
+
+TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
+OVERRIDES = [
+    "phases.copying.demonstrations.world.count=20",
+    "phases.habits.demonstrations.world.count=12",
+    "phases.copying.epochs=2",
+    "phases.habits.epochs=0.5",
+    "batch=4",
+    "checkpoint_steps=4",
+]
+
+
+def _trajectory(name: str) -> Trajectory:
+    return Trajectory(
+        id=name, group=name, sample=0, question="", ability="", status=Status.ANSWERED, answer=None, nodes=[], steps=[]
+    )
+
+
+@given(st.integers(1, 20), st.integers(1, 70), st.integers(0, 3))
+@settings(max_examples=50)
+def test_a_walk_takes_every_demonstration_once_a_pass_under_ids_of_its_own(count: int, length: int, seed: int) -> None:
+    walked = walk([_trajectory(str(number)) for number in range(count)], length, seed, "phase")
+    assert len(walked) == len({each.id for each in walked}) == length
+    times = Counter(each.id.split("-", 2)[2] for each in walked)
+    assert max(times.values()) - min([*times.values(), *([0] * (count - len(times)))]) <= 1
+
+
+def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path: Path) -> None:
+    warmstart = load("tiny", OVERRIDES, None, None)
+    agent = load_training("tiny-cpu").agent
+    work, stage = WorkFolder(tmp_path / "out"), Stage(agent, ChatTokenizer.load(TINY, agent))
+    plan = make_plan(warmstart, stage, work)
+    assert [tuple(block) for block in plan.blocks] == [("copying", 4), ("copying", 4), ("copying", 2), ("habits", 2)]
+    assert plan.demonstrations == {"copying": (20, 0), "habits": (12, 0)}
+    assert plan.steps == 12
+    for number, block in enumerate(plan.blocks):
+        order = order_of(warmstart, work, number, block, "digest")
+        batch = read_batch(order.trajectories, order.advantages, 256)
+        assert batch.examples == block.steps * warmstart.batch
+        assert len(set(batch.groups)) == batch.examples
+        assert {value for steps in batch.steps for value in steps.values()} == {1.0}
+        assert (order.initial, order.checkpoint_in is None) == (("digest", True) if number == 0 else ("", False))
+    before = pq.read_table(order.trajectories)
+    assert make_plan(warmstart, stage, work) == plan
+    assert pq.read_table(order.trajectories) == before
+
+
+def test_a_source_that_gives_nothing_is_an_error(tmp_path: Path) -> None:
+    agent = load_training("tiny-cpu").agent.model_copy(update={"max_steps": 1})
+    (tmp_path / "talk.jsonl").write_text("")
+    warmstart = load("tiny", [], None, {"kind": "chat", "path": str(tmp_path / "talk.jsonl")})
+    with pytest.raises(ConfigError, match="gives no demonstration that suits this agent"):
+        make_plan(warmstart, Stage(agent, ChatTokenizer.load(TINY, agent)), WorkFolder(tmp_path / "out"))

@@ -1,0 +1,93 @@
+"""Recipes of warm starts: what is said acts or is refused before anything is written."""
+
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.recipes import load as load_training
+from nbrl.tasks.warmstart.plan import check
+from nbrl.tasks.warmstart.recipe import load, names, source_of
+from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
+from nbrl.tasks.warmstart.work_folder import opened
+
+TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
+
+
+def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
+    assert "tiny" in names()
+    for name in names():
+        settings = load(name, [], None if "tiny" in name else str(TINY), None)
+        load_training(settings.training)
+        assert WarmstartSettings.model_validate(settings.model_dump(mode="json")) == settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["batch=0"], "greater than or equal to 1"),
+        (["step=5"], "unknown key 'step'"),
+        (["steps"], "key=value"),
+        (["start=somewhere"], "not both"),
+        (["update.loss.kind=ppo"], "unknown key 'update.loss'"),
+        (["update.lr_schedule=constant", "update.lr_floor=0.5"], "lr_floor has no effect"),
+        (["phases.habits.demonstrations.world.show=guesses"], "good has no effect on guesses"),
+        (["phases.habits.demonstrations.world.kind=magic"], "must be one of"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load("tiny", overrides, None, None)
+
+
+def test_a_recipe_without_a_model_asks_for_one() -> None:
+    with pytest.raises(ConfigError, match="name the model to start from with --from"):
+        load("smollm2-135m", [], None, None)
+    with pytest.raises(ConfigError, match=r"there is no recipe 'smolm'.*did you mean|there are"):
+        load("smolm", [], None, None)
+
+
+def test_the_learning_rate_ends_with_the_last_step() -> None:
+    settings = SupervisedSettings(lr=1.0, warmup=0.1).for_learner(100)
+    assert (settings.warmup_steps, settings.lr_decay_steps, settings.kl_coefficient) == (10, 100, 0.0)
+    for steps in (1, 2, 3):
+        assert SupervisedSettings().for_learner(steps).lr == 2e-4
+
+
+def test_a_source_is_told_by_its_name(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    (tmp_path / "talk.jsonl").touch()
+    assert source_of("world", storage) == {"kind": "world"}
+    assert source_of(str(tmp_path / "talk.jsonl"), storage)["kind"] == "chat"
+    assert source_of(str(tmp_path / "missing.parquet"), storage)["kind"] == "recorded"
+    assert source_of(str(tmp_path), storage)["kind"] == "recorded"
+    with pytest.raises(ConfigError, match="there are no demonstrations 'nobody'"):
+        source_of("nobody", storage)
+
+
+def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
+    out, storage = tmp_path / "out", Storage(StorageSettings(root=str(tmp_path)))
+    settings, training = load("smollm2-135m", [], str(TINY), None), load_training("smollm2-135m")
+    agent = training.agent.model_dump(mode="json")
+    check(settings, training, storage, out)
+    held = opened(out, settings, agent, "digest")
+    with held, pytest.raises(ConfigError, match="another process makes"), opened(out, settings, agent, "digest"):
+        pass
+    with opened(out, settings, agent, "digest"):
+        pass
+    with pytest.raises(ConfigError, match="holds another warm start: batch is 3"):
+        check(load("smollm2-135m", ["batch=3"], str(TINY), None), training, storage, out)
+    with pytest.raises(ConfigError, match="the model to start from is another"):
+        check(settings, training, storage, out)
+    out.mkdir()
+    with pytest.raises(ConfigError, match="exists; name a folder that does not"):
+        check(settings, training, storage, out)
+
+
+def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
+    storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
+    with pytest.raises(ConfigError, match="there is no model 'nowhere'"):
+        check(load("smollm2-135m", [], "nowhere", None), training, storage, tmp_path / "out")
+    with pytest.raises(ConfigError, match="environment 'wrld' is none of the training's; did you mean 'world'"):
+        check(load("smollm2-135m", ["environment=wrld"], str(TINY), None), training, storage, tmp_path / "out")
