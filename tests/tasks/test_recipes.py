@@ -11,7 +11,6 @@ from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.plan import plan
 from nbrl.tasks.runs.recipes import load, names
 
-
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 
 
