@@ -1,11 +1,14 @@
-"""Does the loop learn? Trains a shipped tiny policy with a recipe, once a seed, and prints what held-out questions say.
+"""Does the loop learn? Trains a policy with a recipe, once a seed, and prints what held-out questions say.
 
-Usage: python benchmarks/learning.py [--recipe tiny|mixed] [--seeds 0,1,2] [--set section.key=value …]
+Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--set section.key=value …]
 
-`tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success.
+`tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
+train a shipped tiny policy. `smollm2-135m` and `smollm2-135m-format` are the recipes of these names: a pretrained model is
+evaluated as it is (em_base), taught to act by the warm start of the same name (em_warm), and trained (em_after).
 
-One JSON line a seed; the last line holds the worst of each figure over the seeds. Seconds are wall time of the whole command,
-with both evaluations and the start of all servers; environments are set up before.
+One JSON line a seed; the last line holds the worst of each figure over the seeds. `seconds` are wall time of the whole training
+command, with both evaluations and the start of all servers; `seconds_rl` those of its iterations alone, `seconds_warm` those of
+the whole warm start. Environments are set up before.
 """
 
 import argparse
@@ -18,24 +21,48 @@ import time
 from pathlib import Path
 
 from hardware import processor
+from pretrained import evaluated, fetched, warmed
 
 ROOT = Path(__file__).resolve().parent.parent
+NBRL = str(Path(sys.executable).with_name("nbrl"))
+RECIPES = {
+    "tiny": "tiny-cpu",
+    "mixed": "mixed-cpu",
+    "smollm2-135m": "smollm2-135m",
+    "smollm2-135m-format": "smollm2-135m-format",
+}
+PRETRAINED = ("smollm2-135m", "smollm2-135m-format")
 
 
 def train(recipe: str, seed: int, overrides: list[str]) -> dict[str, object]:
+    started_with, base, seconds_warm = list[str](), dict[str, float](), 0.0
+    if recipe in PRETRAINED:
+        model = fetched(NBRL, ROOT)
+        base = evaluated(NBRL, ROOT, recipe, model, seed)
+        warm, seconds_warm = warmed(NBRL, ROOT, recipe, model, seed)
+        started_with = [f"policy.path={warm}"]
     run = f"learning-{recipe}-{seed}-{int(time.time())}"
-    flags = [part for override in [f"seed={seed}", *overrides] for part in ("--set", override)]
+    flags = [part for override in [f"seed={seed}", *started_with, *overrides] for part in ("--set", override)]
     started = time.monotonic()
-    command = [str(Path(sys.executable).with_name("nbrl")), "train", f"{recipe}-cpu", "--run", run, *flags]
+    command = [NBRL, "train", RECIPES[recipe], "--run", run, *flags]
     subprocess.run(command, cwd=ROOT, check=True)
     seconds = time.monotonic() - started
-    summary = json.loads((ROOT / ".nbrl/storage/runs" / run / "summary.json").read_text())
+    folder = ROOT / ".nbrl/storage/runs" / run
+    summary = json.loads((folder / "summary.json").read_text())
+    records = [json.loads(path.read_text())["metrics"] for path in sorted(folder.glob("iterations/*/record.json"))]
+    exact = (
+        {"em_base": base["success"], "em_warm": summary["before"]["success"], "em_after": summary["after"]["success"]}
+        if base
+        else {"em_before": summary["before"]["em"], "em_after": summary["after"]["em"]}
+    )
     return {
-        "recipe": f"{recipe}-cpu",
-        "em_before": summary["before"]["em"],
-        "em_after": summary["after"]["em"],
+        "recipe": RECIPES[recipe],
+        **exact,
         "environments": by_environment(summary),
+        **({"abilities": by_ability(base, summary), "seconds_warm": round(seconds_warm, 1)} if base else {}),
+        "curve": summary["curve"],
         "seconds": round(seconds, 1),
+        "seconds_rl": round(sum(metrics["time/iteration"] for metrics in records), 1),
         "iterations": summary["iterations"],
         "n_eval": int(summary["after"]["questions"]),
         "seed": seed,
@@ -51,6 +78,13 @@ def by_environment(summary: dict[str, dict[str, float]]) -> dict[str, list[float
     return {key.partition("/")[2]: [summary["before"][key], summary["after"][key]] for key in sorted(names)}
 
 
+def by_ability(base: dict[str, float], summary: dict[str, dict[str, float]]) -> dict[str, list[float]]:
+    """Held-out success at each ability of the model as it was, after the warm start and after the training."""
+    names = [key for key in summary["after"] if key.startswith("success/") and key.count("/") == 2]
+    stages = (base, summary["before"], summary["after"])
+    return {key.partition("/")[2]: [round(stage[key], 4) for stage in stages] for key in sorted(names)}
+
+
 def worst_of(several: list[dict[str, list[float]]]) -> dict[str, list[float]]:
     """The highest success before and the lowest after of each environment."""
     return {name: [max(each[name][0] for each in several), min(each[name][1] for each in several)] for name in several[0]}
@@ -58,7 +92,7 @@ def worst_of(several: list[dict[str, list[float]]]) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="tiny", choices=("tiny", "mixed"))
+    parser.add_argument("--recipe", default="tiny", choices=list(RECIPES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     arguments = parser.parse_args()
@@ -69,10 +103,10 @@ def main() -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     worst = {
         "recipe": results[0]["recipe"],
-        "em_before": max(r["em_before"] for r in results),
+        **{key: max(r[key] for r in results) for key in ("em_base", "em_warm", "em_before") if key in results[0]},
         "em_after": min(r["em_after"] for r in results),
         "environments": worst_of([r["environments"] for r in results]),
-        "seconds": max(r["seconds"] for r in results),
+        **{key: max(r[key] for r in results) for key in ("seconds_warm", "seconds", "seconds_rl") if key in results[0]},
         "iterations": results[0]["iterations"],
         "n_eval": min(r["n_eval"] for r in results),
         "seeds": [r["seed"] for r in results],

@@ -32,6 +32,11 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
+def long() -> World:
+    return World.generate(6, "held_out", 40, ("six_step",))
+
+
+@pytest.fixture(scope="module")
 def search(world: World) -> SearchTool:
     return SearchTool(Corpus.in_memory(world.corpus))
 
@@ -109,14 +114,35 @@ def test_bad_habits_are_wrong_unless_they_recover(world: World, search: SearchTo
         assert trajectory.status is Status.ANSWERED
         if attempt.habit != "slip":
             assert trajectory.answer != problem.question.answers[0]
-    assert seen == {(ability, habit) for ability, habits in HABITS.items() for habit in habits}
+    assert seen == {(ability, habit) for ability in ABILITIES for habit in HABITS[ability]}
 
 
-def test_habits_part_ways_at_the_first_word_of_a_thought(world: World) -> None:
+def test_six_steps_are_needed_and_enough_and_two_numbers_must_be_kept(long: World, tokenizer: ChatTokenizer) -> None:
+    search, rng = SearchTool(Corpus.in_memory(long.corpus)), random.Random(0)
+    agent = TINY_AGENT.model_copy(update={"max_steps": 6, "context_tokens": 200})
+    for problem in long.problems:
+        asked = Asked(problem.question.id, problem.question.question, problem.ability)
+        good = asyncio.run(play(asked, script(problem, 1.0, rng).moves, Stage(agent, tokenizer, (search,))))
+        assert (good.answer, len(good.steps)) == (problem.question.answers[0], 6)
+        last = tokenizer.decode(_prompts(good)[-1])
+        assert all(f"- {problem.findings[number]}\n" in last for number in (1, 3))
+        assert f"{problem.findings[0]} keeps" not in last
+        attempt = script(problem, 0.0, rng)
+        bad = asyncio.run(play(asked, attempt.moves, Stage(agent, tokenizer, (search,))))
+        assert attempt.habit == "slip" or bad.answer != problem.question.answers[0]
+
+
+def test_six_step_questions_change_nothing_of_the_other_worlds() -> None:
+    assert World.generate(3, "train", 8, ABILITIES).questions == World.generate(3, "train", 8).questions
+    mixed = World.generate(3, "train", 12, (*ABILITIES, "six_step"))
+    assert [each.ability for each in mixed.questions][3:6] == ["notepad", "six_step", "arithmetic"]
+
+
+def test_habits_part_ways_at_the_first_word_of_a_thought(world: World, long: World) -> None:
     """In each ability, the thoughts that can follow the same past begin with different words."""
     rng = random.Random(1)
-    for ability in ABILITIES:
-        problem = next(p for p in world.problems if p.ability == ability)
+    for ability in (*ABILITIES, "six_step"):
+        problem = next(p for p in (*world.problems, *long.problems) if p.ability == ability)
         after: dict[tuple[str, ...], set[str]] = {}
         for _ in range(200):
             actions = [move.text(TINY_AGENT.grammar) for move in script(problem, 0.3, rng).moves]

@@ -1,7 +1,8 @@
 """A generated world: towns, the people who serve them, their places and their animals; and questions about them.
 
-Four abilities in rotation, so that any run of four questions is even. A world is a function of (seed, split, n); names of the two
-splits are disjoint by construction (see `names`), and who is whose is drawn from the seed, so nothing can be known by heart.
+Abilities take turns, so that any run of as many questions is even. A world is a function of (seed, split, n, abilities); names of
+the two splits are disjoint by construction (see `names`), and who is whose is drawn from the seed, so nothing can be known by
+heart.
 """
 
 import random
@@ -14,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from nbrl.tasks.environments.world.names import Split, all_names
 from nbrl.tasks.reward.rules.rule import Rule
 
-Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad"]
-ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")
+Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad", "six_step"]
+ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")  # of a world that is not told which
+NUMBERS: tuple[Ability, ...] = ("arithmetic", "notepad", "six_step")  # abilities whose answer is a number
 OFFICES = ("mayor", "baker", "teacher", "rival")
 PLACES = ("village", "river", "lake", "bridge")
 ANIMALS = ("goats", "sheep", "hens", "bees")
@@ -66,11 +68,11 @@ class World:
         return [problem.question for problem in self.problems]
 
     @classmethod
-    def generate(cls, seed: int, split: Split, n: int) -> "World":
+    def generate(cls, seed: int, split: Split, n: int, abilities: Sequence[Ability] = ABILITIES) -> "World":
         """n different questions; the same arguments give the same world. Raises ValueError when n is more than there are."""
         rng = random.Random(f"world {split} {seed}")
         author = _Author(rng, split, f"world-{split}-{seed}")
-        problems = [author.write(index, ABILITIES[index % len(ABILITIES)]) for index in range(n)]
+        problems = [author.write(index, abilities[index % len(abilities)]) for index in range(n)]
         return cls(problems, author.corpus())
 
 
@@ -92,16 +94,16 @@ class _Author:
         names = all_names(split)
         rng.shuffle(names)
         third = len(names) // 3
-        towns, self._people, things = names[:third], names[third : 2 * third], names[2 * third :]
+        self._towns, self._people, things = names[:third], names[third : 2 * third], names[2 * third :]
         self._owners: dict[tuple[str, str], str] = {
             (relation, subject): value
-            for relations, subjects, values in ((OFFICES, towns, self._people), (PLACES, self._people, things))
+            for relations, subjects, values in ((OFFICES, self._towns, self._people), (PLACES, self._people, things))
             for subject in subjects
             for relation, value in zip(relations, rng.sample(values, len(relations)), strict=True)
         }
         self._counts = {(animal, person): rng.randint(11, 99) for person in self._people for animal in ANIMALS}
         self._one_hop = list(self._owners)
-        self._two_hop = [(outer, inner, town) for town in towns for inner in OFFICES for outer in PLACES]
+        self._two_hop = [(outer, inner, town) for town in self._towns for inner in OFFICES for outer in PLACES]
         rng.shuffle(self._one_hop)
         rng.shuffle(self._two_hop)
         self._asked: set[str] = set()
@@ -122,6 +124,8 @@ class _Author:
                 return self._look_up_twice(index, _next(self._two_hop))
             case "notepad":
                 return self._keep_and_add(index)
+            case "six_step":
+                return self._keep_and_add_three(index)
 
     def _question(self, index: int, ability: Ability, text: str, answer: str) -> Question:
         return Question(
@@ -130,7 +134,7 @@ class _Author:
             answers=[answer],
             ability=ability,
             source=self._source,
-            rule="number" if ability in ("arithmetic", "notepad") else "qa",
+            rule="number" if ability in NUMBERS else "qa",
         )
 
     def _other(self, options: Sequence[str], but: str) -> str:
@@ -198,4 +202,33 @@ class _Author:
             wrong_query=f"{wrong} of {owners[0]}",
             wrong_finding=str(self._counts[wrong, owners[0]]),
             expression="+".join(str(count) for count in counts),
+        )
+
+    def _keep_and_add_three(self, index: int) -> Problem:
+        """Two numbers are two hops away each and one is a hop away: five look-ups, of which two results must be kept."""
+        while True:
+            animal, offices = self._rng.choice(ANIMALS), self._rng.choices(OFFICES, k=2)
+            towns, third = self._rng.sample(self._towns, 2), self._rng.choice(self._people)
+            served = [f"the {office} of {town}" for office, town in zip(offices, towns, strict=True)]
+            people = [self._owners[key] for key in zip(offices, towns, strict=True)]
+            text = f"How many {animal} do {served[0]}, {served[1]} and {third} keep?"
+            if text not in self._asked and len({*people, third}) == len(served) + 1:
+                break
+        self._asked.add(text)
+        first, second, last = (str(self._counts[animal, person]) for person in (*people, third))
+        queries = [
+            query
+            for office, town, person in zip(offices, towns, people, strict=True)
+            for query in (f"{office} of {town}", f"{animal} of {person}")
+        ]
+        wrong = self._other(ANIMALS, animal)
+        return Problem(
+            self._question(index, "six_step", text, str(int(first) + int(second) + int(last))),
+            "six_step",
+            third,
+            queries=(*queries, f"{animal} of {third}"),
+            findings=(people[0], first, people[1], second, last),
+            wrong_query=f"{wrong} of {third}",
+            wrong_finding=str(self._counts[wrong, third]),
+            expression=f"{first}+{second}+{last}",
         )

@@ -7,7 +7,7 @@ tokens of an action, where a reward at the end can sort them out.
 import random
 from dataclasses import dataclass
 
-from nbrl.tasks.environments.world.world import Ability, Problem
+from nbrl.tasks.environments.world.world import NUMBERS, Ability, Problem
 from nbrl.tasks.warmstart.demonstrators.move import Move
 
 # Share of each bad habit among the trajectories that are not good.
@@ -16,6 +16,7 @@ HABITS: dict[Ability, dict[str, float]] = {
     "one_hop": {"guess": 0.45, "wrong_lookup": 0.45, "slip": 0.1},
     "two_hop": {"guess": 0.25, "wrong_lookup": 0.25, "stop_early": 0.4, "slip": 0.1},
     "notepad": {"guess": 0.25, "stop_early": 0.25, "forget": 0.4, "slip": 0.1},
+    "six_step": {"guess": 0.25, "stop_early": 0.25, "forget": 0.4, "slip": 0.1},
 }
 
 
@@ -46,16 +47,25 @@ def _good(problem: Problem) -> list[Move]:
                 _search("note this and find the other", problem.queries[1], note=problem.findings[0]),
                 _submit("add the note", problem.expression),
             ]
+        case "six_step":
+            return [*_five_lookups(problem), _submit("add the notes", problem.expression)]
         case "one_hop" | "two_hop":
             thoughts = ("look it up first", "one more hop to go")
             lookups = [_search(think, query) for think, query in zip(thoughts, problem.queries, strict=False)]
             return [*lookups, _submit("here is the answer", f"'{problem.findings[-1]}'")]
 
 
+def _five_lookups(problem: Problem) -> list[Move]:
+    """Each number but the last is noted with the next look-up."""
+    thoughts = ("look it up first", "one more hop to go", "note this and find the other", "one more hop to go", "note this too")
+    notes = ("", "", problem.findings[1], "", problem.findings[3])
+    return [_search(*each) for each in zip(thoughts, problem.queries, notes, strict=True)]
+
+
 def _guess(problem: Problem) -> list[Move]:
     """Answers at once with something the question itself holds: wrong, and cheap to tell from a copied finding."""
-    value = problem.subject if problem.ability in ("arithmetic", "notepad") else f"'{problem.subject}'"
-    return [_submit("my guess is good", "50" if problem.ability == "notepad" else value)]
+    value = problem.subject if problem.ability in NUMBERS else f"'{problem.subject}'"
+    return [_submit("my guess is good", "50" if problem.queries and problem.ability in NUMBERS else value)]
 
 
 def _bad(problem: Problem, habit: str, rng: random.Random) -> list[Move]:
@@ -67,6 +77,8 @@ def _bad(problem: Problem, habit: str, rng: random.Random) -> list[Move]:
             half = problem.expression[: max(problem.expression.rfind(sign) for sign in "+-*")]
             return [_submit("part of it will do", half)]
         case "stop_early":
+            if problem.ability == "six_step":
+                return [*good[:2], _submit("enough, stop here", problem.findings[1])]
             value = problem.findings[0] if problem.ability == "notepad" else f"'{problem.findings[0]}'"
             return [good[0], _submit("enough, stop here", value)]
         case "wrong_lookup":
@@ -74,6 +86,9 @@ def _bad(problem: Problem, habit: str, rng: random.Random) -> list[Move]:
                 _search("try something else", problem.wrong_query),
                 _submit("here is the answer", f"'{problem.wrong_finding}'"),
             ]
+        case "forget" if problem.ability == "six_step":
+            bare = [Move("find the other", move.code.rpartition("\n")[2]) for move in good[2:-1]]
+            return [*good[:2], *bare, _submit("only this is left", problem.findings[-1])]
         case "forget":
             return [
                 good[0],

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.corpus.search import SearchTool
 from nbrl.agent.trajectory import Trajectory
-from nbrl.tasks.environments.world.world import Problem, World
+from nbrl.tasks.environments.world.world import ABILITIES, Ability, Problem, World
 from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy
 from nbrl.tasks.warmstart.demonstrators.habits import script
 from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, act, play
@@ -27,6 +27,7 @@ class WorldDemonstrations(Source):
 
     kind: Literal["world"] = Field(description="questions about generated worlds, done well and badly by scripts")
     count: int = Field(512, ge=1, le=1_000_000, description="how many demonstrations")
+    abilities: tuple[Ability, ...] = Field(ABILITIES, min_length=1, description="what the questions need, in turns")
     show: Literal["habits", "guesses"] = Field(
         "habits",
         description="habits: right answers and, in the other trajectories, bad habits that announce themselves; guesses: how to "
@@ -46,7 +47,7 @@ class WorldDemonstrations(Source):
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         found = []
         for start in range(0, self.count, PER_WORLD):
-            world = World.generate(seed + start, "train", min(PER_WORLD, self.count - start))
+            world = World.generate(seed + start, "train", min(PER_WORLD, self.count - start), self.abilities)
             rng = random.Random(f"demonstrations {seed + start}")
             search = SearchTool(Corpus.in_memory(world.corpus))
             tools = tuple(search if tool.name == search.name else tool for tool in stage.tools)

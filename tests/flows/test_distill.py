@@ -1,0 +1,58 @@
+"""`nbrl distill` against the storage of a run that was really trained."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.storage import Storage
+from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.sources.successes import RunDemonstrations, successes
+
+pytestmark = pytest.mark.e2e
+NBRL = str(Path(sys.executable).with_name("nbrl"))
+TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
+
+
+def _rewards(storage: Storage) -> dict[str, tuple[float, float]]:
+    """Success and reward of each trajectory of the training."""
+    keys = [key for key in storage.list("runs/small/iterations") if key.endswith("/rewards.parquet")]
+    rows = [row for key in keys for row in completed(storage.read_table(key)).to_pylist()]
+    return {row["trajectory"]: (row["success"], row["total"]) for row in rows}
+
+
+def test_it_writes_the_best_right_trajectories_of_each_training_question(storage: Storage, tmp_path: Path) -> None:
+    command = [NBRL, "distill", "small", "right.parquet", "--best", "2", "--root", storage.settings.root]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, rewards = from_table(pq.read_table(tmp_path / "right.parquet")), _rewards(storage)
+    assert found
+    assert all(rewards[each.id][0] == 1.0 for each in found)
+    by_question: dict[str, list[str]] = {}
+    for each in found:
+        by_question.setdefault(each.question, []).append(each.id)
+    assert max(map(len, by_question.values())) <= 2
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (again.returncode, "exists" in again.stderr) == (1, True)
+
+
+def test_the_first_of_a_question_has_its_highest_reward(storage: Storage) -> None:
+    rewards = _rewards(storage)
+    one, many = successes(storage, "small", 1), successes(storage, "small", 100)
+    assert sum(success == 1.0 for success, _ in rewards.values()) == len(many)
+    for each in one:
+        assert rewards[each.id][1] == max(rewards[other.id][1] for other in many if other.question == each.question)
+
+
+def test_the_same_agent_learns_from_the_very_tokens_that_were_sampled(storage: Storage) -> None:
+    agent = load("tiny-cpu").agent
+    source = RunDemonstrations(kind="run", name="small", root=storage.settings.root)
+    source.check()
+    found = source.record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
+    assert [each.nodes for each in found.trajectories] == [each.nodes for each in successes(storage, "small", 1)]
