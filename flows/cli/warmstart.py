@@ -65,7 +65,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
     from nbrl.tasks.warmstart.plan import check, describe
 
     training = load_training(settings.training)
-    check(settings, training, storage, target)
+    check(settings, training, storage, target, Path(home))
     if dry_run:
         out.print(describe(settings, training, target), markup=False, highlight=False, soft_wrap=True)
         return

@@ -13,6 +13,7 @@ from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.memory import available_mb
 from nbrl.infra.process.child import port_in_use
+from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.tasks.environments import stored
@@ -20,6 +21,7 @@ from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.layout import RUNS, DataLayout
+from nbrl.tasks.learner.settings import StepSettings
 from nbrl.tasks.model_folder.source import check_hub
 from nbrl.tasks.reward.rules import own
 from nbrl.tasks.reward.rules.rule import OWN
@@ -46,13 +48,13 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
     `questions` there: what environments read may be gone. Raises StorageError or DamagedError where the storage does not give
     them.
     """
-    _makeable("home", Path(config.home))
+    check_makeable("home", Path(config.home))
     try:
         storage = Storage(config.storage)
     except InfraError as error:
         raise ConfigError(str(error)) from error
     if storage.is_local:
-        _makeable("storage.root", Path(config.storage.root).expanduser())
+        check_makeable("storage.root", Path(config.storage.root).expanduser())
     known = None if run is None else find_run(storage, run, kind)
     if known is not None:
         check_continues(storage, known, config)
@@ -72,7 +74,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         except ValueError as error:
             raise ConfigError(f"reward.judge.key: {error}, or set reward.judge.key to null if the server needs none") from error
     if purpose == "train":
-        _workers(config)
+        check_workers(config.update, config.ray)
         _tensorboard(config.tracking.tensorboard)
     try:
         if config.ray.address is not None:
@@ -129,7 +131,7 @@ def check_writable(settings: StorageSettings) -> str:
     )
 
 
-def _makeable(key: str, folder: Path) -> None:
+def check_makeable(key: str, folder: Path) -> None:
     """Raises ConfigError unless the folder exists or could be created, and this user may write to it."""
     existing = folder.absolute()
     if "\0" in str(folder):
@@ -160,10 +162,10 @@ def _scorers(config: RunConfig, contents: Mapping[str, Contents]) -> None:
                 )
 
 
-def _workers(config: RunConfig) -> None:
-    """Check that the workers fit into memory: on the CPU each is a process with its own copy of torch and its shard."""
-    workers = config.update.workers
-    if config.ray.address is not None or (config.update.device != "cpu" and gpus()):
+def check_workers(update: StepSettings, ray: RaySettings) -> None:
+    """Raises ConfigError unless the workers fit into memory: on the CPU each is a process with its own copy of torch."""
+    workers = update.workers
+    if ray.address is not None or (update.device != "cpu" and gpus()):
         return
     needed, free = workers * WORKER_MB, available_mb()
     if needed > free:
@@ -179,7 +181,7 @@ def _tensorboard(folder: str | None) -> None:
         raise ConfigError("tracking.tensorboard needs the package tensorboard: pip install 'nbrl[tensorboard]'")
     if "://" in folder or not folder.strip():
         raise ConfigError(f"tracking.tensorboard {folder!r} is no folder of this machine; give one, or leave it out")
-    _makeable("tracking.tensorboard", Path(folder))
+    check_makeable("tracking.tensorboard", Path(folder))
 
 
 def _engine(settings: EngineSettings) -> None:

@@ -47,6 +47,13 @@ def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Pl
         return Plan(
             [Block(*block) for block in read["blocks"]], {name: tuple(each) for name, each in read["demonstrations"].items()}
         )
+    try:
+        return _made(settings, stage, work)
+    except OSError as error:
+        raise ConfigError(f"{work.path} could not be written to: {error}; make room there, and use the same command") from error
+
+
+def _made(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Plan:
     blocks: list[Block] = []
     demonstrations: dict[str, tuple[int, int]] = {}
     for name, phase in settings.phases.items():

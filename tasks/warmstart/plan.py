@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from nbrl.infra.ray_cluster import check_address
 from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.stage import check_environment
 from nbrl.tasks.warmstart.start import start_digest
@@ -17,12 +19,17 @@ def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
     return FRESH if settings.start is None else start_digest(settings.start, storage)
 
 
-def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path) -> None:
+def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: Path) -> None:
     """Raises ConfigError for what cannot work, as far as it can be told at once."""
     check_environment(training, settings.environment)
     for phase in settings.phases.values():
         for source in phase.demonstrations.values():
             source.check()
+    check_makeable("--home", home)
+    check_makeable("the output", out.parent)
+    check_workers(settings.update, settings.ray)
+    if settings.ray.address is not None:
+        check_address(settings.ray.address)
     check_folder(out, settings, training.agent.model_dump(mode="json"), digest_of(settings, storage))
 
 

@@ -70,24 +70,24 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
     out, storage = tmp_path / "out", Storage(StorageSettings(root=str(tmp_path)))
     settings, training = load("smollm2-135m", [], str(TINY), None), load_training("smollm2-135m")
     agent = training.agent.model_dump(mode="json")
-    check(settings, training, storage, out)
+    check(settings, training, storage, out, tmp_path)
     held = opened(out, settings, agent, "digest")
     with held, pytest.raises(ConfigError, match="another process makes"), opened(out, settings, agent, "digest"):
         pass
     with opened(out, settings, agent, "digest"):
         pass
     with pytest.raises(ConfigError, match="holds another warm start: batch is 3"):
-        check(load("smollm2-135m", ["batch=3"], str(TINY), None), training, storage, out)
+        check(load("smollm2-135m", ["batch=3"], str(TINY), None), training, storage, out, tmp_path)
     with pytest.raises(ConfigError, match="the model to start from is another"):
-        check(settings, training, storage, out)
+        check(settings, training, storage, out, tmp_path)
     out.mkdir()
     with pytest.raises(ConfigError, match="exists; name a folder that does not"):
-        check(settings, training, storage, out)
+        check(settings, training, storage, out, tmp_path)
 
 
 def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
     storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
     with pytest.raises(ConfigError, match="there is no model 'nowhere'"):
-        check(load("smollm2-135m", [], "nowhere", None), training, storage, tmp_path / "out")
+        check(load("smollm2-135m", [], "nowhere", None), training, storage, tmp_path / "out", tmp_path)
     with pytest.raises(ConfigError, match="environment 'wrld' is none of the training's; did you mean 'world'"):
-        check(load("smollm2-135m", ["environment=wrld"], str(TINY), None), training, storage, tmp_path / "out")
+        check(load("smollm2-135m", ["environment=wrld"], str(TINY), None), training, storage, tmp_path / "out", tmp_path)
