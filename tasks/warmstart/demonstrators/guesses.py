@@ -1,36 +1,36 @@
-"""Demonstrators that show how to act and to call, and nothing else: what they look up and answer is drawn at random.
+"""Demonstrators that show how to act and to call, and nothing else: what they answer is drawn at random.
 
-Queries, names and numbers are drawn from what the agent sees, with answers no better than such a draw is. A policy trained on
-them acts in the right form; what a question asks for it can only learn from rewards.
+They look up some of what a question needs, then submit something of what they see, or a calculation with it, with answers no
+better than such a draw is. A policy trained on them acts in the right form; which answer is right it can only learn from rewards.
 """
 
 import random
 import re
+from collections import deque
+from collections.abc import Sequence
 
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.environments.world.names import ENDS, HEADS
-from nbrl.tasks.environments.world.world import ANIMALS, OFFICES, PLACES
 from nbrl.tasks.warmstart.demonstrators.move import Move
 
 NAME = re.compile(rf"\b(?:{'|'.join(HEADS)})(?:{'|'.join(ENDS)})\b")
 NUMBER = re.compile(r"\d+")
 QUOTED = re.compile(r'"([^"\n]+)"')
-RELATIONS = (*OFFICES, *PLACES, *ANIMALS)
-# One calculation of each is drawn: {numbers} are those of the question, {number} is one of them, {text} and {letter} are quoted.
-OF_NUMBERS = (
-    "math.gcd({numbers})",
-    "math.lcm({numbers})",
-    "math.prod([{numbers}])",
-    "sum([{numbers}])",
-    "max({numbers}, 0)",
-    "bin({number}).count('1')",
-    "len(str({number}))",
+# Of one of these a calculation is drawn: {numbers} are those of the question, {text} and {letter} are quoted in it.
+OF_A_NUMBER = (
+    "bin({numbers}).count('1')",
+    "sum(map(int, str({numbers})))",
+    "len(str({numbers}))",
+    "math.isqrt({numbers})",
+    "{numbers} % 10",
 )
+OF_NUMBERS = ("math.gcd({numbers})", "math.lcm({numbers})", "math.prod([{numbers}])", "sum([{numbers}])", "max({numbers})")
 OF_TEXTS = ("{text}.count({letter})", "len({text})", "{text}.find({letter})", "len({text}.split())")
-MOST_NUMBERS = 6
+MOST_NUMBERS = 4
+NOTES = 1 / 4  # share of the look-ups that come with a note
 
 
 def calculation(question: str, rng: random.Random) -> Move:
@@ -41,15 +41,15 @@ def calculation(question: str, rng: random.Random) -> Move:
         code = rng.choice(OF_TEXTS).format(text=repr(texts[0]), letter=repr(letters[0]))
     else:
         shown = numbers[:MOST_NUMBERS] or [str(rng.randint(2, 99))]
-        code = rng.choice(OF_NUMBERS).format(numbers=", ".join(shown), number=rng.choice(shown))
+        code = rng.choice(OF_NUMBERS if len(shown) > 1 else OF_A_NUMBER).format(numbers=", ".join(shown))
     return Move("compute something and submit it", f"import math\nsubmit_final_answer({code})")
 
 
 class GuessingPolicy:
-    """Looks up facts at random, notes some, and submits something that is in view. For the generated world."""
+    """Looks up some of the queries, notes something now and then, and submits something that is in view."""
 
-    def __init__(self, lookups: int, rng: random.Random, settings: AgentSettings, tokenizer: ChatTokenizer) -> None:
-        self._left, self._rng, self._grammar, self._tokenizer = lookups, rng, settings.grammar, tokenizer
+    def __init__(self, queries: Sequence[str], rng: random.Random, settings: AgentSettings, tokenizer: ChatTokenizer) -> None:
+        self._queries, self._rng, self._grammar, self._tokenizer = deque(queries), rng, settings.grammar, tokenizer
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         *before, _ = prompt.messages  # the last one is the tail, with the steps that are left
@@ -59,27 +59,21 @@ class GuessingPolicy:
 
     def _move(self, view: str) -> Move:
         names, numbers = list(dict.fromkeys(NAME.findall(view))), list(dict.fromkeys(NUMBER.findall(view)))
-        relations = [each for each in RELATIONS if re.search(rf"\b{each}\b", view)]
-        if self._left and names and relations:
-            self._left -= 1
-            return self._lookup(self._rng.choice(relations), self._rng.choice(names), names + numbers)
-        return Move("submit something", f"submit_final_answer({self._anything(names, numbers)})")
-
-    def _lookup(self, relation: str, name: str, seen: list[str]) -> Move:
-        search = f"search('{relation} of {name}')"
-        if self._rng.random() < 1 / 4:
-            return Move("note something and look something up", f"notepad.add_facts(['{self._rng.choice(seen)}'])\n{search}")
+        if not self._queries:
+            return Move("submit something", f"submit_final_answer({self._anything(names, numbers)})")
+        search = f"search('{self._queries.popleft()}')"
+        if self._rng.random() < NOTES:
+            return Move(
+                "note something and look something up", f"notepad.add_facts(['{self._rng.choice(names + numbers)}'])\n{search}"
+            )
         return Move("look something up", search)
 
     def _anything(self, names: list[str], numbers: list[str]) -> str:
-        """A name, a number, or two or three numbers with operators between them."""
+        """A name, a number, or all numbers with operators between them."""
         kinds = [kind for kind, found in (("name", names), ("number", numbers), ("sum", numbers[1:])) if found]
-        match self._rng.choice(kinds or ["nothing"]):
+        match self._rng.choice(kinds):
             case "name":
                 return f"'{self._rng.choice(names)}'"
             case "number":
                 return self._rng.choice(numbers)
-            case "sum":
-                chosen = self._rng.sample(numbers, min(len(numbers), self._rng.choice((2, 3))))
-                return "".join(f"{self._rng.choice('+-*')}{term}" for term in sorted(chosen, key=numbers.index))[1:]
-        return str(self._rng.randint(0, 99))
+        return "".join(f"{self._rng.choice('+-*')}{number}" for number in numbers[:MOST_NUMBERS])[1:]

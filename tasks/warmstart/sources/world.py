@@ -19,7 +19,6 @@ from nbrl.tasks.warmstart.sources.source import Found, Source
 PER_WORLD = 500  # questions; many worlds, so that who is whose is never worth knowing by heart
 # Far from the small seeds that runs take, so that their worlds are new to the policy.
 WORLDS_FROM = 1_000_000_000
-MOST_LOOKUPS = 2
 
 
 class WorldDemonstrations(Source):
@@ -31,7 +30,7 @@ class WorldDemonstrations(Source):
     show: Literal["habits", "guesses"] = Field(
         "habits",
         description="habits: right answers and, in the other trajectories, bad habits that announce themselves; guesses: how to "
-        "act and to call only, with queries and answers that are drawn at random",
+        "act and to call only, with answers that are drawn at random",
     )
     good: float = Field(0.5, ge=0, le=1, description="share of the demonstrations that are right; habits only")
 
@@ -59,5 +58,5 @@ class WorldDemonstrations(Source):
         asked = Asked(problem.question.id, problem.question.question, problem.question.ability)
         if self.show == "habits":
             return await play(asked, script(problem, self.good, rng).moves, stage)
-        lookups = rng.randint(0, min(MOST_LOOKUPS, stage.agent.max_steps - 1))
-        return await act(asked, GuessingPolicy(lookups, rng, stage.agent, stage.tokenizer), stage)
+        queries = problem.queries[: rng.randint(0, min(len(problem.queries), stage.agent.max_steps - 1))]
+        return await act(asked, GuessingPolicy(queries, rng, stage.agent, stage.tokenizer), stage)
