@@ -47,8 +47,9 @@ class Grammar:
 
     def write(self, think: str, code: str) -> str:
         """An action in this grammar; `parse` gives back what it was made of, stripped, unless that holds tags or fences."""
-        cell = f"<{self.code_tag}>{code}</{self.code_tag}>" if self.code_style == "tag" else f"\n{FENCE}\n{code}\n```"
-        return f"<{self.think_tag}>{think}</{self.think_tag}>{cell}"
+        cell = f"<{self.code_tag}>{code}</{self.code_tag}>" if self.code_style == "tag" else f"{FENCE}\n{code}\n```"
+        between = "" if self.thinking == self.code_style == "tag" else "\n"
+        return f"<{self.think_tag}>{think}</{self.think_tag}>{between}{cell}"
 
     def parse(self, text: str) -> Action | Malformed:
         """Parse a model turn strictly. Every text maps to exactly one Action or one Malformed; nothing raises.

@@ -1,0 +1,110 @@
+"""How much memory and disk a training takes, from the model's files and the settings."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.infra.engine.command import CPU_TOTAL_TOKENS
+from nbrl.infra.gpu import gpus
+from nbrl.tasks.model_folder.safetensors_files import FLOATS, TensorInfo, weights
+from nbrl.tasks.runs.config import RunConfig
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+STATE_BYTES = 12  # per trained number in float32: the number and AdamW's two moments
+GRADIENT_BYTES = 4
+# Resident memory without a model, measured on Linux: an engine's three processes, a worker with torch, Ray and transformers, and
+# everything else together (the command, Prefect, MLflow, Ray, a runner); a kernel beside the one that all are forked from.
+ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, KERNEL_BYTES = 1.5e9, 0.5e9, 2.6e9, 12e6
+# Numbers that a layer keeps of each token for its backward pass, as multiples of its widths.
+KEPT_HIDDEN, KEPT_INNER = 12, 6
+
+
+class Shape(BaseModel):
+    """What of config.json decides the memory of a token, with transformers' names."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Shape | None":
+        """None where a family names them otherwise."""
+        try:
+            heads = config["num_attention_heads"]
+            given = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
+            return cls.model_validate(given | {key: value for key, value in config.items() if value is not None})
+        except (KeyError, ValueError, TypeError, ZeroDivisionError):
+            return None
+
+
+def disk(config: RunConfig) -> str:
+    """The disk space of the run's checkpoints in words; empty if the model's files are not on this machine."""
+    folder = Path(config.policy.path)
+    if not folder.is_dir():
+        return ""
+    tensors, keep = weights(folder).values(), config.checkpoints
+    trained = 0 if config.update.lora else sum(info.elements for info in tensors)
+    float32 = config.published_dtype == "float32"
+    model = sum(info.elements * (4 if float32 else FLOATS.get(info.dtype, 4)) for info in tensors)
+    state = STATE_BYTES * trained * (1 if config.update.critic is None else 2)
+    recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
+    others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))
+    total = recent * (model + state) + others * (model + state if keep.state == "all" else model)
+    newest = model + state if recent < config.iterations else 0  # it is written before an older one is deleted
+    more = ", and what the adapters take" if config.update.lora else ""
+    return f"a checkpoint takes about {in_words(model + state)}{more}; those that stay take at most {in_words(total + newest)}"
+
+
+def memory(config: RunConfig) -> str:
+    """The memory of a training on a CPU in words; empty on a GPU, for a cluster, or if the model's files are not here."""
+    folder = Path(config.policy.path)
+    if not folder.is_dir() or config.ray.address is not None or gpus():
+        return ""
+    tensors, shape = weights(folder), Shape.of(json.loads((folder / "config.json").read_text()))
+    if shape is None:
+        return ""
+    engines = config.engine.count * engine_bytes(config, tensors, shape)
+    learner = learner_bytes(config, tensors, shape)
+    others = OTHERS_BYTES + config.sandbox.max_live * KERNEL_BYTES
+    shares = {"engines": engines, "learner": learner, "everything else": others}
+    return f"about {in_words(sum(shares.values()))}: {', '.join(f'{name} {in_words(each)}' for name, each in shares.items())}"
+
+
+def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
+    """Of one engine on a CPU: its weights, and keys and values of as many tokens as it keeps."""
+    number = 4 if config.engine.computes_in_float32 else 2
+    kept = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * number
+    parameters = sum(info.elements for info in tensors.values())
+    return ENGINE_BYTES + number * parameters + kept * (config.engine.max_total_tokens or CPU_TOTAL_TOKENS)
+
+
+def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
+    """Of all workers on a CPU at the peak of a step: sharded state and gradients, and what the backward pass needs of a
+    micro-batch. A batch has at most as many tokens as its trajectories may have.
+    """
+    update = config.update
+    parameters = sum(info.elements for info in tensors.values())
+    frozen = 4 * parameters if update.kl_coefficient and not update.lora else 0
+    trained = 0 if update.lora else parameters * (1 if update.critic is None else 2)
+    state = (STATE_BYTES + GRADIENT_BYTES) * trained + (4 * parameters if update.lora else 0) + frozen
+    batch = config.rollout.prompts * config.rollout.group_size * config.agent.context_tokens
+    tokens = min(update.tokens_per_micro_batch, math.ceil(batch / update.workers))
+    layers = 1 if update.activation_checkpointing else shape.num_hidden_layers
+    kept = KEPT_HIDDEN * shape.hidden_size + KEPT_INNER * shape.intermediate_size
+    number = {"bfloat16": 2, "float32": 4, "float64": 8}[update.dtype]
+    return update.workers * (WORKER_BYTES + tokens * layers * kept * number) + state
+
+
+def in_words(size: float) -> str:
+    """Bytes with three digits and a unit."""
+    exponent = min(len(UNITS) - 1, int(math.log10(max(size, 1)) // 3))
+    return f"{size / 1000**exponent:.3g} {UNITS[exponent]}"
