@@ -14,7 +14,7 @@ from nbrl.tasks.runs.config import CheckpointSettings, RunConfig
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import writing
 from nbrl.tasks.runs.recipes import load
-from tests.tasks.test_retention import RUN, made, numbers
+from tests.tasks.checkpoint_lab import RUN, made, numbers
 
 
 @pytest.fixture

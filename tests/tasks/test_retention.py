@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
-from nbrl.infra.manifest import MANIFEST, write_manifest
+from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.process.identity import identity
-from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RESULT, TOKEN_LOGPROBS
@@ -19,64 +19,20 @@ from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.epochs import take
-from nbrl.tasks.runs.history import Record, check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.pins import Pin, pin, pinned
-from nbrl.tasks.runs.redo import drop_obsolete_evaluations, parse, put_aside
+from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_of
 from nbrl.tasks.runs.retention import can_train_on, kept, prune
-from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.services.start import _checkpoint
-
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
-FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", TOKEN_LOGPROBS, RESULT)
+from tests.tasks.checkpoint_lab import RUN, made, new_storage, numbers
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    storage = Storage(StorageSettings(root=str(tmp_path)))
-    storage.write_json(RUN.layout.identity, RUN.model_dump(mode="json"))
-    return storage
-
-
-def made(storage: Storage, tmp_path: Path, count: int) -> tuple[Writer, list[Record]]:
-    """A run of so many iterations, each with a node's artifact, its result and a checkpoint."""
-    writer = Writer(RUN, take(storage, RUN.layout).name)
-    records: list[Record] = []
-    for number in range(count):
-        folder = tmp_path / RUN.layout.checkpoint(number + 1, writer.epoch)
-        for name in FILES:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f"{name} {number}")
-        write_manifest(folder)
-        scope = writer.iteration(number, records[-1].policy if records else Weights(digest="w0"))
-        path = scope.layout.advantages
-        artifact = Artifact(path=path, digest=storage.write_bytes(path, b"table"))
-        updated = Artifact(path=scope.next_checkpoint, digest=f"w{number + 1}")
-        keep(storage, scope, "advantage", ["a"], artifact)
-        keep(storage, scope, "update", ["b"], updated)
-        record = Record(
-            iteration=number,
-            cursor=0,
-            checkpoint=updated.path,
-            artifacts=[artifact, updated],
-            metrics={},
-            weights=updated.digest,
-            run_id=RUN.run_id,
-            epoch=writer.epoch,
-        )
-        storage.create_json(scope.layout.record, record.model_dump(mode="json"))
-        storage.write_json(scope.layout.record_copy, record.model_dump(mode="json"))
-        records.append(record)
-    return writer, records
-
-
-def numbers(storage: Storage, below: str) -> list[int]:
-    """Updates of the checkpoints that have files `below`."""
-    keys = [key for key in storage.list(RUN.layout.checkpoints) if f"/{below}" in key]
-    return [int(key.split("/")[3][:6]) for key in keys]
+    return new_storage(tmp_path)
 
 
 def test_the_last_the_best_and_every_tenth_stay_and_only_the_last_can_be_trained_on() -> None:
@@ -194,109 +150,6 @@ def test_what_nothing_names_is_swept_away_and_what_is_in_progress_stays(storage:
     left = storage.list(RUN.layout.folder)
     assert set(left) == {*before, *going, RUN.layout.epoch(later.epoch)}
     assert writer.epoch != later.epoch
-
-
-@pytest.mark.parametrize("text", ["", "0", "x", "3:", "3:publish", "-1", "3:rollout:x"])
-def test_what_names_no_iteration_is_not_redone(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not ITERATION or ITERATION:NODE"):
-        parse(text)
-
-
-def test_a_node_is_put_aside_with_all_records_from_there(storage: Storage, tmp_path: Path) -> None:
-    writer, _ = made(storage, tmp_path, 3)
-    storage.write_json(RUN.layout.summary, {"run": "r"})
-    put_aside(storage, writer, *parse("2:update"))
-    assert read_record(storage, RUN, 0) is not None
-    assert [read_record(storage, RUN, number) for number in (1, 2)] == [None, None]
-    assert [result.node for result in results_of(storage, RUN.layout.iteration(1))] == ["advantage"]
-    assert len(results_of(storage, RUN.layout.iteration(2))) == 2  # found again if its inputs come out the same
-    aside = [key for key in storage.list(RUN.layout.folder) if f"/redone-{writer.epoch}/" in key]
-    assert sorted(key.rpartition("/")[2].partition("-")[0] for key in aside) == [
-        "record.json",
-        "record.json",
-        "summary.json",
-        "update",
-    ]
-    with pytest.raises(ConfigError, match="has no iteration 4 to do again; it has finished 1"):
-        put_aside(storage, writer, 4, "")
-
-
-def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage, tmp_path: Path) -> None:
-    writer, records = made(storage, tmp_path, 3)
-    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
-    with pytest.raises(ConfigError, match="the checkpoint after 1 updates, which it starts from, was deleted"):
-        put_aside(storage, writer, 2, "")
-
-
-def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, _ = made(storage, tmp_path, 3)
-    delete = Storage.delete
-
-    def killed(self: Storage, key: str) -> None:
-        delete(self, key)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Storage, "delete", killed)
-    with pytest.raises(KeyboardInterrupt):
-        put_aside(storage, writer, 2, "")
-    check_unbroken(storage, RUN)
-    assert [read_record(storage, RUN, number) is not None for number in range(3)] == [True, True, False]
-
-
-def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:
-    writer, records = made(storage, tmp_path, 3)
-    storage.delete(RUN.layout.iteration(1).record)
-    with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
-        check_unbroken(storage, RUN)
-    put_aside(storage, writer, 2, "record")
-    assert [read_record(storage, RUN, number) for number in range(3)] == records
-    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
-    put_aside(storage, writer, 2, "record")
-    check_unbroken(storage, RUN)
-    assert read_record(storage, RUN, 2) is None
-
-
-def test_a_copy_never_brings_back_what_was_put_aside(storage: Storage, tmp_path: Path) -> None:
-    writer, _ = made(storage, tmp_path, 4)
-    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
-    put_aside(storage, writer, 2, "record")
-    assert [key for key in storage.list(RUN.layout.iterations) if key.endswith("record-copy.json")] == [
-        RUN.layout.iteration(0).record_copy
-    ]
-    made(storage, tmp_path / "again", 1)
-    storage.write_json(RUN.layout.iteration(0).record_copy, {**storage.read_json(RUN.layout.iteration(0).record), "cursor": 7})
-    storage.delete(RUN.layout.iteration(0).record)
-    storage.delete(storage.read_json(RUN.layout.iteration(0).record_copy)["artifacts"][0]["path"])
-    put_aside(storage, writer, 1, "record")  # a copy of which a table is gone is none
-    assert read_record(storage, RUN, 0) is None
-
-
-def test_a_redo_may_be_repeated_until_the_run_has_finished(storage: Storage, tmp_path: Path) -> None:
-    writer, records = made(storage, tmp_path, 3)
-    said: list[str] = []
-    put_aside(storage, writer, 2, "record", said.append)
-    assert said == ["nbrl: the record of iteration 2 is whole; nothing is done again"]
-    put_aside(storage, writer, 2, "")
-    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))  # done again
-    put_aside(storage, writer, 2, "", said.append)
-    assert said[1].startswith("nbrl: an earlier start put iteration 2 aside; the run goes on from there")
-    assert read_record(storage, RUN, 1) == records[1]
-    put_aside(storage, writer, 2, "sample")
-    assert read_record(storage, RUN, 1) is None
-    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))
-    storage.write_json(RUN.layout.summary, {"run": "r"})
-    put_aside(storage, writer, 2, "sample")
-    assert read_record(storage, RUN, 1) is None
-
-
-def test_a_missing_copy_of_a_record_is_made_at_the_next_start(storage: Storage, tmp_path: Path) -> None:
-    writer, records = made(storage, tmp_path, 2)
-    copy = RUN.layout.iteration(1).record_copy
-    storage.delete(copy)
-    sweep(storage, writer)
-    assert Record.model_validate(storage.read_json(copy)) == records[1]
 
 
 @pytest.mark.parametrize("cut", ["state/", "critic/", "hf/"])

@@ -1,0 +1,124 @@
+"""Iterations that are done again: what is put aside, and what a kill in between leaves."""
+
+from pathlib import Path
+
+import pytest
+
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import CheckpointSettings
+from nbrl.tasks.runs.history import Record, check_unbroken, read_record
+from nbrl.tasks.runs.redo import parse, put_aside
+from nbrl.tasks.runs.results import results_of
+from nbrl.tasks.runs.retention import prune
+from nbrl.tasks.runs.sweep import sweep
+from tests.tasks.checkpoint_lab import RUN, made, new_storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return new_storage(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "3:", "3:publish", "-1", "3:rollout:x"])
+def test_what_names_no_iteration_is_not_redone(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not ITERATION or ITERATION:NODE"):
+        parse(text)
+
+
+def test_a_node_is_put_aside_with_all_records_from_there(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    storage.write_json(RUN.layout.summary, {"run": "r"})
+    put_aside(storage, writer, *parse("2:update"))
+    assert read_record(storage, RUN, 0) is not None
+    assert [read_record(storage, RUN, number) for number in (1, 2)] == [None, None]
+    assert [result.node for result in results_of(storage, RUN.layout.iteration(1))] == ["advantage"]
+    assert len(results_of(storage, RUN.layout.iteration(2))) == 2  # found again if its inputs come out the same
+    aside = [key for key in storage.list(RUN.layout.folder) if f"/redone-{writer.epoch}/" in key]
+    assert sorted(key.rpartition("/")[2].partition("-")[0] for key in aside) == [
+        "record.json",
+        "record.json",
+        "summary.json",
+        "update",
+    ]
+    with pytest.raises(ConfigError, match="has no iteration 4 to do again; it has finished 1"):
+        put_aside(storage, writer, 4, "")
+
+
+def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1))
+    with pytest.raises(ConfigError, match="the checkpoint after 1 updates, which it starts from, was deleted"):
+        put_aside(storage, writer, 2, "")
+
+
+def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, _ = made(storage, tmp_path, 3)
+    delete = Storage.delete
+
+    def killed(self: Storage, key: str) -> None:
+        delete(self, key)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Storage, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        put_aside(storage, writer, 2, "")
+    check_unbroken(storage, RUN)
+    assert [read_record(storage, RUN, number) is not None for number in range(3)] == [True, True, False]
+
+
+def test_a_lost_record_before_others_is_an_error_that_a_redo_mends(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    storage.delete(RUN.layout.iteration(1).record)
+    with pytest.raises(DamagedError, match=r"000001/record\.json is gone, .* with `nbrl resume r --redo 2:record`"):
+        check_unbroken(storage, RUN)
+    put_aside(storage, writer, 2, "record")
+    assert [read_record(storage, RUN, number) for number in range(3)] == records
+    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
+    put_aside(storage, writer, 2, "record")
+    check_unbroken(storage, RUN)
+    assert read_record(storage, RUN, 2) is None
+
+
+def test_a_copy_never_brings_back_what_was_put_aside(storage: Storage, tmp_path: Path) -> None:
+    writer, _ = made(storage, tmp_path, 4)
+    storage.delete_keys([RUN.layout.iteration(1).record, RUN.layout.iteration(1).record_copy])
+    put_aside(storage, writer, 2, "record")
+    assert [key for key in storage.list(RUN.layout.iterations) if key.endswith("record-copy.json")] == [
+        RUN.layout.iteration(0).record_copy
+    ]
+    made(storage, tmp_path / "again", 1)
+    storage.write_json(RUN.layout.iteration(0).record_copy, {**storage.read_json(RUN.layout.iteration(0).record), "cursor": 7})
+    storage.delete(RUN.layout.iteration(0).record)
+    storage.delete(storage.read_json(RUN.layout.iteration(0).record_copy)["artifacts"][0]["path"])
+    put_aside(storage, writer, 1, "record")  # a copy of which a table is gone is none
+    assert read_record(storage, RUN, 0) is None
+
+
+def test_a_redo_may_be_repeated_until_the_run_has_finished(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    said: list[str] = []
+    put_aside(storage, writer, 2, "record", said.append)
+    assert said == ["nbrl: the record of iteration 2 is whole; nothing is done again"]
+    put_aside(storage, writer, 2, "")
+    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))  # done again
+    put_aside(storage, writer, 2, "", said.append)
+    assert said[1].startswith("nbrl: an earlier start put iteration 2 aside; the run goes on from there")
+    assert read_record(storage, RUN, 1) == records[1]
+    put_aside(storage, writer, 2, "sample")
+    assert read_record(storage, RUN, 1) is None
+    storage.create_json(RUN.layout.iteration(1).record, records[1].model_dump(mode="json"))
+    storage.write_json(RUN.layout.summary, {"run": "r"})
+    put_aside(storage, writer, 2, "sample")
+    assert read_record(storage, RUN, 1) is None
+
+
+def test_a_missing_copy_of_a_record_is_made_at_the_next_start(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 2)
+    copy = RUN.layout.iteration(1).record_copy
+    storage.delete(copy)
+    sweep(storage, writer)
+    assert Record.model_validate(storage.read_json(copy)) == records[1]
