@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import HF
 from nbrl.tasks.reward.score import completed
+from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations, successes
@@ -56,3 +59,18 @@ def test_the_same_agent_learns_from_the_very_tokens_that_were_sampled(storage: S
     source.check()
     found = source.record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
     assert [each.nodes for each in found.trajectories] == [each.nodes for each in successes(storage, "small", 1)]
+
+
+def test_a_policy_learns_from_the_successes_of_its_run(home: Path, storage: Storage, tmp_path: Path) -> None:
+    flags = ["--from", "small@1", "--demonstrations", "small", "--root", storage.settings.root, "--home", str(home)]
+    settings = ["--set", "batch=4", "--set", "checkpoint_steps=100", "--set", "update.workers=1"]
+    command = [NBRL, "warmstart", "out", *flags, *settings]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"demonstrations: {len(successes(storage, 'small', 1))} demonstrations" in done.stderr
+    before = storage.local_path(checkpoint(storage, "small", 1))
+    assert before is not None
+    old, new = (load_file(folder / "model.safetensors") for folder in (before / HF, tmp_path / "out"))
+    assert old.keys() == new.keys()
+    assert not all(old[name].equal(new[name]) for name in old)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (TINY / "tokenizer.json").read_bytes()
