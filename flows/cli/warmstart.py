@@ -29,12 +29,23 @@ def warmstart(
             "(.jsonl), or a run, whose right answers are taken",
         ),
     ] = None,
-    recipe: Annotated[
-        str,
+    training: Annotated[
+        str | None,
         typer.Option(
-            metavar="RECIPE", help="a warm start's recipe by name or path of a YAML file", autocompletion=completion.warmstarts
+            metavar="RECIPE|RUN",
+            help="the training that follows, as whose agent the policy learns to act; by default that of the recipe, or the run "
+            "of --from",
+            autocompletion=completion.recipes,
         ),
-    ] = "tiny",
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="a warm start's recipe by name or path of a YAML file; by default `any` with --from, else `tiny`",
+            autocompletion=completion.warmstarts,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,21 +61,20 @@ def warmstart(
 
     def work() -> None:
         with Importing():
-            from nbrl.tasks.warmstart.recipe import load, source_of
+            from nbrl.tasks.warmstart.recipe import Given, load
 
         storage = storage_at(root)
-        source = None if demonstrations is None else source_of(demonstrations, storage)
-        settings = load(recipe, set_ or [], start, source)
+        settings = load(Given(recipe, start, training, demonstrations), set_ or [], storage)
         _warmstart(settings, storage, folder.expanduser().absolute(), checked_home(home), dry_run, begun)
 
     guard(work, lambda: "the same command continues" if begun else "nothing was written")
 
 
 def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool, begun: list[bool]) -> None:
-    from nbrl.tasks.runs.recipes import load as load_training
     from nbrl.tasks.warmstart.plan import check, describe
+    from nbrl.tasks.warmstart.stage import training_of
 
-    training = load_training(settings.training)
+    training = training_of(settings.training, storage)
     check(settings, training, storage, target, Path(home))
     if dry_run:
         out.print(describe(settings, training, target), markup=False, highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from nbrl.infra.ray_cluster import check_address
 from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.preflight import check_makeable, check_workers
-from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
 from nbrl.tasks.warmstart.stage import check_environment
 from nbrl.tasks.warmstart.start import start_digest
 from nbrl.tasks.warmstart.work_folder import check as check_folder
@@ -37,19 +37,22 @@ def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str
     """What would be done, in a few lines."""
     start = f"from {settings.start}" if settings.start else "a model made from nothing"
     update = settings.update
+    adapters = f", LoRA of rank {update.lora.rank}" if update.lora else ""
     lines = [
         f"{out}: {start}, to act as the agent of {settings.training}",
-        *(
-            f"{name}: {each.epochs:g} passes over {', '.join(_source(n, s.model_dump()) for n, s in each.demonstrations.items())}"
-            for name, each in settings.phases.items()
-        ),
-        f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers; "
+        *(_phase(name, phase) for name, phase in settings.phases.items()),
+        f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers{adapters}; "
         f"a state to continue from every {settings.checkpoint_steps} steps",
         f"prompt: {training.agent.render_system_prompt('')!r}",
     ]
     return "\n".join(lines)
 
 
+def _phase(name: str, phase: Phase) -> str:
+    sources = [_source(each, source.model_dump(exclude_defaults=True)) for each, source in phase.demonstrations.items()]
+    return f"{name}: {phase.epochs:g} passes over {', '.join(sources)}"
+
+
 def _source(name: str, settings: dict[str, object]) -> str:
-    shown = {key: value for key, value in settings.items() if value not in (None, {}, ()) and key != "kind"}
-    return f"{name} ({settings['kind']}: {', '.join(f'{key} {value}' for key, value in shown.items())})"
+    shown = [f"{key} {value}" for key, value in settings.items() if key != "kind"]
+    return f"{name} ({': '.join(filter(None, [str(settings['kind']), ', '.join(shown)]))})"

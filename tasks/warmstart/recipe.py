@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,36 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load(recipe: str, overrides: Iterable[str], start: str | None, source: dict[str, Any] | None) -> WarmstartSettings:
-    """The settings of a recipe, by name or path, with `a.b=c` overrides.
+@dataclass(frozen=True)
+class Given:
+    """What a command line names: a recipe, and what replaces its model to start from, its training and all its phases."""
 
-    `start` replaces the model to start from, and `source` all phases by one source of demonstrations. Paths in the recipe are
-    relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or override, key and remedy.
+    recipe: str | None = None
+    start: str | None = None
+    training: str | None = None
+    demonstrations: str | None = None
+
+
+def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartSettings:
+    """The settings of a recipe with `a.b=c` overrides. Runs lie in `storage`.
+
+    Paths in the recipe are relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or
+    override, key and remedy.
     """
-    path = _found(recipe, Path.cwd())
+    if given.start is not None and not given.start.strip():
+        raise ConfigError("--from is empty; give a model's folder, owner/name on the hub or a run, or leave it out")
+    path = _found(given.recipe or ("any" if given.start else "tiny"), Path.cwd())
     values = RecipeTree.read(path, _found).settings
     _anchor(values, path.parent)
-    if start is not None:
+    if given.start is not None:
         values.pop("fresh", None)
-        values["start"] = start
-    if source is not None:
+        values["start"] = given.start
+    if given.training is not None:
+        values["training"] = given.training
+    elif given.start is not None and given.recipe is None and (run := run_of(storage, given.start)) is not None:
+        values["training"] = run[0]
+    if given.demonstrations is not None:
+        source = source_of(given.demonstrations, storage)
         values["phases"] = {"demonstrations": {"demonstrations": {source["kind"]: source}}}
     return from_settings(WarmstartSettings, values, str(path), overrides)
 

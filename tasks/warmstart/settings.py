@@ -76,10 +76,13 @@ class WarmstartSettings(_Closed):
     )
     fresh: FreshModel | None = Field(None, description="or else a tiny model that is made from nothing")
     training: str = Field(
-        "tiny-cpu", description="recipe of the training that follows: the policy learns to act as the agent of it", min_length=1
+        min_length=1,
+        description="the training that follows, a recipe or a run of the storage: the policy learns to act as the agent of it",
     )
     environment: str | None = Field(
-        None, description="its environment whose addition to the system prompt the demonstrators are told; none when not set"
+        None,
+        description="its environment whose tools and addition to the system prompt the demonstrators are told; when not set, the only "
+        "one that it has, and of several none",
     )
     phases: dict[str, Phase] = Field(min_length=1, description="what is learnt one after another, by names of your own")
     batch: int = Field(16, ge=1, description="demonstrations per optimiser step")

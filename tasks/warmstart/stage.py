@@ -9,8 +9,12 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment, Library
+from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load, names
+from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.run import NAME, find_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 
 
@@ -18,12 +22,20 @@ def stage_of(training: RunConfig, environment: str | None, model: Path) -> Stage
     """Raises ConfigError if the model's tokenizer, the tools or the environment do not suit the agent."""
     try:
         tokenizer = ChatTokenizer.load(model, training.agent)
-        tools = asyncio.run(_tools(training, environment)) if environment else ()
-        instruction = training.environments[environment].prompt if environment else ""
+        named = environment or (next(iter(training.environments)) if len(training.environments) == 1 else None)
+        tools = asyncio.run(_tools(training, named)) if named else ()
+        instruction = training.environments[named].prompt if named else ""
         check_room(tokenizer, training.agent, describe(tools), instruction)
     except AgentError as error:
         raise ConfigError(str(error)) from error
     return Stage(training.agent, tokenizer, tools, instruction)
+
+
+def training_of(name: str, storage: Storage) -> RunConfig:
+    """The configuration of the recipe of this name, or else of the run of the storage. Raises ConfigError if there is neither."""
+    if NAME.fullmatch(name) and name not in names() and find_run(storage, name) is not None:
+        return resumed_config(storage, name, [])
+    return load(name)
 
 
 def check_environment(training: RunConfig, environment: str | None) -> None:

@@ -37,7 +37,8 @@ def _policy(start: str) -> PolicySettings:
     if is_hub_name(start):
         settings = PolicySettings(path=start)
         if doubt := check_hub(settings):
-            raise ConfigError(f"{doubt}; give a folder instead, or `nbrl model fetch {start}` where the hub can be reached")
+            why = doubt.removeprefix("policy.path ")
+            raise ConfigError(f"{why}; give a folder instead, or `nbrl model fetch {start}` where the hub can be reached")
         return settings
     raise ConfigError(
         f"there is no model {start!r}: give a Hugging Face folder, owner/name on the hub, or RUN or RUN@N of the root"

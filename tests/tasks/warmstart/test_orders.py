@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.batch.batch import read_batch
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
-from nbrl.tasks.warmstart.recipe import load
+from nbrl.tasks.warmstart.recipe import Given, load
 from nbrl.tasks.warmstart.work_folder import WorkFolder
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -45,7 +46,7 @@ def test_a_walk_takes_every_demonstration_once_a_pass_under_ids_of_its_own(count
 
 
 def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path: Path) -> None:
-    warmstart = load("tiny", OVERRIDES, None, None)
+    warmstart = load(Given(), OVERRIDES, Storage(StorageSettings(root="/nowhere")))
     agent = load_training("tiny-cpu").agent
     work, stage = WorkFolder(tmp_path / "out"), Stage(agent, ChatTokenizer.load(TINY, agent))
     plan = make_plan(warmstart, stage, work)
@@ -67,6 +68,6 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
 def test_a_source_that_gives_nothing_is_an_error(tmp_path: Path) -> None:
     agent = load_training("tiny-cpu").agent.model_copy(update={"max_steps": 1})
     (tmp_path / "talk.jsonl").write_text("")
-    warmstart = load("tiny", [], None, {"kind": "chat", "path": str(tmp_path / "talk.jsonl")})
+    warmstart = load(Given(demonstrations=str(tmp_path / "talk.jsonl")), [], Storage(StorageSettings(root="/nowhere")))
     with pytest.raises(ConfigError, match="gives no demonstration that suits this agent"):
         make_plan(warmstart, Stage(agent, ChatTokenizer.load(TINY, agent)), WorkFolder(tmp_path / "out"))

@@ -8,17 +8,23 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.plan import check
-from nbrl.tasks.warmstart.recipe import load, names, source_of
+from nbrl.tasks.warmstart.recipe import Given, names, source_of
+from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
 from nbrl.tasks.warmstart.work_folder import opened
 
+NOWHERE = Storage(StorageSettings(root="/nowhere"))
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
+
+
+def load(recipe: str | None, overrides: list[str], start: str | None = None) -> WarmstartSettings:
+    return load_given(Given(recipe, start), overrides, NOWHERE)
 
 
 def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
     assert "tiny" in names()
     for name in names():
-        settings = load(name, [], None if "tiny" in name else str(TINY), None)
+        settings = load(name, [], None if "tiny" in name else str(TINY))
         load_training(settings.training)
         assert WarmstartSettings.model_validate(settings.model_dump(mode="json")) == settings
 
@@ -38,14 +44,14 @@ def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
 )
 def test_what_cannot_work_is_refused_in_a_sentence(overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        load("tiny", overrides, None, None)
+        load("tiny", overrides)
 
 
 def test_a_recipe_without_a_model_asks_for_one() -> None:
     with pytest.raises(ConfigError, match="name the model to start from with --from"):
-        load("smollm2-135m", [], None, None)
+        load("smollm2-135m", [])
     with pytest.raises(ConfigError, match=r"there is no recipe 'smolm'.*did you mean|there are"):
-        load("smolm", [], None, None)
+        load("smolm", [])
 
 
 def test_the_learning_rate_ends_with_the_last_step() -> None:
@@ -68,7 +74,7 @@ def test_a_source_is_told_by_its_name(tmp_path: Path) -> None:
 
 def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
     out, storage = tmp_path / "out", Storage(StorageSettings(root=str(tmp_path)))
-    settings, training = load("smollm2-135m", [], str(TINY), None), load_training("smollm2-135m")
+    settings, training = load("smollm2-135m", [], str(TINY)), load_training("smollm2-135m")
     agent = training.agent.model_dump(mode="json")
     check(settings, training, storage, out, tmp_path)
     held = opened(out, settings, agent, "digest")
@@ -77,7 +83,7 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
     with opened(out, settings, agent, "digest"):
         pass
     with pytest.raises(ConfigError, match="holds another warm start: batch is 3"):
-        check(load("smollm2-135m", ["batch=3"], str(TINY), None), training, storage, out, tmp_path)
+        check(load("smollm2-135m", ["batch=3"], str(TINY)), training, storage, out, tmp_path)
     with pytest.raises(ConfigError, match="the model to start from is another"):
         check(settings, training, storage, out, tmp_path)
     out.mkdir()
@@ -88,6 +94,15 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
 def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
     storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
     with pytest.raises(ConfigError, match="there is no model 'nowhere'"):
-        check(load("smollm2-135m", [], "nowhere", None), training, storage, tmp_path / "out", tmp_path)
+        check(load("smollm2-135m", [], "nowhere"), training, storage, tmp_path / "out", tmp_path)
     with pytest.raises(ConfigError, match="environment 'wrld' is none of the training's; did you mean 'world'"):
-        check(load("smollm2-135m", ["environment=wrld"], str(TINY), None), training, storage, tmp_path / "out", tmp_path)
+        check(load("smollm2-135m", ["environment=wrld"], str(TINY)), training, storage, tmp_path / "out", tmp_path)
+
+
+def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_path: Path) -> None:
+    taught, made = load(None, [], str(TINY)), load(None, [])
+    assert (taught.update.lr, taught.start, taught.fresh) == (2e-5, str(TINY), None)
+    assert made.fresh is not None
+    assert load_given(Given(start=str(TINY), training="tiny-cpu"), [], NOWHERE).training == "tiny-cpu"
+    with pytest.raises(ConfigError, match="--from is empty"):
+        load(None, [], " ")
