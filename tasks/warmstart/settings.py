@@ -81,8 +81,8 @@ class WarmstartSettings(_Closed):
     )
     environment: str | None = Field(
         None,
-        description="its environment whose tools and addition to the system prompt the demonstrators are told; when not set, the only "
-        "one that it has, and of several none",
+        description="its environment whose tools and addition to the system prompt the demonstrators are told; when not set, the "
+        "only one that it has, and of several none",
     )
     phases: dict[str, Phase] = Field(min_length=1, description="what is learnt one after another, by names of your own")
     batch: int = Field(16, ge=1, description="demonstrations per optimiser step")
