@@ -11,7 +11,7 @@ from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.context.tree import Tree
 from nbrl.agent.context.view import Editor, Part, Request, Shown, place
 from nbrl.agent.errors import ContextError
-from nbrl.agent.messages import Message, Prompt, Role
+from nbrl.agent.messages import Message, Prompt, Role, Span, SystemPrompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import cut_middle
@@ -32,10 +32,10 @@ def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int
     return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}</budget>"
 
 
-def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> int:
+def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
     """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
     tail = tokenizer.message("user", render_tail(State(), settings.max_steps, 0))
-    prompt = len(tokenizer.message("system", system)) + len(tokenizer.message("user", "")) + len(tail)
+    prompt = len(tokenizer.message("system", system.text, system.tags)) + len(tokenizer.message("user", "")) + len(tail)
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
 
 
@@ -65,9 +65,9 @@ class _Tail:
 
 
 @lru_cache(maxsize=256)
-def _opening(tokenizer: Renderer, role: Role, text: str) -> "array[int]":
+def _opening(tokenizer: Renderer, role: Role, text: str, tags: tuple[Span, ...] = ()) -> "array[int]":
     """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
-    return array("i", tokenizer.message(role, text))
+    return array("i", tokenizer.message(role, text, tags))
 
 
 class Context:
@@ -80,11 +80,11 @@ class Context:
     """
 
     def __init__(
-        self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str, images: tuple[bytes, ...] = ()
+        self, tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt, task: str, images: tuple[bytes, ...] = ()
     ) -> None:
         self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
-        self._opening = [Message("system", system), Message("user", task, images)]
-        first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
+        self._opening = [Message("system", system.text), Message("user", task, images)]
+        first, second = _opening(tokenizer, "system", system.text, system.tags), _opening(tokenizer, "user", task)
         second = second + array("i", pictures) if (pictures := tokenizer.pictures(images)) else second
         top = self._tree.add(ROOT, "system", 0, first)
         self._task = self._tail = self._tree.add(top, "task", 0, second)

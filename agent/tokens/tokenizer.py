@@ -2,7 +2,8 @@
 
 Every piece of glue is tokenised once. A message's text is encoded together with the plain glue it touches and without the model's
 control tokens, so that the ids are those of the whole rendering, and a page that contains `<|im_end|>` or `<think>` reads as such
-and cannot end a turn.
+and cannot end a turn. Only where the recipe's own words tell the model to write a tag, as `<think>`, the tag is the model's own
+token, for that is what the model will write.
 """
 
 import re
@@ -14,7 +15,7 @@ from typing import Protocol
 from tokenizers import Tokenizer
 
 from nbrl.agent.errors import TokenizerError
-from nbrl.agent.messages import Role
+from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
 
@@ -31,8 +32,8 @@ class Renderer(Protocol):
     def __hash__(self) -> int:
         """By identity: what was rendered once may be kept."""
 
-    def message(self, role: Role, text: str) -> list[int]:
-        """A complete turn of text that was not sampled."""
+    def message(self, role: Role, text: str, tags: Sequence[Span] = ()) -> list[int]:
+        """A complete turn of text that was not sampled. The `tags` in it may be tokens of the model's own."""
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
@@ -69,8 +70,10 @@ class ChatTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, glue: Glue = CHATML, name: str = "tokenizer") -> None:
-        controls = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items()}
+        added = tokenizer.get_added_tokens_decoder()
+        controls = {str(token): number for number, token in added.items()}
         self._tokenizer, self._plain, self._name = tokenizer, _without_controls(tokenizer, controls, name), name
+        self._tags = {str(token): number for number, token in added.items() if not token.special}
         self._pattern = re.compile("|".join(map(re.escape, sorted(controls, key=len, reverse=True))) or r"(?!)")
         tokenizer.encode_special_tokens = False
         frames: dict[Role, Frame] = {"system": glue.system, "user": glue.user, "assistant": glue.assistant}
@@ -133,11 +136,16 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size()
 
-    def message(self, role: Role, text: str) -> list[int]:
-        """A complete turn. Control tokens in the text become plain text."""
+    def message(self, role: Role, text: str, tags: Sequence[Span] = ()) -> list[int]:
+        """A complete turn. Control tokens in the text become plain text, but for `tags` that are a token and no special one."""
         turn = self._turns[role]
-        shown = text.strip() if turn.strips else text
-        return [*turn.head, *self._plain.encode(turn.lead + shown + turn.trail, add_special_tokens=False).ids, *turn.tail]
+        start, stop = (len(text) - len(text.lstrip()), len(text.rstrip())) if turn.strips else (0, len(text))
+        ids, before = list(turn.head), turn.lead
+        for first, last in tags:
+            if text[first:last] in self._tags:
+                ids += [*self._spelt(before + text[start:first]), self._tags[text[first:last]]]
+                before, start = "", last
+        return [*ids, *self._spelt(before + text[start:stop] + turn.trail), *turn.tail]
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         return []
@@ -159,6 +167,10 @@ class ChatTokenizer:
         """Text of a sampled action with the thinking that its prompt began, without its closing marker."""
         body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return self.opened + self._tokenizer.decode(body, skip_special_tokens=False)
+
+    def _spelt(self, text: str) -> list[int]:
+        """Without control tokens."""
+        return self._plain.encode(text, add_special_tokens=False).ids
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

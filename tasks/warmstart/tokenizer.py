@@ -44,7 +44,7 @@ def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int) -> Ite
     rng = random.Random(f"tokenizer {seed}")
     yield from (f"<output>'{fact}'</output>" for fact in corpus)
     for problem in problems:
-        yield from ("system\n", TINY_AGENT.render_system_prompt(""), problem.question.question)
+        yield from ("system\n", TINY_AGENT.render_system_prompt("").text, problem.question.question)
         yield from script(problem, 0.5, rng).actions
         for step in range(TINY_AGENT.max_steps):
             state = State(notepad=NotepadState(facts=list(problem.findings[:1])))

@@ -15,7 +15,7 @@ from nbrl.tasks.warmstart.tiny_agent import TINY_AGENT
 
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
-    Message("system", TINY_AGENT.render_system_prompt("")),
+    Message("system", TINY_AGENT.render_system_prompt("").text),
     Message("user", "What is 6 * 7?\n<budget>steps 4, tokens 100</budget>"),
 ]
 GREEDY = Sampling(temperature=0)
