@@ -34,8 +34,8 @@ def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int
 
 def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
     """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
-    tail = tokenizer.message("user", render_tail(State(), settings.max_steps, 0))
-    prompt = len(tokenizer.message("system", system.text, system.tags)) + len(tokenizer.message("user", "")) + len(tail)
+    top = tokenizer.message("system", system.text, tags=system.tags) + tokenizer.message("user", "", after="system")
+    prompt = len(top) + len(tokenizer.message("user", render_tail(State(), settings.max_steps, 0), after="user"))
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
 
 
@@ -67,7 +67,7 @@ class _Tail:
 @lru_cache(maxsize=256)
 def _opening(tokenizer: Renderer, role: Role, text: str, tags: tuple[Span, ...] = ()) -> "array[int]":
     """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
-    return array("i", tokenizer.message(role, text, tags))
+    return array("i", tokenizer.message(role, text, "system", tags))
 
 
 class Context:
@@ -127,7 +127,7 @@ class Context:
         if left <= room or (whole and self._long[0] is state.notepad and self._long[1] + room > left):
             return None
         text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
-        ids = self._tokenizer.message("user", text) + self._tokenizer.generation_prompt()
+        ids = self._tokenizer.message("user", text, after="user") + self._tokenizer.generation_prompt()
         if len(ids) + room <= left:
             return _Tail(text, ids)
         if whole and not summary:
@@ -212,8 +212,8 @@ class Context:
 
     def _within(self, text: str, tokens: int) -> str:
         """The longest start of the text within this number of tokens."""
-        marks = len(self._tokenizer.message("user", ""))
-        while (count := len(self._tokenizer.message("user", text)) - marks) > tokens:
+        marks = len(self._tokenizer.message("user", "", after="user"))
+        while (count := len(self._tokenizer.message("user", text, after="user")) - marks) > tokens:
             text = text[: len(text) * tokens // count]
         return text.strip()
 
@@ -223,7 +223,9 @@ class Context:
 
     def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
         message = Message("user", text, images, tag)
-        return Part(kind, array("i", self._tokenizer.message("user", message.text) + self._tokenizer.pictures(images)), message)
+        # An observation stands after its action, a summary after the task, an observation or another summary.
+        ids = self._tokenizer.message("user", message.text, after="assistant" if kind == "observation" else "user")
+        return Part(kind, array("i", ids + self._tokenizer.pictures(images)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Append the action to this step's tail, with the ids that the engine returned."""

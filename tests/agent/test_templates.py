@@ -90,11 +90,11 @@ def test_a_tag_the_recipe_asks_for_is_the_models_own_token_and_a_tools_is_not(
 ) -> None:
     tokenizer = ours[name]
     asked, told = (AgentSettings().render_system_prompt(tools) for tools in ("f()", "f(): <think></think>"))
-    ids = tokenizer.message("system", asked.text, asked.tags)
+    ids = tokenizer.message("system", asked.text, tags=asked.tags)
     turns: Turns = [("system", asked.text), ("user", "u")]
     assert [*ids, *render(tokenizer, turns[1:]), *tokenizer.generation_prompt()] == applied(theirs[name], turns)
     thinks = {tokenizer._tokenizer.token_to_id(tag) for tag in THINK} - {None}
-    assert [token for token in tokenizer.message("system", told.text, told.tags) if token in thinks] == sorted(thinks)
+    assert [token for token in tokenizer.message("system", told.text, tags=told.tags) if token in thinks] == sorted(thinks)
     assert not thinks & set(tokenizer.message("user", asked.text))
 
 
@@ -220,10 +220,7 @@ def test_a_way_of_thinking_that_the_model_lacks_is_refused(
 LAST_ONLY = (
     "{% for m in messages %}{% if loop.last %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
 )
-ALTERNATE = (
-    "{% for m in messages %}{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('turns must alternate') }}"
-    "{% endif %}{% endfor %}"
-)
+ONE_ANSWER = "{% if messages | length > 2 %}{{ raise_exception('only one answer') }}{% endif %}"
 INSTRUCT = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }} [END]"
     "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
@@ -234,7 +231,7 @@ INSTRUCT = (
     ("template", "reason"),
     [
         (LAST_ONLY, "changes earlier turns.*supported are.*Llama 3"),
-        (ALTERNATE, "turns must alternate"),
+        (ONE_ANSWER, "only one answer"),
         (INSTRUCT, "no token that ends a turn"),
         ("{% for", "refuses"),
         ("{{ ''.__class__.__mro__ }}", "refuses"),
