@@ -57,7 +57,8 @@ class DirectEpisode:
         system = "\n".join(part for part in (PROMPT, task.instruction.strip()) if part)
         messages = [Message("system", system), Message("user", task.question, task.images)]
         first = tokenizer.message("system", system)
-        second = tokenizer.message("user", task.question) + tokenizer.pictures(task.images) + tokenizer.generation_prompt()
+        second = tokenizer.message("user", task.question, after="system")
+        second += tokenizer.pictures(task.images) + tokenizer.generation_prompt()
         room = self._settings.context_tokens - len(first) - len(second)
         if room < 1:
             return Status.TOKEN_LIMIT

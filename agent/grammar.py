@@ -38,6 +38,12 @@ class Grammar:
     code_style: CodeStyle = "tag"
     code_tag: str = "code"
 
+    @cached_property
+    def tags(self) -> re.Pattern[str]:
+        """Any tag of an action."""
+        names = [self.think_tag, self.code_tag] if self.code_style == "tag" else [self.think_tag]
+        return re.compile(f"</?(?:{'|'.join(names)})>")
+
     @property
     def form(self) -> str:
         """What a prompt asks for: "Each turn, {form}."."""

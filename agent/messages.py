@@ -8,6 +8,18 @@ from typing import Literal
 Role = Literal["system", "user", "assistant"]
 
 
+Span = tuple[int, int]
+"""Where a part of a text begins and ends."""
+
+
+@dataclass(frozen=True)
+class SystemPrompt:
+    """A system prompt as text; `tags` is where the recipe's own words, not those of a tool, hold a tag of the action grammar."""
+
+    text: str
+    tags: tuple[Span, ...] = ()
+
+
 @dataclass(frozen=True)
 class Message:
     """One turn: `body`, inside `tag` if there is one. `images` are PNG files, or pictures that a question came with, shown after

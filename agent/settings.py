@@ -1,10 +1,12 @@
 """Settings of the agent; nbrl.tasks.runs.config composes them into the run's configuration."""
 
+from string import Formatter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.agent.grammar import CodeStyle, Grammar, Thinking
+from nbrl.agent.messages import Span, SystemPrompt
 
 Argument = str | bool | int
 """A value that a chat template accepts."""
@@ -95,14 +97,30 @@ class AgentSettings(BaseModel):
             if self.__dict__[name] != type(self).model_fields[name].default:
                 raise ValueError(f"{name} does nothing with trim {self.trim}; leave it out or choose another trim")
 
-    def render_system_prompt(self, tools: str, instruction: str = "") -> str:
+    def render_system_prompt(self, tools: str, instruction: str = "") -> SystemPrompt:
         """The system prompt with what is said of the tools, and below it the instruction of an environment."""
         names = {"form": self.grammar.form, "tools": tools}
         if self.thinking == "tag":
             names["think"] = self.think_tag
         if self.code_style == "tag":
             names["code"] = self.code_tag
-        return "\n".join(part for part in (self.system_prompt.format(**names).rstrip(), instruction.strip()) if part)
+        text, own, tags = "", 0, list[Span]()
+        for literal, field, spec, conversion in Formatter().parse(self.system_prompt):
+            text += literal
+            if field is None:
+                continue
+            said = f"{{{field}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}".format(**names)
+            if field in ("form", "think", "code"):
+                text += said
+            else:  # what tools say of themselves
+                tags += self._tags(text, own)
+                text += said
+                own = len(text)
+        tags += self._tags(text, own)
+        return SystemPrompt("\n".join(part for part in (text.rstrip(), instruction.strip()) if part), tuple(tags))
+
+    def _tags(self, text: str, start: int) -> list[Span]:
+        return [match.span() for match in self.grammar.tags.finditer(text, start)]
 
     @property
     def grammar(self) -> Grammar:

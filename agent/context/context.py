@@ -11,7 +11,7 @@ from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.context.tree import Tree
 from nbrl.agent.context.view import Editor, Part, Request, Shown, place
 from nbrl.agent.errors import ContextError
-from nbrl.agent.messages import Message, Prompt, Role
+from nbrl.agent.messages import Message, Prompt, Role, Span, SystemPrompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.text import cut_middle
@@ -32,10 +32,10 @@ def render_tail(state: State, steps_left: int, tokens_left: int, note_chars: int
     return f"{notepad}<budget>steps {steps_left}, tokens {tokens_left // 100 * 100}</budget>"
 
 
-def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: str) -> int:
+def least_tokens(tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt) -> int:
     """Tokens of the shortest prompt there can be, with an empty task and notepad, and of the action after it."""
-    tail = tokenizer.message("user", render_tail(State(), settings.max_steps, 0))
-    prompt = len(tokenizer.message("system", system)) + len(tokenizer.message("user", "")) + len(tail)
+    top = tokenizer.message("system", system.text, tags=system.tags) + tokenizer.message("user", "", after="system")
+    prompt = len(top) + len(tokenizer.message("user", render_tail(State(), settings.max_steps, 0), after="user"))
     return prompt + len(tokenizer.generation_prompt()) + settings.action_tokens
 
 
@@ -65,9 +65,9 @@ class _Tail:
 
 
 @lru_cache(maxsize=256)
-def _opening(tokenizer: Renderer, role: Role, text: str) -> "array[int]":
+def _opening(tokenizer: Renderer, role: Role, text: str, tags: tuple[Span, ...] = ()) -> "array[int]":
     """A system prompt or task: the same for many episodes at once, so tokenised and held once."""
-    return array("i", tokenizer.message(role, text))
+    return array("i", tokenizer.message(role, text, "system", tags))
 
 
 class Context:
@@ -80,11 +80,11 @@ class Context:
     """
 
     def __init__(
-        self, tokenizer: Renderer, settings: AgentSettings, system: str, task: str, images: tuple[bytes, ...] = ()
+        self, tokenizer: Renderer, settings: AgentSettings, system: SystemPrompt, task: str, images: tuple[bytes, ...] = ()
     ) -> None:
         self._tokenizer, self._settings, self._tree = tokenizer, settings, Tree()
-        self._opening = [Message("system", system), Message("user", task, images)]
-        first, second = _opening(tokenizer, "system", system), _opening(tokenizer, "user", task)
+        self._opening = [Message("system", system.text), Message("user", task, images)]
+        first, second = _opening(tokenizer, "system", system.text, system.tags), _opening(tokenizer, "user", task)
         second = second + array("i", pictures) if (pictures := tokenizer.pictures(images)) else second
         top = self._tree.add(ROOT, "system", 0, first)
         self._task = self._tail = self._tree.add(top, "task", 0, second)
@@ -127,7 +127,7 @@ class Context:
         if left <= room or (whole and self._long[0] is state.notepad and self._long[1] + room > left):
             return None
         text = render_tail(state, steps_left, left, note_chars) + (f"\n{settings.render_summary_prompt()}" if summary else "")
-        ids = self._tokenizer.message("user", text) + self._tokenizer.generation_prompt()
+        ids = self._tokenizer.message("user", text, after="user") + self._tokenizer.generation_prompt()
         if len(ids) + room <= left:
             return _Tail(text, ids)
         if whole and not summary:
@@ -212,8 +212,8 @@ class Context:
 
     def _within(self, text: str, tokens: int) -> str:
         """The longest start of the text within this number of tokens."""
-        marks = len(self._tokenizer.message("user", ""))
-        while (count := len(self._tokenizer.message("user", text)) - marks) > tokens:
+        marks = len(self._tokenizer.message("user", "", after="user"))
+        while (count := len(self._tokenizer.message("user", text, after="user")) - marks) > tokens:
             text = text[: len(text) * tokens // count]
         return text.strip()
 
@@ -223,7 +223,9 @@ class Context:
 
     def _part(self, kind: NodeKind, text: str, tag: str, images: tuple[bytes, ...] = ()) -> Part:
         message = Message("user", text, images, tag)
-        return Part(kind, array("i", self._tokenizer.message("user", message.text) + self._tokenizer.pictures(images)), message)
+        # An observation stands after its action, a summary after the task, an observation or another summary.
+        ids = self._tokenizer.message("user", message.text, after="assistant" if kind == "observation" else "user")
+        return Part(kind, array("i", ids + self._tokenizer.pictures(images)), message)
 
     def sampled(self, step: int, generation: Generation) -> None:
         """Append the action to this step's tail, with the ids that the engine returned."""

@@ -2,7 +2,8 @@
 
 The glue is found by rendering probes once; messages are then rendered without the template. That is right for templates that only
 append, and it is checked: a probe conversation glued together must be what the template makes of it. Our conversation is
-system, then users and assistants in any order. Where a template is not append-only, an earlier turn is kept as it was sampled:
+system, then users and assistants in any order; nbrl.agent.tokens.alternation has the templates that refuse this. Where a
+template is not append-only, an earlier turn is kept as it was sampled:
 
 - Qwen3 drops the thinking of earlier turns, and shows an empty think block before a last turn that did not think;
 - DeepSeek-R1 and Qwen3.6 drop the thinking of earlier turns, also the begun block that stands before every answer;
@@ -30,7 +31,8 @@ from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import Argument
 
-SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3 and DeepSeek-R1"
+SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3, DeepSeek-R1 and Gemma"
+Turns = list[tuple[Role, str]]
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,26 @@ class Frame:
 
 @dataclass(frozen=True)
 class Glue:
-    """Frames of the roles, and what stands before a sampled action: the assistant's `before`, perhaps with thinking begun."""
+    """Frames of the roles, and what stands before a sampled action: the assistant's `before`, perhaps with thinking begun.
+
+    `users` are the frames of a user's text by the role before it.
+    """
 
     system: Frame
-    user: Frame
+    users: Mapping[Role, Frame]
     assistant: Frame
     opening: str
+
+
+def alike(user: Frame) -> dict[Role, Frame]:
+    """The frames of a user's text in a template that takes turns in any order."""
+    return {"system": user, "user": user, "assistant": user}
 
 
 _TURN = "<|im_start|>{}\n"
 CHATML = Glue(
     system=Frame(_TURN.format("system"), "<|im_end|>\n"),
-    user=Frame(_TURN.format("user"), "<|im_end|>\n"),
+    users=alike(Frame(_TURN.format("user"), "<|im_end|>\n")),
     assistant=Frame(_TURN.format("assistant"), "<|im_end|>\n"),
     opening=_TURN.format("assistant"),
 )
@@ -90,7 +100,7 @@ class Template:
         special = {name: token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
         return cls(source, {**special, **arguments}, str(file))
 
-    def render(self, messages: list[tuple[Role, str]], opening: bool = False) -> str:
+    def render(self, messages: Turns, opening: bool = False) -> str:
         """Raises TokenizerError if the template is broken or refuses the conversation."""
 
         def refuse(message: str) -> NoReturn:
@@ -118,13 +128,27 @@ class Template:
         acted = self._frame(self._added(first, self.render([system, user, act, user])), act[1])
         glue = Glue(
             system=Frame(top.before, top.after.removesuffix(turn), top.strips),
-            user=told,
+            users=alike(told),
             assistant=Frame(acted.before, acted.after.removesuffix(turn)),
             opening=self._added(first, self.render([system, user], opening=True)),
         )
-        if not glue.opening.startswith(acted.before) or self.render(PROBE, opening=True) != glued(glue, PROBE):
-            self._refuse()
+        self.check(glue, PROBE if glue.opening.startswith(acted.before) else [])
         return glue
+
+    def check(self, glue: Glue, shown: Turns) -> None:
+        """Raises TokenizerError if the probe conversation, `shown` as the template takes it, is not what the glue makes of it."""
+        if not shown or self.render(shown, opening=True) != glued(glue, PROBE):
+            self._refuse()
+
+    def cut(self, rendered: str, messages: Turns) -> list[str]:
+        """The texts before, between and after those of the messages. Raises TokenizerError if one is missing."""
+        around = []
+        for _, text in messages:
+            before, found, rendered = rendered.partition(text)
+            if not found:
+                self._refuse()
+            around.append(before)
+        return [*around, rendered]
 
     def _frame(self, rendered: str, text: str) -> Frame:
         """The texts before and after the first `text`."""
@@ -143,7 +167,7 @@ class Template:
         raise TokenizerError(f"the chat template of {self.name} changes earlier turns when later ones come; {SUPPORTED}")
 
 
-PROBE: list[tuple[Role, str]] = [
+PROBE: Turns = [
     ("system", "Réply in \n\n cells."),
     ("user", "What is 6 × 7?"),
     ("assistant", "It is 42."),
@@ -155,10 +179,13 @@ PROBE: list[tuple[Role, str]] = [
 """A conversation of every kind of neighbours we have."""
 
 
-def glued(glue: Glue, messages: list[tuple[Role, str]]) -> str:
+def glued(glue: Glue, messages: Turns) -> str:
     """The messages as text, then `glue.opening`."""
-    frames = {"system": glue.system, "user": glue.user, "assistant": glue.assistant}
-    return "".join(frames[role].around(text) for role, text in messages) + glue.opening
+    frames = [
+        glue.users[before] if role == "user" else glue.system if role == "system" else glue.assistant
+        for (before, _), (role, _) in zip([("system", ""), *messages], messages, strict=False)
+    ]
+    return "".join(frame.around(text) for frame, (_, text) in zip(frames, messages, strict=True)) + glue.opening
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from nbrl.agent.messages import Role
+from nbrl.agent.messages import Role, Span
 from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 
@@ -23,7 +23,7 @@ class EstimatingRenderer:
     def __init__(self, sees_images: bool = False) -> None:
         self._sees_images = sees_images
 
-    def message(self, role: Role, text: str) -> list[int]:
+    def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
         return self._unknown(TURN_TOKENS) + self.encode_action(text)
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:

@@ -2,20 +2,23 @@
 
 Every piece of glue is tokenised once. A message's text is encoded together with the plain glue it touches and without the model's
 control tokens, so that the ids are those of the whole rendering, and a page that contains `<|im_end|>` or `<think>` reads as such
-and cannot end a turn.
+and cannot end a turn. Only where the recipe's own words tell the model to write a tag, as `<think>`, the tag is the model's own
+token, for that is what the model will write.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 from tokenizers import Tokenizer
 
 from nbrl.agent.errors import TokenizerError
-from nbrl.agent.messages import Role
+from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.alternation import ENDS, read_glue, taken
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
 
 UNKNOWN = -1
@@ -31,8 +34,11 @@ class Renderer(Protocol):
     def __hash__(self) -> int:
         """By identity: what was rendered once may be kept."""
 
-    def message(self, role: Role, text: str) -> list[int]:
-        """A complete turn of text that was not sampled."""
+    def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
+        """A turn of text that was not sampled, or a part of a turn where the template wants one of each role `after` another.
+
+        The `tags` in it may be tokens of the model's own.
+        """
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         """What the PNG files of a turn add to it; nothing where the policy is told of them in words alone."""
@@ -69,12 +75,13 @@ class ChatTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, glue: Glue = CHATML, name: str = "tokenizer") -> None:
-        controls = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items()}
-        self._tokenizer, self._plain, self._name = tokenizer, _without_controls(tokenizer, controls, name), name
+        self._tokenizer, self._name = tokenizer, name
+        self._plain, controls = _without_controls(tokenizer, name)
+        self._tags = {str(token): number for number, token in tokenizer.get_added_tokens_decoder().items() if not token.special}
         self._pattern = re.compile("|".join(map(re.escape, sorted(controls, key=len, reverse=True))) or r"(?!)")
         tokenizer.encode_special_tokens = False
-        frames: dict[Role, Frame] = {"system": glue.system, "user": glue.user, "assistant": glue.assistant}
-        self._turns = {role: self._turn(frame) for role, frame in frames.items()}
+        self._turns: dict[Role, _Turn] = {"system": self._turn(glue.system), "assistant": self._turn(glue.assistant)}
+        self._users = {before: self._turn(frame) for before, frame in glue.users.items()}
         self._opening = self._ids(glue.opening)
         if not self._pattern.match(glue.assistant.after):
             raise TokenizerError(f"{name} has no token that ends a turn in {glue.assistant.after!r}; {SUPPORTED}")
@@ -98,9 +105,10 @@ class ChatTokenizer:
         except Exception as error:  # the library raises Exception itself
             raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
         template = Template.load(folder, settings.template_arguments)
-        renderer = cls(tokenizer, template.glue(), str(file))
+        glue = read_glue(template)
+        renderer = cls(tokenizer, glue, str(file))
         renderer._learn_stops(folder)
-        renderer._prove(template)
+        renderer._prove(template, glue)
         renderer._suit(settings)
         return renderer
 
@@ -112,14 +120,23 @@ class ChatTokenizer:
             ends += named if isinstance(named, list) else [named]
         self.stop_ids += sorted({end for end in ends if isinstance(end, int)} - {self.end_id})
 
-    def _prove(self, template: Template) -> None:
+    def _prove(self, template: Template, glue: Glue) -> None:
         """A probe conversation in our ids must be the ids of the template's whole rendering."""
         self._tokenizer.encode_special_tokens = False
-        whole = self._ids(template.render(PROBE, opening=True))
+        whole = self._ids(template.render(taken(template, PROBE), opening=True))
         self._tokenizer.encode_special_tokens = True
-        ours = [token for role, text in PROBE for token in self.message(role, text)]
-        if [*ours, *self._opening] != whole:
+        turns = pairwise([("system", ""), *PROBE])
+        ours = [token for (before, _), (role, text) in turns for token in self.message(role, text, before)]
+        if [*ours, *self._opening] != whole or not self._parts_stand_alone(glue):
             raise TokenizerError(f"the turns of {self._name} cannot be tokenised one by one; {SUPPORTED}")
+
+    def _parts_stand_alone(self, glue: Glue) -> bool:
+        """Whether a part of a turn has the same ids whatever follows it: another part, or what ends the turn."""
+        if glue.users["user"] == glue.users["assistant"]:
+            return True
+        follows = (glue.users["system"].before, glue.users["user"].before, glue.opening)
+        joins = [self._pattern.split(text, maxsplit=1)[0] for text in follows]
+        return all(self._spelt(end + join) == self._spelt(end) + self._spelt(join) for end in ENDS for join in joins)
 
     def _suit(self, settings: AgentSettings) -> None:
         if settings.thinking == "native" and not self.thinks:
@@ -133,11 +150,16 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size()
 
-    def message(self, role: Role, text: str) -> list[int]:
-        """A complete turn. Control tokens in the text become plain text."""
-        turn = self._turns[role]
-        shown = text.strip() if turn.strips else text
-        return [*turn.head, *self._plain.encode(turn.lead + shown + turn.trail, add_special_tokens=False).ids, *turn.tail]
+    def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
+        """A turn, or a part of one. Control tokens in its text become plain, but for `tags` that are one and not special."""
+        turn = self._users[after] if role == "user" else self._turns[role]
+        start, stop = (len(text) - len(text.lstrip()), len(text.rstrip())) if turn.strips else (0, len(text))
+        ids, before = list(turn.head), turn.lead
+        for first, last in tags:
+            if text[first:last] in self._tags:
+                ids += [*self._spelt(before + text[start:first]), self._tags[text[first:last]]]
+                before, start = "", last
+        return [*ids, *self._spelt(before + text[start:stop] + turn.trail), *turn.tail]
 
     def pictures(self, images: Sequence[bytes]) -> list[int]:
         return []
@@ -160,6 +182,10 @@ class ChatTokenizer:
         body = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
         return self.opened + self._tokenizer.decode(body, skip_special_tokens=False)
 
+    def _spelt(self, text: str) -> list[int]:
+        """Without control tokens."""
+        return self._plain.encode(text, add_special_tokens=False).ids
+
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -172,16 +198,23 @@ class ChatTokenizer:
         return _Turn(head, frame.before[last:], frame.after[:first], tail, frame.strips)
 
 
-def _without_controls(tokenizer: Tokenizer, controls: dict[str, int], name: str) -> Tokenizer:
-    """The same tokenizer without its added tokens. Raises TokenizerError when text could still become one of them."""
+def _without_controls(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, dict[str, int]]:
+    """The tokenizer without its control tokens, and these. Raises TokenizerError when text could still become one of them."""
     plain = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         plain.normalizer = tokenizer.normalizer
     if tokenizer.pre_tokenizer is not None:
         plain.pre_tokenizer = tokenizer.pre_tokenizer
-    for text, number in controls.items():
-        if number in plain.encode(text, add_special_tokens=False).ids:
+    spaces, controls = [], {}
+    for number, token in tokenizer.get_added_tokens_decoder().items():
+        text = str(token)
+        if number not in plain.encode(text, add_special_tokens=False).ids:
+            controls[text] = number
+        elif token.special or text.replace("▁", " ").strip():
             raise TokenizerError(
                 f"{name} makes the control token {text} of plain text, so a page could forge a turn: use another model"
             )
-    return plain
+        else:  # Gemma adds the runs of white space that its vocabulary has; they control nothing
+            spaces.append(token)
+    plain.add_tokens(spaces)
+    return plain, controls

@@ -43,7 +43,7 @@ def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str
         *(_phase(name, phase) for name, phase in settings.phases.items()),
         f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers{adapters}; "
         f"a state to continue from every {settings.checkpoint_steps} steps",
-        f"prompt: {training.agent.render_system_prompt('')!r}",
+        f"prompt: {training.agent.render_system_prompt('').text!r}",
     ]
     return "\n".join(lines)
 

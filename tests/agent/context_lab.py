@@ -10,6 +10,7 @@ from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Trajectory
 from tests.tokenizer import byte_tokenizer
@@ -44,6 +45,7 @@ class Asked:
     summaries: Sequence[str] = ("so far so good",)
     prompts: list[Prompt] = field(default_factory=list)
     rooms: list[int] = field(default_factory=list)
+    tokenizer: ChatTokenizer = TOKENIZER
     played: int = 0
     summed: int = 0
 
@@ -56,7 +58,7 @@ class Asked:
         else:
             text = self.cells[min(self.played, len(self.cells) - 1)]
             self.played += 1
-        ids = TOKENIZER.encode_action(text)
+        ids = self.tokenizer.encode_action(text)
         cut = ids[:max_tokens]
         return Generation(cut, [-0.25] * len(cut), "7", "stop" if cut == ids else "length")
 
@@ -68,6 +70,6 @@ class Asked:
 def play(policy: Asked, chosen: AgentSettings) -> Trajectory:
     async def run() -> Trajectory:
         toolbox = Toolbox([])
-        return await Episode(TASK, policy, InlineKernel(prelude([]), toolbox.call), toolbox, TOKENIZER, chosen).run()
+        return await Episode(TASK, policy, InlineKernel(prelude([]), toolbox.call), toolbox, policy.tokenizer, chosen).run()
 
     return asyncio.run(run())

@@ -42,6 +42,13 @@ FAMILIES = {
     "deepseek_r1": Family("deepseek_r1_distill", DEEPSEEK, THINK, "<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>"),
 }
 
+GEMMA = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+ALTERNATING = {
+    "gemma": Family("gemma", GEMMA, (), "<end_of_turn>", "<bos>", ("<eos>",)),  # has no system turn
+    "gemma3": Family("gemma3", GEMMA, (), "<end_of_turn>", "<bos>", ("<eos>",)),  # puts the system prompt into the first turn
+}
+"""Their templates want users and assistants to take turns."""
+
 
 def chat_template(name: str) -> str:
     found = find_spec("trl")

@@ -6,6 +6,7 @@ import pytest
 
 from nbrl.agent.context.context import Context
 from nbrl.agent.context.notepad import State
+from nbrl.agent.messages import SystemPrompt
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.trajectory import Status
@@ -141,7 +142,9 @@ def test_a_cell_may_name_its_variables_as_it_likes() -> None:
 
 def test_pictures_of_the_question_stand_with_it() -> None:
     picture = b"\x89PNG\r\n\x1a\n"
-    context = Context(EstimatingRenderer(), AgentSettings(context_tokens=2_000, action_tokens=100), "sys", "What?", (picture,))
+    context = Context(
+        EstimatingRenderer(), AgentSettings(context_tokens=2_000, action_tokens=100), SystemPrompt("sys"), "What?", (picture,)
+    )
     ask = context.ask(0, 3, State())
     assert ask is not None
     assert [message.images for message in ask.prompt.messages] == [(), (picture,), ()]

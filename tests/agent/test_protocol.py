@@ -116,13 +116,33 @@ def test_what_is_written_in_the_form_is_read_back(think: str, code: str, thinkin
 
 
 def test_the_prompt_asks_for_the_form_that_is_parsed() -> None:
-    assert "think inside <plan></plan>, then write one cell inside <code></code>." in AgentSettings(
-        think_tag="plan"
-    ).render_system_prompt("")
-    shown = AgentSettings(thinking="native", code_style="fence").render_system_prompt("")
+    assert (
+        "think inside <plan></plan>, then write one cell inside <code></code>."
+        in AgentSettings(think_tag="plan").render_system_prompt("").text
+    )
+    shown = AgentSettings(thinking="native", code_style="fence").render_system_prompt("").text
     assert "think first, then write one cell as one ```python block." in shown
     assert "<think>" not in shown
     assert "<code>" not in shown
+
+
+@pytest.mark.parametrize(
+    ("prompt", "own"),
+    [
+        ("{form}\n{tools}\nAgain: {form}", ["<plan>", "</plan>", "<code>", "</code>"] * 2),
+        ("Use <{think}> and <{code}>. {tools!s:>40}", ["<plan>", "<code>"]),
+        ("{{<code>}} {tools}<plan>", ["<code>", "<plan>"]),
+    ],
+)
+def test_only_the_recipes_own_tags_are_marked_in_a_system_prompt(prompt: str, own: list[str]) -> None:
+    settings, told = AgentSettings(think_tag="plan", system_prompt=prompt), "f(): <plan></plan><code>"
+    said = settings.render_system_prompt(told, " Write <code>. ")
+    filled = prompt.format(form=settings.grammar.form, tools=told, think="plan", code="code")
+    assert said.text == f"{filled}\nWrite <code>."
+    assert [said.text[first:last] for first, last in said.tags] == own
+    tools = said.text.index(told)
+    assert not any(tools <= first < tools + len(told) for first, _ in said.tags)
+    assert said.tags[-1][1] <= said.text.rindex("\nWrite")
 
 
 @pytest.mark.parametrize(

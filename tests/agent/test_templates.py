@@ -12,7 +12,7 @@ from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from tests.agent.families import FAMILIES, QWEN, Family, write_folder
+from tests.agent.families import FAMILIES, QWEN, THINK, Family, write_folder
 
 Turns = list[tuple[Role, str]]
 CONTROLS = sorted({token for family in FAMILIES.values() for token in (*family.special, *family.controls)})
@@ -82,6 +82,20 @@ def test_no_text_becomes_a_control_token(ours: dict[str, ChatTokenizer], name: s
         controls = {tokenizer._tokenizer.token_to_id(token) for token in CONTROLS} - {None}
         assert [token for token in ids if token in controls] == [token for token in empty if token in controls]
     assert text.strip() in tokenizer._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_tag_the_recipe_asks_for_is_the_models_own_token_and_a_tools_is_not(
+    ours: dict[str, ChatTokenizer], theirs: dict[str, Any], name: str
+) -> None:
+    tokenizer = ours[name]
+    asked, told = (AgentSettings().render_system_prompt(tools) for tools in ("f()", "f(): <think></think>"))
+    ids = tokenizer.message("system", asked.text, tags=asked.tags)
+    turns: Turns = [("system", asked.text), ("user", "u")]
+    assert [*ids, *render(tokenizer, turns[1:]), *tokenizer.generation_prompt()] == applied(theirs[name], turns)
+    thinks = {tokenizer._tokenizer.token_to_id(tag) for tag in THINK} - {None}
+    assert [token for token in tokenizer.message("system", told.text, tags=told.tags) if token in thinks] == sorted(thinks)
+    assert not thinks & set(tokenizer.message("user", asked.text))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -206,10 +220,7 @@ def test_a_way_of_thinking_that_the_model_lacks_is_refused(
 LAST_ONLY = (
     "{% for m in messages %}{% if loop.last %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
 )
-ALTERNATE = (
-    "{% for m in messages %}{% if loop.previtem and loop.previtem.role == m.role %}{{ raise_exception('turns must alternate') }}"
-    "{% endif %}{% endfor %}"
-)
+ONE_ANSWER = "{% if messages | length > 2 %}{{ raise_exception('only one answer') }}{% endif %}"
 INSTRUCT = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }} [END]"
     "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
@@ -220,7 +231,7 @@ INSTRUCT = (
     ("template", "reason"),
     [
         (LAST_ONLY, "changes earlier turns.*supported are.*Llama 3"),
-        (ALTERNATE, "turns must alternate"),
+        (ONE_ANSWER, "only one answer"),
         (INSTRUCT, "no token that ends a turn"),
         ("{% for", "refuses"),
         ("{{ ''.__class__.__mro__ }}", "refuses"),

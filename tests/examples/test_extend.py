@@ -125,4 +125,4 @@ def test_a_prompt_says_how_an_action_is_written(folder: Path) -> None:
     assert "then write one cell as one ```python block. Answer in metres" in said
     assert said.count("soundings(place: str") == 2
     recipe = yaml.safe_load((folder / "prompted.yaml").read_text(encoding="utf-8"))
-    assert "a line of a tool" in AgentSettings.model_validate(recipe["agent"]).render_system_prompt("a line of a tool")
+    assert "a line of a tool" in AgentSettings.model_validate(recipe["agent"]).render_system_prompt("a line of a tool").text

@@ -77,7 +77,7 @@ def test_the_usual_storage_is_looked_in(root: str, tmp_path: Path) -> None:
         ("evaluate tiny-cpu --set seed=1 --set see", ["seed="]),
         ("train tiny-cpu --set update.critic.l", ["update.critic.lr="]),
         ("train tiny-cpu --set nothing", []),
-        ("warmstart out --set warm", ["warmup="]),
+        ("warmstart out --set update.warm", ["update.warmup="]),
         ("prepare r.yaml --out o --set rate.max_", ["rate.max_tokens=", "rate.max_unrated="]),
     ],
 )

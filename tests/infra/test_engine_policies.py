@@ -16,7 +16,7 @@ from nbrl.tasks.runs.recipes import load
 TINY_AGENT = load("tiny-cpu").agent
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"
 TURNS = [
-    Message("system", TINY_AGENT.render_system_prompt("")),
+    Message("system", TINY_AGENT.render_system_prompt("").text),
     Message("user", "What is 6 * 7?\n<budget>steps 4, tokens 100</budget>"),
 ]
 GREEDY = Sampling(temperature=0)

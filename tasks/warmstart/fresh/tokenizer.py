@@ -44,7 +44,7 @@ def _texts(problems: Sequence[Problem], corpus: Sequence[str], seed: int, agent:
     rng = random.Random(f"tokenizer {seed}")
     yield from (f"<output>'{fact}'</output>" for fact in corpus)
     for problem in problems:
-        yield from ("system\n", agent.render_system_prompt(""), problem.question.question)
+        yield from ("system\n", agent.render_system_prompt("").text, problem.question.question)
         yield from (move.text(agent.grammar) for move in script(problem, 0.5, rng).moves)
         for step in range(agent.max_steps):
             state = State(notepad=NotepadState(facts=list(problem.findings[:1])))

@@ -61,6 +61,7 @@ def _trajectory(name: str, messages: list[tuple[Role, str]], tokenizer: ChatToke
     """The turns one after another; each of the assistant's is sampled off a generation prompt, and stands as history then."""
     nodes: list[Node] = []
     trunk, step = ROOT, 0
+    before: Role = "assistant"
     for role, content in messages:
         if role == "assistant" and trunk != ROOT:
             sampled = tokenizer.encode_action(content)
@@ -68,9 +69,9 @@ def _trajectory(name: str, messages: list[tuple[Role, str]], tokenizer: ChatToke
             nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=sampled, logprobs=[0.0] * len(sampled)))
             ids, step = tokenizer.history(sampled), step + 1
         else:
-            ids = tokenizer.message(role, content)
+            ids = tokenizer.message(role, content, before)
         nodes.append(Node(parent=trunk, kind=KINDS[role], step=step, token_ids=ids))
-        trunk = len(nodes) - 1
+        trunk, before = len(nodes) - 1, role
     question = next((content for role, content in messages if role == "user"), "")
     return Trajectory(
         id=name, group=name, sample=0, question=question, ability="", status=Status.ANSWERED, answer=None, nodes=nodes, steps=[]

@@ -34,7 +34,7 @@ async def retold(recorded: Sequence[Trajectory], stage: Stage) -> Found:
     for this agent, and what asked for changes of its context, which are not recorded.
     """
     system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
-    opening = stage.tokenizer.message("system", system)
+    opening = stage.tokenizer.message("system", system.text, tags=system.tags)
     told = [each if _same(each, opening) else await _again(each, stage) for each in recorded]
     usable = [each for each in told if each.sampled()]
     return Found(usable, len(told) - len(usable))

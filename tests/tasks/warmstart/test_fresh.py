@@ -40,7 +40,7 @@ def test_transformers_loads_it_and_renders_as_the_agent_does(made: Path, shipped
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", ours.end_id)
     assert (model.config.model_type, model.dtype, model.config.vocab_size) == ("qwen3", torch.float32, ours.vocab_size)
     messages = [
-        {"role": "system", "content": TINY_AGENT.render_system_prompt("")},
+        {"role": "system", "content": TINY_AGENT.render_system_prompt("").text},
         {"role": "user", "content": "Who is the mayor of Vemil?"},
         {"role": "assistant", "content": "<think>look it up first</think><code>search('mayor of Vemil')</code>"},
         {"role": "user", "content": "<output>'The mayor of Vemil is Dokur.'\n Ünïcode, 42</output>"},
