@@ -40,7 +40,8 @@ def calculation(question: str, rng: random.Random) -> Move:
     if letters and texts:
         code = rng.choice(OF_TEXTS).format(text=repr(texts[0]), letter=repr(letters[0]))
     else:
-        shown = numbers[:MOST_NUMBERS] or [str(rng.randint(2, 99))]
+        long = [each for each in numbers if len(each) > 1]  # a question may speak of 1 bits
+        shown = (long or numbers)[:MOST_NUMBERS] or [str(rng.randint(2, 99))]
         code = rng.choice(OF_NUMBERS if len(shown) > 1 else OF_A_NUMBER).format(numbers=", ".join(shown))
     return Move("compute something and submit it", f"import math\nsubmit_final_answer({code})")
 

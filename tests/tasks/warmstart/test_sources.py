@@ -69,7 +69,7 @@ def test_calculations_are_drawn_at_random_from_what_a_question_names(stage: Stag
     found = GymDemonstrations(kind="reasoning_gym", tasks=tasks, count=60).record(stage, 0).trajectories
     assert {each.status for each in found} == {Status.ANSWERED}
     calls = {step.code.split("(")[1] for each in found for step in each.steps}
-    assert {"math.gcd", "math.lcm", "sum", "len"} <= calls
+    assert {"math.gcd", "math.lcm", "sum", "len", "bin"} <= calls
 
 
 def test_sums_are_done_well_and_badly(stage: Stage) -> None:
