@@ -20,7 +20,7 @@ GRADIENT_BYTES = 4
 # everything else together (the command, Prefect, MLflow, Ray, a runner); a kernel beside the one that all are forked from.
 ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, KERNEL_BYTES = 1.5e9, 0.5e9, 2.6e9, 12e6
 # Numbers that a layer keeps of each token for its backward pass, as multiples of its widths.
-KEPT_HIDDEN, KEPT_INNER = 12, 6
+KEPT_HIDDEN, KEPT_INNER = 10, 5
 
 
 class Shape(BaseModel):
