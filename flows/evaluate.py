@@ -32,6 +32,7 @@ from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.run import opened
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.start import evaluation_services
@@ -60,7 +61,7 @@ async def evaluate(order: Order | Plan, take_over: bool = False) -> EvaluationSu
                 lines_kept(storage, writer, progress, Home(config.home)),
                 counted(progress, plan.name),
             ):
-                for warning in await asyncio.to_thread(review, plan.start):
+                for warning in await asyncio.to_thread(review if plan.subject.server else warnings_of, plan.start):
                     progress.say(f"nbrl: warning: {warning}")
                 summary = await _as_writer(plan, writer, progress)
                 progress.say(_line(summary))

@@ -21,7 +21,6 @@ from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
 from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
@@ -34,6 +33,7 @@ from nbrl.tasks.runs.run import checked_name, new_name, opened
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.summary import Summary, finished, learned
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
+from nbrl.tasks.runs.warnings import warnings_of
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.restarts import Restarts
 from nbrl.tasks.services.services import Services
@@ -65,7 +65,7 @@ async def train(
     warnings = [warning] if (warning := await asyncio.to_thread(check_writable, config.storage)) else []
     await tag(config.name, name)
     with ProgressDisplay(err, get_run_logger().info) as progress, tags(config.name, name):
-        for warning in [*warnings, *review(start)]:
+        for warning in [*warnings, *warnings_of(start)]:
             progress.say(f"nbrl: warning: {warning}")
         with opened(start, name, storage) as known:
             if not redo and (summary := finished(known, config, storage)):

@@ -79,12 +79,12 @@ def train_run(
 
 def _plan(start: Any) -> None:
     """Make all checks of a dry run, also the slow ones, and print what the run would do."""
-    from nbrl.tasks.runs.data_review import review
     from nbrl.tasks.runs.plan import plan
     from nbrl.tasks.runs.preflight import rehearse
+    from nbrl.tasks.runs.warnings import warnings_of
 
     config = start.config
-    for warning in review(start):
+    for warning in warnings_of(start):
         say(f"warning: {warning}", "yellow")
     unchecked = rehearse(config)
     out.print(plan(config), markup=False, highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
@@ -44,21 +45,27 @@ class EngineClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-prob of each token given those before it; one fewer than `token_ids`, for the first has nothing before it."""
+    async def score(self, token_ids: Sequence[int], first: int = 1) -> list[float]:
+        """Log-probs of the tokens from number `first` on, each given those before it; the very first has nothing before it."""
         body = {
             "input_ids": self._checked(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
-            "logprob_start_len": 0,
+            "logprob_start_len": first - 1,
         }
         pairs = (await self._generate(body))["meta_info"]["input_token_logprobs"][1:]
-        if [pair[1] for pair in pairs] != list(token_ids[1:]):
+        last = None if self.vocabulary_size is None else self.vocabulary_size - 1
+        if [pair[1] for pair in pairs] != [0 if token == last else token for token in token_ids[first:]]:  # SGLang calls it so
             raise EngineError(f"the engine at {self.url} scored other tokens than it was given")
         return [float(pair[0]) for pair in pairs]
 
     async def weights_version(self) -> str:
         return str((await self._call("GET", "/model_info")).json()["weight_version"])
+
+    async def compare(self, folder: Path | str) -> Comparison:
+        """Compare the weights that it serves, bit for bit, with the files of a folder, cast to the engine's dtype."""
+        answer = (await self._call("POST", "/weights_checker", {"action": f"equals:{folder}"})).json()
+        return Comparison.of(answer["ranks"])
 
     async def answers(self, limit_s: float) -> bool:
         """Whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""

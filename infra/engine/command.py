@@ -10,7 +10,8 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
 
-CPU_LAUNCHER = Path(__file__).parent / "environment" / "launch.py"
+ENGINE_CODE = Path(__file__).parent / "environment"
+LAUNCHERS = {"cpu": ENGINE_CODE / "launch.py", "cuda": ENGINE_CODE / "launch_gpu.py"}
 CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 
@@ -87,8 +88,7 @@ def command(
         if settings.resolved_device == "cpu":
             flags["lora-backend"] = "torch_native"
     flags |= settings.extra_args
-    line = [str(settings.python)]
-    line += [str(CPU_LAUNCHER)] if settings.resolved_device == "cpu" else ["-m", "sglang.launch_server"]
+    line = [str(settings.python), str(LAUNCHERS[settings.resolved_device])]
     for name, value in flags.items():
         line += [f"--{name}", value] if value else [f"--{name}"]
     line += ["--lora-target-modules", *room.modules] if room else []

@@ -20,7 +20,9 @@ class EngineSettings(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto uses the GPUs if there are any")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="dtype of weights and computation; auto is float32 on the CPU and the model's own on a GPU"
+        "auto",
+        description="dtype of weights and computation; auto is float32 on the CPU and the model's own on a GPU; bfloat16 on the "
+        "CPU samples faster, but its log-probabilities are about 0.05 nats off",
     )
     count: int = Field(
         default=1,
@@ -80,8 +82,8 @@ class EngineSettings(BaseModel):
     def _possible(self) -> "EngineSettings":
         if self.resolved_device == "cpu" and self.tensor_parallel > 1:
             raise ValueError("tensor_parallel needs GPUs; on CPU set count instead")
-        if self.resolved_device == "cpu" and self.dtype in ("bfloat16", "float16"):
-            raise ValueError("on CPU the engine computes in float32; set dtype to auto or float32")
+        if self.resolved_device == "cpu" and self.dtype == "float16":
+            raise ValueError("on CPU the engine computes in float32 or bfloat16; set dtype to auto, float32 or bfloat16")
         for name in self.extra_args:
             if name in RESERVED:
                 raise ValueError(f"extra_args cannot set {name}: a setting of its own decides it")

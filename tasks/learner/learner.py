@@ -14,6 +14,7 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.read import read_order
 from nbrl.tasks.learner.checkpoint import checkpoint_folder, hugging_face
+from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
@@ -22,11 +23,13 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.determinism import set_determinism
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.proof import Proof, ProofSequence
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step import token_logprobs
 from nbrl.tasks.learner.step.learning_rate import learning_rate
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
+from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
 from nbrl.tasks.learner.step.train import train
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.seeds import derive_seed
@@ -107,8 +110,8 @@ class Learner:
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
         trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
-        canary = order.canary_token_ids or batch.canary_token_ids
-        logprobs = self._write(loaded, order, canary, partial(token_logprobs.write, batch=batch, logp_N=trained.before_N))
+        write_tokens = partial(token_logprobs.write, batch=batch, logp_N=trained.before_N)
+        sequences = self._write(loaded, order, partial(proof_sequences, order, batch.forest, loaded.passes), write_tokens)
         metrics = trained.metrics | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
@@ -116,8 +119,7 @@ class Learner:
             order=digest,
             metrics=metrics,
             checkpoint=out,
-            canary_token_ids=canary,
-            canary_logprobs=logprobs,
+            proof=Proof(sequences=sequences, before=mismatch_before(batch.forest, trained.before_N)),
             skipped=trained.skipped,
         )
         ranks.on_first(lambda: checkpoint_folder.finish(out, result))
@@ -143,18 +145,24 @@ class Learner:
         self._holds = start
         return loaded
 
-    def _write(self, loaded: _Loaded, order: UpdateOrder, canary: list[int], write_tokens: Callable[[Path], None]) -> list[float]:
-        """Write the checkpoint except its result, and compute the canary's log-probs meanwhile. An error leaves nothing."""
+    def _write(
+        self,
+        loaded: _Loaded,
+        order: UpdateOrder,
+        prove: Callable[[], list[ProofSequence]],
+        write_tokens: Callable[[Path], None],
+    ) -> list[ProofSequence]:
+        """Write the checkpoint except its result, and compute its proof's log-probs meanwhile. An error leaves nothing."""
         ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(order.checkpoint_out)
         with timer.phase("stage"):
             ranks.on_first(lambda: checkpoint_folder.clear_partial(order.checkpoint_out))
             writing = [model.save(folder / name, self._groups[name]) for name, model in loaded.models.items()]
         try:
             try:
-                with timer.phase("canary"):
-                    logprobs = loaded.passes.logprobs(canary)
+                with timer.phase("proof"):
+                    sequences = prove()
                 with timer.phase("export"):
-                    self._export(loaded.policy, folder, torch.float32 if order.dtype == "float32" else self._stored_dtype)
+                    self._export(loaded.policy, folder, order)
                     ranks.on_first(lambda: write_tokens(folder))
             finally:
                 with timer.phase("checkpoint"):
@@ -166,10 +174,12 @@ class Learner:
             if ranks.rank == 0:  # the disk may be full
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-        return logprobs
+        return sequences
 
-    def _export(self, policy: PolicyModel, folder: Path, dtype: torch.dtype) -> None:
+    def _export(self, policy: PolicyModel, folder: Path, order: UpdateOrder) -> None:
         weights = hugging_face.gather_weights(policy)
+        dtype = torch.float32 if order.dtype == "float32" else self._stored_dtype
+        rounded = Rounding(dtype, order.seed if order.rounding == "stochastic" else None)
 
         def save() -> None:
             complete = weights
@@ -177,7 +187,7 @@ class Learner:
                 if self._settings.lora:
                     write(folder / ADAPTER, weights, self._settings.lora)
                     complete = merged(weights, self._settings.lora)
-                hugging_face.write(folder / HF, policy, complete, self._model_path, dtype)
+                hugging_face.write(folder / HF, policy, complete, self._model_path, rounded)
             except Exception as error:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 

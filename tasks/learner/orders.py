@@ -1,12 +1,11 @@
 """Work orders to the learner and their results. All paths are local."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
-
-CANARY_TOKENS = 256
+from nbrl.tasks.learner.proof import Proof, of_this_release
 
 
 class UpdateOrder(BaseModel):
@@ -21,7 +20,8 @@ class UpdateOrder(BaseModel):
     `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
     `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
     `steps`: optimiser steps, each on its share of the trajectories; None takes `epochs` and `minibatches` of the settings.
-    `canary_token_ids`: the sequence on which the new weights are proved; None uses the path of the first sampled action.
+    `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
+    `proof_token_ids`: the sequence on which the new weights are proved; None takes sampled actions of the batch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,13 +36,12 @@ class UpdateOrder(BaseModel):
     checkpoint_out: str
     dtype: Literal["float32", "stored"] = "stored"
     steps: int | None = Field(None, ge=1)
-    canary_token_ids: list[int] | None = Field(None, min_length=2)
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    proof_token_ids: list[int] | None = Field(None, min_length=2)
 
 
 class UpdateResult(BaseModel):
-    """`canary_logprobs[i]` is the log-prob of `canary_token_ids[i + 1]` given the ids before it, under the new weights.
-
-    `order` is the digest of the order that was carried out.
+    """`proof` is what a publish of the checkpoint must prove. `order` is the digest of the order that was carried out.
     `skipped` says why an optimiser step was not taken, else it is empty; without any step the checkpoint has the old weights.
     """
 
@@ -52,6 +51,11 @@ class UpdateResult(BaseModel):
     order: str = ""
     metrics: dict[str, float]
     checkpoint: str
-    canary_token_ids: list[int]
-    canary_logprobs: list[float]
+    proof: Proof
     skipped: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, given: Any) -> Any:
+        """Checkpoints that earlier releases made stay readable."""
+        return of_this_release(given) if isinstance(given, dict) else given

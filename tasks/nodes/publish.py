@@ -4,35 +4,86 @@ import asyncio
 import time
 
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import is_update_result
+from nbrl.tasks.layout import HF, is_update_result
+from nbrl.tasks.learner.proof import Mismatch, Proof, of_this_release
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import effect
 from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.fleet import Finding
 from nbrl.tasks.services.services import Services
+
+SHOWN = 3  # tensors that differ
 
 
 @effect
 async def publish(services: Services, scope: Scope, update: Artifact) -> Artifact:
-    """Swap the engines to the checkpoint that `update` made, then read version and canary back.
+    """Swap the engines to the checkpoint that `update` made, then prove that they serve it.
 
-    Raises BrokenInvariantError if an engine returns another version or other log-probs of the canary.
+    Raises BrokenInvariantError if an engine returns another version, holds other weights than the checkpoint's files, or gives
+    other log-probs than the trainer.
     """
     started = time.monotonic()
     version = str(scope.updates + 1)
-    await services.engines.publish(await services.local_folder(update.path), version)
+    checkpoint = await services.local_folder(update.path)
+    await services.engines.publish(checkpoint, version)
     swapped = time.monotonic()
     key = next(filter(is_update_result, update.parts))
-    result = await asyncio.to_thread(services.storage.read_json, key)
-    worst = await services.engines.prove(version, result["canary_token_ids"], result["canary_logprobs"])
-    tolerance = services.config.publish.tolerance
-    if not worst <= tolerance:
-        raise BrokenInvariantError(
-            f"after publishing {version!r} engine and trainer differ by {worst:.2g} nats on the canary, more than "
-            f"publish.tolerance {tolerance:g}; the weights did not arrive intact"
+    result = of_this_release(await asyncio.to_thread(services.storage.read_json, key))
+    proof = Proof.model_validate(result["proof"])
+    if proof.before is None:
+        services.progress.say(
+            f"weights {version} come from an update of an earlier release: their log-probs cannot be judged, only their bits are"
         )
+    findings = await services.engines.prove(checkpoint, version, proof.sequences)
+    for finding in findings:
+        _check_weights(finding, version, f"{update.path}/{HF}")
+    config = services.config
     metrics = {
-        "publish/canary_error": Metric(worst, "max"),
+        "publish/tensors_proved": Metric(min(finding.weights.equal if finding.weights else 0 for finding in findings), "last"),
         "publish/swap_seconds": Metric(swapped - started, "sum"),
         "publish/proof_seconds": Metric(time.monotonic() - swapped, "sum"),
     }
+    if proof.before is not None:
+        metrics |= _judged(findings, proof.before, config.mismatch_floor, config.publish.tolerance, version)
     return Artifact(path=update.path, digest=update.digest, metrics=metrics)
+
+
+def _check_weights(finding: Finding, version: str, files: str) -> None:
+    """Raises BrokenInvariantError if the engine holds other bits than the files."""
+    if finding.weights is None or not finding.weights.different:
+        return
+    names = finding.weights.different
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    raise BrokenInvariantError(
+        f"after publishing {version!r} the weights of engine {finding.engine} are not bit for bit those of {files} in the "
+        f"engine's dtype: {', '.join(names[:SHOWN])}{more} differ, so they are stale, half-loaded or wrongly rounded; continue "
+        "the run, which publishes them again, and if that does not help look into the engine's log"
+    )
+
+
+def _judged(findings: list[Finding], before: Mismatch, floor: float, tolerance: float, version: str) -> dict[str, Metric]:
+    """The mismatch of the worst engine as metrics. Raises BrokenInvariantError if it is beyond the tolerance."""
+    found = [Mismatch.of(finding.differences) for finding in findings]
+    ratios = [each.times(before, floor) for each in found]
+    for finding, now, ratio in zip(findings, found, ratios, strict=True):
+        if ratio <= tolerance:
+            continue
+        whole = finding.weights is not None and not (finding.weights.unproved or finding.weights.why)
+        cause = (
+            "its weights are bit for bit the published files, so the files are rounded too far or the engine computes otherwise: "
+            "compare publish.dtype, engine.dtype and update.dtype, or raise publish.tolerance"
+            if whole
+            else "its weights may not have arrived whole: continue the run, which publishes them again"
+        )
+        raise BrokenInvariantError(
+            f"after publishing {version!r} the log-probs of {len(finding.differences)} sampled tokens differ between engine "
+            f"{finding.engine} and trainer by {now.mean:.2g} nats in the mean and {now.high:.2g} in the 99th percentile, "
+            f"{ratio:.3g} times as much as before the update ({before.mean:.2g} and {before.high:.2g}, counted as {floor:g} at "
+            f"least), and publish.tolerance is {tolerance:g}; {cause}"
+        )
+    return {
+        "publish/mismatch_mean_abs": Metric(max(each.mean for each in found), "max"),
+        "publish/mismatch_p99_abs": Metric(max(each.high for each in found), "max"),
+        "publish/mismatch_ratio": Metric(max(ratios), "max"),
+        "publish/mismatch_tokens": Metric(len(findings[0].differences), "sum"),
+    }

@@ -68,6 +68,7 @@ def make_order(
         checkpoint_in=str(before) if before else None,
         checkpoint_out=out,
         dtype=config.published_dtype,
+        rounding=config.publish.rounding,
     )
 
 
@@ -77,7 +78,7 @@ def _keep(services: Services, scope: Scope, result: UpdateResult) -> Artifact:
     if services.storage.local_path(checkpoint) is None:
         services.storage.upload_folder(out, checkpoint)
         out = services.kept(out, checkpoint)
-    summary = {"canary_token_ids": result.canary_token_ids, "canary_logprobs": result.canary_logprobs, "metrics": result.metrics}
+    summary = {"proof": result.proof.model_dump(), "metrics": result.metrics}
     result_key, logprobs_key = scope.layout.update_result, scope.layout.token_logprobs
     parts = {result_key: services.storage.write_json(result_key, summary)}
     if (out / TOKEN_LOGPROBS).is_file():  # a checkpoint that an earlier release finished has none

@@ -19,9 +19,12 @@ from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
 from nbrl.tasks.selection.settings import SelectSettings
 
+# Means of mismatches of healthy engines, rounded up: in 16 bits a sharp policy's is lower than that of the next, less sharp one.
+FLOAT32_NATS, BFLOAT16_NATS = 1e-4, 1e-2
+
 
 class PublishSettings(BaseModel):
-    """In which numbers engines get the weights, and how closely engine and trainer must agree on the canary then, in nats."""
+    """In which numbers engines get the weights, and how closely engine and trainer must agree then."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,12 +33,28 @@ class PublishSettings(BaseModel):
         description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is "
         "float32 where the engine computes in it, as on a CPU. Of a small step, weights in bfloat16 keep next to nothing",
     )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        "nearest",
+        description="how weights become bfloat16: to the nearest number, or at random to one of the two beside it, so that "
+        "small steps arrive in the mean, at the price of more noise",
+    )
     tolerance: float = Field(
-        1e-3,
-        gt=0,
-        description="largest difference of a token's log-probability; above it the run ends",
+        3.0,
+        ge=1,
+        description="the log-probabilities of engine and trainer may differ by so many times what they differed by before the "
+        "step, in the mean and in the 99th percentile; beyond it the run ends",
         json_schema_extra={"decides": False},
     )
+
+    @field_validator("tolerance", mode="before")
+    @classmethod
+    def _relative(cls, given: Any) -> Any:
+        if isinstance(given, int | float) and 0 < given < 1:
+            raise ValueError(
+                f"{given:g} is below 1: it is no number of nats, but multiplies the mismatch of engine and trainer before the "
+                "step; leave it out, or give a number such as 3"
+            )
+        return given
 
 
 class EvaluateSettings(BaseModel):
@@ -141,6 +160,15 @@ class RunConfig(BaseModel):
             raise ValueError("`data` is called `environments` and names each of them: environments: {NAME: {kind: ...}}")
         return given
 
+    @model_validator(mode="after")
+    def _rounded(self) -> "RunConfig":
+        if self.publish.rounding == "stochastic" and self.published_dtype == "float32":
+            raise ValueError(
+                "publish.rounding stochastic is for weights in bfloat16, but float32 is published; leave it out, or set "
+                "publish.dtype to stored"
+            )
+        return self
+
     @field_validator("environments", mode="before")
     @classmethod
     def _left(cls, given: Any) -> Any:
@@ -166,6 +194,16 @@ class RunConfig(BaseModel):
         if self.publish.dtype == "auto":
             return "float32" if self.engine.computes_in_float32 else "stored"
         return self.publish.dtype
+
+    @property
+    def mismatch_floor(self) -> float:
+        """A mismatch of engine and trainer in nats that says nothing, whatever it was before a step."""
+        learner_in_full = self.update.dtype != "bfloat16"
+        return (
+            FLOAT32_NATS
+            if learner_in_full and self.engine.computes_in_float32 and self.published_dtype == "float32"
+            else BFLOAT16_NATS
+        )
 
     @property
     def learner_estimates(self) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.services.fleet import EngineAddress
+from nbrl.tasks.learner.proof import ProofSequence
+from nbrl.tasks.services.fleet import EngineAddress, Finding
 
 
 class EndpointFleet:
@@ -21,7 +22,7 @@ class EndpointFleet:
     async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
         """The server serves what it serves."""
 
-    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
+    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         raise BrokenInvariantError(f"{self.addresses[0].url} is not known to serve weights of ours")
 
     def check_health(self) -> None:

@@ -4,12 +4,26 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from nbrl.infra.engine.comparison import Comparison
+from nbrl.tasks.learner.proof import ProofSequence
+
 
 class EngineAddress(NamedTuple):
     """Where a policy samples: the engine's URL and, if adapters are published, the name of the adapter to sample with."""
 
     url: str
     adapter: str | None = None
+
+
+class Finding(NamedTuple):
+    """What one engine answered to a proof: its log-probs less the trainer's, and what it found of its weights.
+
+    `weights` is None where an adapter is served, which is not among them.
+    """
+
+    engine: str
+    differences: list[float]
+    weights: Comparison | None
 
 
 class EngineFleet(Protocol):
@@ -36,10 +50,10 @@ class EngineFleet(Protocol):
         """Publish again in the engines that serve another version; `bring` returns the checkpoint and is called at most once."""
         ...
 
-    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
-        """Return the largest difference over all engines, in nats, between their log-probs of a sequence and `logprobs`.
+    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
+        """Return what each engine has of a local checkpoint that was published as `version`.
 
-        `logprobs[i]` is that of `token_ids[i + 1]`. Raises BrokenInvariantError if an engine serves another version.
+        Raises BrokenInvariantError if an engine serves another version.
         """
         ...
 

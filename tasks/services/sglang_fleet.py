@@ -10,15 +10,17 @@ from typing import NamedTuple, TypeVar
 from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
+from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.budget import Budget
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
-from nbrl.tasks.services.fleet import EngineAddress
+from nbrl.tasks.services.fleet import EngineAddress, Finding
 
 T = TypeVar("T")
 RESTARTS, WINDOW_S = 5, 600.0
@@ -59,6 +61,7 @@ class SglangFleet:
         self._changing = asyncio.Lock()
         self._budget = Budget(RESTARTS, WINDOW_S)
         self._failure: EngineError | None = None
+        self._told = False  # what a proof leaves out
 
     @classmethod
     async def start(
@@ -116,16 +119,28 @@ class SglangFleet:
             for number in others:
                 await self._publish(number, Served(checkpoint, version))
 
-    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
-        worst = 0.0
+    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         async with self._changing:
-            for number, client in enumerate(self._clients):
-                served = await self._asked(number, lambda client: client.weights_version())
-                if served != version:
-                    raise BrokenInvariantError(f"engine {client.url} serves weights {served!r} after publishing {version!r}")
-                scored = await self._asked(number, lambda client: client.score(token_ids))
-                worst = max([worst, *(abs(a - b) for a, b in zip(scored, logprobs, strict=True))])
-        return worst
+            return [await self._prove(number, checkpoint, version, sequences) for number in range(len(self._clients))]
+
+    async def _prove(self, number: int, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> Finding:
+        url = self._clients[number].url
+        served = await self._asked(number, lambda client: client.weights_version())
+        if served != version:
+            raise BrokenInvariantError(f"engine {url} serves weights {served!r} after publishing {version!r}")
+        weights = None if self._room else await self._asked(number, lambda client: client.compare(checkpoint / HF))
+        if unproved := _unproved(weights):
+            if not self._told:
+                self._say(f"after a publish the log-probs are compared, but not every bit: {unproved}")
+            self._told = True
+        differences: list[float] = []
+        for sequence in sequences:
+            scored = await self._score(number, sequence)
+            differences += [a - b for a, b in zip(scored, sequence.logprobs, strict=True)]
+        return Finding(url, differences, weights)
+
+    async def _score(self, number: int, sequence: ProofSequence) -> list[float]:
+        return await self._asked(number, lambda client: client.score(sequence.token_ids, sequence.first))
 
     def check_health(self) -> None:
         if self._failure is not None:
@@ -214,6 +229,17 @@ class SglangFleet:
 
     def _model(self, weights: Served) -> Path:
         return self._initial if self._room or weights.checkpoint is None else weights.checkpoint / HF
+
+
+def _unproved(weights: Comparison | None) -> str:
+    """In words, what has not been compared bit for bit; empty if everything has."""
+    if weights is None:
+        return "the engines hold an adapter beside their weights"
+    if weights.why:
+        return weights.why
+    if not weights.unproved:
+        return ""
+    return f"the engines lay out {len(weights.unproved)} parameters in a way of their own, first {weights.unproved[0]}"
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -19,6 +19,9 @@ from nbrl.tasks.warmstart.sources.source import Found
 from nbrl.tasks.warmstart.work_folder import PLAN, WorkFolder
 
 
+UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
+
+
 class Block(NamedTuple):
     """Steps of a phase that one order takes."""
 
@@ -86,6 +89,7 @@ def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: 
         checkpoint_out=str(work.checkpoint(number)),
         dtype=settings.dtype,
         steps=block.steps,
+        proof_token_ids=UNPROVED,
     )
 
 

@@ -36,6 +36,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, STATE
 from nbrl.tasks.learner.checkpoint import checkpoint_folder
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.plan import RoundPlan
@@ -184,8 +185,7 @@ class Learner:
             order=digest,
             metrics=metrics,
             checkpoint=order.checkpoint_out,
-            canary_token_ids=[1, 2],
-            canary_logprobs=[-0.5],
+            proof=Proof(sequences=[ProofSequence(token_ids=[1, 2], first=1, logprobs=[-0.5])], before=Mismatch(mean=0, high=0)),
         )
         self._death.step()
         checkpoint_folder.finish(order.checkpoint_out, result)

@@ -58,8 +58,8 @@ class Stored:
         result = storage.list(layout.iteration(0).results)[0]
         kinds["result of a node"] = result, lambda: _named(results_of(storage, layout.iteration(0)))
         update = next(each for each in self.record.artifacts if each.parts)
-        ((canary, digest),) = update.parts.items()
-        kinds["canary"] = canary, lambda: storage.read_bytes(canary, digest)
+        ((proof, digest),) = update.parts.items()
+        kinds["proof"] = proof, lambda: storage.read_bytes(proof, digest)
         for name in ("hf/model.safetensors", "state/model.safetensors", "result.json", MANIFEST):
             kinds[name] = f"{self.checkpoint}/{name}", lambda name=name: self._checkpoint(name)  # type: ignore[misc]
         return kinds

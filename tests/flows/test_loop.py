@@ -47,7 +47,8 @@ def test_engine_and_trainer_agree_on_every_sampled_token(storage: Storage) -> No
     for iteration in range(2):
         metrics = json.loads(storage.read_bytes(f"runs/small/iterations/{iteration:06d}/record.json"))["metrics"]
         assert metrics["mismatch/logprob_max_abs"] <= 1e-3
-        assert metrics["publish/canary_error"] <= 1e-3
+        assert metrics["publish/mismatch_p99_abs"] <= 1e-3
+        assert metrics["publish/tensors_proved"] == 34
 
 
 def test_trajectories_name_the_weights_that_sampled_them(storage: Storage) -> None:
@@ -183,4 +184,4 @@ def test_a_run_that_publishes_adapters_goes_on_with_other_ranks(home: Path) -> N
     first, second = (json.loads(record.read_text())["metrics"] for record in records)
     assert second["update/kl"] > first["update/kl"] == 0  # the second round was sampled by an adapter
     for metrics in (first, second):
-        assert max(metrics["publish/canary_error"], metrics["mismatch/logprob_max_abs"]) < 1e-3
+        assert max(metrics["publish/mismatch_p99_abs"], metrics["mismatch/logprob_max_abs"]) < 1e-3

@@ -48,7 +48,7 @@ def test_every_setting_reaches_the_command_line(model: Path) -> None:
 def test_on_gpus(model: Path) -> None:
     settings = EngineSettings(device="cuda", tensor_parallel=2, dtype="bfloat16", count=2)
     text = line(settings, model)
-    assert "-m sglang.launch_server " in text
+    assert "/launch_gpu.py " in text
     assert "--device cuda --dtype bfloat16 --tp-size 2 " in text
     assert "torch_native" not in text
     variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2)
@@ -81,7 +81,7 @@ def test_only_the_models_that_are_needed_are_imported(model: Path) -> None:
     ("settings", "message"),
     [
         ({"device": "cpu", "tensor_parallel": 2}, "needs GPUs"),
-        ({"device": "cpu", "dtype": "bfloat16"}, "float32"),
+        ({"device": "cpu", "dtype": "float16"}, "float32 or bfloat16"),
         ({"extra_args": {"port": "1"}}, "cannot set port"),
         ({"count": 0}, "greater than or equal to 1"),
         ({"treads": 1}, "Extra inputs are not permitted"),

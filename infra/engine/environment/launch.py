@@ -1,8 +1,8 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Four things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
+Five things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
 (which is most of its start). Attention is that of attention.py. And deterministic inference, which SGLang has for accelerators,
-means here that a request's seed decides its sample. LoRA layers do without pinned memory.
+means here that a request's seed decides its sample. LoRA layers do without pinned memory. And weights can be compared with files.
 """
 
 import gc
@@ -14,6 +14,7 @@ if __name__ == "__main__":
     multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign, assignment]  # SGLang asks for "spawn"
 
     import attention
+    import equality
     import seeds
     import unpinned
     from sglang.launch_server import run_server
@@ -25,7 +26,7 @@ if __name__ == "__main__":
     sampler.murmur_hash32 = seeds.murmur_hash32
     server_args.add_deterministic_attention_backend_choices([attention.NAME])
     server_args.add_radix_supported_deterministic_attention_backend_choices([attention.NAME])
-
+    equality.install()
     if "--enable-lora" in sys.argv:
         unpinned.install()
 

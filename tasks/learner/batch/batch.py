@@ -1,6 +1,6 @@
 """Reads an order's two tables into a forest, and moves a packed tree to a device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from nbrl.agent.trajectory import ROOT, Node
+from nbrl.agent.trajectory import Node
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
@@ -21,21 +21,19 @@ class Batch:
 
     `trajectories`, `groups` and `steps` are indexed by example; `steps` has the value of each step in the table, an advantage or
     a reward.
-    `canary_token_ids` is the path of the first sampled action, in the order of the table.
     """
 
     forest: Forest
     trajectories: list[str]
     groups: list[str]
     steps: list[Mapping[int, float]]
-    canary_token_ids: list[int]
 
     @property
     def examples(self) -> int:
         return len(self.trajectories)
 
 
-def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
+def read_batch(trajectories: str, advantages: str, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
     """Read a batch; `schema` is that of `advantages`. Raises UpdateError if the tables do not match or have no training data."""
     by_trajectory = _read_steps(advantages, schema)
     rows = pq.read_table(trajectories, columns=["id", "group", "nodes"]).to_pylist()
@@ -51,9 +49,8 @@ def read_batch(trajectories: str, advantages: str, canary_tokens: int, schema: p
     forest = Forest([examples[index] for index in order])
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
-    canary = next(path for path in (_first_sampled_path(example.nodes) for example in examples) if path)
     names, groups = ([rows[index][column] for index in order] for column in ("id", "group"))
-    return Batch(forest, names, groups, [examples[index].advantages for index in order], canary[:canary_tokens])
+    return Batch(forest, names, groups, [examples[index].advantages for index in order])
 
 
 def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
@@ -73,16 +70,6 @@ def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
             raise UpdateError(f"two {name}s for step {row['step']} of trajectory {row['trajectory']}")
         steps[row["step"]] = row[name]
     return by_trajectory
-
-
-def _first_sampled_path(nodes: Sequence[Node]) -> list[int]:
-    """Ids from the root to the end of the first sampled node that has ids; empty if there is none."""
-    index = next((i for i, node in enumerate(nodes) if node.kind == "sampled" and node.token_ids), ROOT)
-    ids: list[int] = []
-    while index != ROOT:
-        ids[:0] = nodes[index].token_ids
-        index = nodes[index].parent
-    return ids
 
 
 @dataclass(frozen=True)

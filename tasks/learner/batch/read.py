@@ -5,7 +5,7 @@ from transformers import PretrainedConfig
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import Batch, read_batch
-from nbrl.tasks.learner.orders import CANARY_TOKENS, UpdateOrder
+from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 
 
@@ -16,12 +16,12 @@ def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedCo
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):
         raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
-    batch = read_batch(order.trajectories, order.advantages, CANARY_TOKENS, schema)
+    batch = read_batch(order.trajectories, order.advantages, schema)
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
-    canary = order.canary_token_ids or [0]
-    for token in (min(*map(min, batch.forest.ids), *canary), max(*map(max, batch.forest.ids), *canary)):
+    proof = order.proof_token_ids or [0]
+    for token in (min(*map(min, batch.forest.ids), *proof), max(*map(max, batch.forest.ids), *proof)):
         if not 0 <= token < model.vocab_size:
             raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
     return batch

@@ -37,9 +37,9 @@ def order_digest(order: UpdateOrder) -> str:
     estimator = order.estimator.model_dump_json() if order.estimator else ""
     start = identity(order.checkpoint_in) if order.checkpoint_in else order.initial
     tables = [_content_digest(table) for table in (order.trajectories, order.advantages)]
-    decisive = [order.iteration, order.seed, estimator, start, *tables, order.dtype, order.canary_token_ids]
-    if order.steps is not None:
-        decisive.append(order.steps)
+    decisive = [order.iteration, order.seed, estimator, start, *tables, order.dtype, order.proof_token_ids]
+    decisive += [order.rounding] if order.rounding != "nearest" else []
+    decisive += [] if order.steps is None else [f"{order.steps} steps"]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.model_folder.json_files import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
@@ -22,12 +22,12 @@ def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
     return {name: value for name, value in weights.items() if name not in tied}
 
 
-def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, dtype: torch.dtype) -> None:
+def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, rounded: Rounding) -> None:
     """Rank 0 only. Everything except the weights is copied from the source folder, so the tokenizer, the chat template and the
     configuration do not change, but for the dtype that config.json names.
     """
-    policy.lm.save_pretrained(folder, state_dict={name: value.to(dtype) for name, value in weights.items()})
+    policy.lm.save_pretrained(folder, state_dict={name: rounded(name, value) for name, value in weights.items()})
     for entry in Path(source).iterdir():
         if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(entry, folder / entry.name)
-    name_dtype(folder, str(dtype).removeprefix("torch."))
+    name_dtype(folder, str(rounded.dtype).removeprefix("torch."))

@@ -12,7 +12,7 @@ from nbrl.tasks.learner.batch.batch import Batch, MicroBatch, to_device
 from nbrl.tasks.learner.batch.cost import cost_of
 from nbrl.tasks.learner.batch.partition import Partition, partition
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
-from nbrl.tasks.learner.batch.tree import chain
+from nbrl.tasks.learner.batch.tree import PackedTree
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import Unadapted
 from nbrl.tasks.learner.model.policy_model import PolicyModel
@@ -111,10 +111,10 @@ class Passes:
             | of({"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}, "sum")
         )
 
-    def logprobs(self, ids: list[int]) -> list[float]:
-        """Log-probs of `ids` except the first, under the policy."""
+    def logprobs(self, tree: PackedTree) -> list[float]:
+        """Log-probs of a tree's targets under the policy."""
         with torch.no_grad():
-            return _forward(self._policy, to_device(chain(ids), self._device)).tolist()
+            return _forward(self._policy, to_device(tree, self._device)).tolist()
 
     def _partition(self, batch: Batch, examples: Sequence[int]) -> Partition:
         with self._timer.phase("pack"):

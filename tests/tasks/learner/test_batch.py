@@ -20,10 +20,9 @@ def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, trajectories, "out")
     rows = [row for row in pq.read_table(order.advantages).to_pylist() if row["trajectory"] in ("t1", "t4")]
     pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), order.advantages)
-    batch = read_batch(order.trajectories, order.advantages, 20)
+    batch = read_batch(order.trajectories, order.advantages)
     assert batch.examples == 2
     first = trajectories[1]
-    assert batch.canary_token_ids == first.path(3)[:20]
     assert batch.forest.targets == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
 
 
@@ -33,7 +32,7 @@ def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> No
     order = update_lab.write_order(tmp_path, [*trajectories, early], "out", estimator=AdvantageSettings(estimator="rloo"))
     rows = [*pq.read_table(order.advantages).to_pylist(), {"trajectory": "early", "step": None, "reward": None}]
     pq.write_table(pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA), order.advantages)
-    batch = read_batch(order.trajectories, order.advantages, 20, REWARDS_SCHEMA)
+    batch = read_batch(order.trajectories, order.advantages, REWARDS_SCHEMA)
     assert (batch.groups, batch.steps[2]) == (["g"] * 3, {})
     assert batch.forest.targets == sum(len(n.token_ids) for t in trajectories for n in t.sampled())
 
@@ -52,14 +51,14 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, rows: list[tuple[str
     table = pa.Table.from_pylist([dict(zip(ADVANTAGES_SCHEMA.names, row, strict=True)) for row in rows], schema=ADVANTAGES_SCHEMA)
     pq.write_table(table, order.advantages)
     with pytest.raises(UpdateError, match=message):
-        read_batch(order.trajectories, order.advantages, 20)
+        read_batch(order.trajectories, order.advantages)
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), "out")
     pq.write_table(pa.table({"trajectory": ["t0"], "advantage": [1.0]}), order.advantages)
     with pytest.raises(UpdateError, match="columns"):
-        read_batch(order.trajectories, order.advantages, 20)
+        read_batch(order.trajectories, order.advantages)
 
 
 def test_no_example_makes_a_micro_batch_without_targets() -> None:

@@ -21,6 +21,7 @@ from nbrl.tasks.learner.checkpoint import checkpoint_folder, sharded_state
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.proof import Proof
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import make_learner
@@ -94,7 +95,7 @@ def test_a_learner_that_goes_on_from_a_checkpoint_loads_no_second_model(
     assert len(loaded) == 1
     again = learner.execute(order.model_copy(update=on | {"checkpoint_out": str(tmp_path / "c")}))
     assert len(loaded) == 2
-    assert again.canary_logprobs == second.canary_logprobs != first.canary_logprobs
+    assert again.proof == second.proof != first.proof
 
 
 def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> None:
@@ -132,7 +133,7 @@ def test_a_kill_leaves_nothing_of_the_name_and_the_order_can_be_done_again(
     learner = Learner(UpdateSettings(workers=1, lr=1e-2), str(policy), torch.device("cpu"))
     again = learner.execute(order)
     other = learner.execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "other")}))
-    assert again.canary_logprobs == other.canary_logprobs
+    assert again.proof == other.proof
     assert not (tmp_path / "out.partial").exists()
 
 
@@ -191,8 +192,7 @@ def test_a_finished_checkpoint_that_is_damaged_is_made_again(tmp_path: Path) -> 
         iteration=order.iteration,
         metrics={},
         checkpoint=order.checkpoint_out,
-        canary_token_ids=[],
-        canary_logprobs=[],
+        proof=Proof(sequences=[], before=None),
     )
 
     def finish() -> None:
@@ -240,5 +240,5 @@ def test_what_an_earlier_order_of_the_same_iteration_left_is_made_again(policy64
     again = update_lab.write_order(tmp_path, update_lab.make_trajectories(9), out)
     after = make_learner(policy64).execute(again)
     assert after.order != before.order
-    assert after.canary_token_ids != before.canary_token_ids
+    assert after.proof.sequences[0].token_ids != before.proof.sequences[0].token_ids
     check_folder(Path(out))

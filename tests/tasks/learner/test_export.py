@@ -21,6 +21,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.export import export as copy
 from nbrl.tasks.runs.history import Record
@@ -54,8 +55,14 @@ def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
     for number in range(updates):
         out = root / run.layout.checkpoint(number + 1, "e0001-abcdef")
         out.parent.mkdir(parents=True, exist_ok=True)
+        trajectories = update_lab.make_trajectories(1)
         order = update_lab.write_order(
-            root / "orders", update_lab.make_trajectories(1), str(out), iteration=number, checkpoint_in=before
+            root / "orders",
+            trajectories,
+            str(out),
+            iteration=number,
+            checkpoint_in=before,
+            proof_token_ids=trajectories[0].path(3),
         )
         before = learner.execute(order).checkpoint
     storage = Storage(StorageSettings(root=str(root)))
@@ -74,13 +81,14 @@ def command(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
 
 
-def canary(root: Path) -> UpdateResult:
-    return UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001-e0001-abcdef/result.json").read_text())
+def proof(root: Path) -> ProofSequence:
+    result = UpdateResult.model_validate_json((root / "runs/a/checkpoints/000001-e0001-abcdef/result.json").read_text())
+    return result.proof.sequences[0]
 
 
 @pytest.mark.engine
-def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: Path, tmp_path: Path) -> None:
-    proof, target = canary(root), tmp_path / "new" / "model"
+def test_an_export_is_scored_by_transformers_and_sglang_as_its_proof_was(root: Path, tmp_path: Path) -> None:
+    scored_before, target = proof(root), tmp_path / "new" / "model"
     done = command(root, "a", target, "--max-shard-size", "1MB")
     assert done.returncode == 0, done.stderr
     assert "checkpoints/000001-e0001-abcdef" in done.stdout
@@ -89,10 +97,10 @@ def test_an_export_is_scored_by_transformers_and_sglang_as_its_canary_was(root: 
     assert {"model.safetensors.index.json", "model-00001-of-00004.safetensors"} <= names
     assert "chat_template" in json.loads((target / "tokenizer_config.json").read_text())
     assert list((tmp_path / "new").iterdir()) == [target]
-    line = [sys.executable, "-c", SCORE, str(target), json.dumps(proof.canary_token_ids)]
+    line = [sys.executable, "-c", SCORE, str(target), json.dumps(scored_before.token_ids)]
     scored = json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
-    torch.testing.assert_close(scored, proof.canary_logprobs, atol=1e-4, rtol=1e-4)
-    assert served(target, proof.canary_token_ids, tmp_path) == pytest.approx(proof.canary_logprobs, abs=1e-3)
+    torch.testing.assert_close(scored, scored_before.logprobs, atol=1e-4, rtol=1e-4)
+    assert served(target, scored_before.token_ids, tmp_path) == pytest.approx(scored_before.logprobs, abs=1e-3)
 
 
 def served(model: Path, ids: list[int], logs: Path) -> list[float]:

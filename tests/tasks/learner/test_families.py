@@ -8,6 +8,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from nbrl.tasks.learner.batch.tree import chain
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
@@ -87,21 +88,21 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     learner = Learner(settings, str(source), torch.device("cpu"))
     trajectories = update_lab.make_trajectories(1, 3)
     ids = trajectories[0].path(len(trajectories[0].nodes) - 1)
-    before = learner._loaded.passes.logprobs(ids)
+    before = learner._loaded.passes.logprobs(chain(ids))
     torch.testing.assert_close(torch.tensor(before), own_logprobs(own(source), ids), rtol=1e-5, atol=2e-5)
 
-    order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), canary_token_ids=ids)
+    order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), proof_token_ids=ids)
     result = learner.execute(order)
     assert not result.skipped
     exported = tmp_path / "out" / "hf"
     check_model(str(exported))
     kept = {name: info.dtype for name, info in weights(source).items()}
     assert {name: info.dtype for name, info in weights(exported).items()} == kept
-    again = torch.tensor(result.canary_logprobs)
+    again = torch.tensor(update_lab.proved(result))
     rounding = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 2e-1}[dtype]  # of the exported weights
     torch.testing.assert_close(own_logprobs(own(exported), ids), again, rtol=0, atol=rounding)
     assert (again - torch.tensor(before)).abs().max() > 1e-3
-    reloaded = Learner(settings, str(exported), torch.device("cpu"))._loaded.passes.logprobs(ids)
+    reloaded = Learner(settings, str(exported), torch.device("cpu"))._loaded.passes.logprobs(chain(ids))
     torch.testing.assert_close(torch.tensor(reloaded), own_logprobs(own(exported), ids), rtol=1e-5, atol=2e-5)
 
 
@@ -111,8 +112,9 @@ def test_adapters_are_trained_and_merged(tmp_path: Path, family: str, dtype: str
     make(source, family, dtype, fields)
     settings = UpdateSettings(workers=1, lr=1e-2, lora=LoraSettings(rank=2))
     learner, trajectories = Learner(settings, str(source), torch.device("cpu")), update_lab.make_trajectories(1, 3)
-    result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
+    ids = trajectories[0].path(3)
+    result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), proof_token_ids=ids))
     check_model(str(tmp_path / "out" / "hf"))
-    after = torch.tensor(result.canary_logprobs)
-    torch.testing.assert_close(own_logprobs(own(tmp_path / "out" / "hf"), result.canary_token_ids), after, rtol=1e-5, atol=2e-5)
-    assert (after - own_logprobs(own(source), result.canary_token_ids)).abs().max() > 1e-3
+    after = torch.tensor(update_lab.proved(result))
+    torch.testing.assert_close(own_logprobs(own(tmp_path / "out" / "hf"), ids), after, rtol=1e-5, atol=2e-5)
+    assert (after - own_logprobs(own(source), ids)).abs().max() > 1e-3

@@ -175,7 +175,7 @@ def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path
     for field, value, message in [
         ("checkpoint_in", str(tmp_path / "nowhere"), "not a finished checkpoint"),
         ("trajectories", str(tmp_path / "none.parquet"), "none.parquet"),
-        ("canary_token_ids", [1, update_lab.VOCAB], "vocabulary"),
+        ("proof_token_ids", [1, update_lab.VOCAB], "vocabulary"),
     ]:
         with pytest.raises(UpdateError, match=message):
             learner.execute(order.model_copy(update={field: value}))
@@ -186,20 +186,28 @@ def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path
     assert_same(weights(learner.execute(order).checkpoint), again)
 
 
-def test_canary_and_export_agree_with_transformers(policy: Path, tmp_path: Path) -> None:
+def test_proof_and_export_agree_with_transformers(policy: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(3)
+    sampled = {
+        (*each.path(index),): len(node.token_ids)
+        for each in trajectories
+        for index, node in enumerate(each.nodes)
+        if node.kind == "sampled"
+    }
     result = make_learner(policy).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
     folder = Path(result.checkpoint) / "hf"
-    assert result.canary_token_ids == trajectories[0].path(3)
-    ids = torch.tensor([result.canary_token_ids])
-    with torch.no_grad():
-        logprobs = torch.log_softmax(AutoModelForCausalLM.from_pretrained(folder)(input_ids=ids).logits[0], dim=-1)
-    expected = logprobs[:-1].gather(1, ids[0, 1:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(result.canary_logprobs), expected, rtol=1e-5, atol=1e-5)
+    assert {(*each.token_ids,): len(each.token_ids) - each.first for each in result.proof.sequences} == sampled
+    lm = AutoModelForCausalLM.from_pretrained(folder)
+    for each in result.proof.sequences:
+        ids = torch.tensor([each.token_ids])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(lm(input_ids=ids).logits[0], dim=-1)
+        expected = logprobs[:-1].gather(1, ids[0, 1:, None])[each.first - 1 :, 0]
+        torch.testing.assert_close(torch.tensor(each.logprobs), expected, rtol=1e-5, atol=1e-5)
     assert (folder / "chat_template.jinja").read_text() == (policy / "chat_template.jinja").read_text()
     assert json.loads((folder / "config.json").read_text()) == json.loads((policy / "config.json").read_text())
-    asked = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "asked"), canary_token_ids=[4, 5, 6])
-    assert make_learner(policy).execute(asked).canary_token_ids == [4, 5, 6]
+    asked = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "asked"), proof_token_ids=[4, 5, 6])
+    assert make_learner(policy).execute(asked).proof.sequences[0].token_ids == [4, 5, 6]
 
 
 def test_mismatch_is_measured_on_every_sampled_token(policy64: Path, tmp_path: Path) -> None:

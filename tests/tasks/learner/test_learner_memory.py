@@ -54,7 +54,7 @@ def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     result = learner.execute(order)
     assert alive == [False]
     fresh = make_learner(policy, kl_coefficient=0).execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "fresh")}))
-    assert result.canary_logprobs == fresh.canary_logprobs
+    assert result.proof == fresh.proof
 
 
 def test_a_step_without_a_number_is_refused(policy: Path, tmp_path: Path) -> None:

@@ -81,9 +81,13 @@ def test_a_step_of_the_adapters_is_that_of_the_naive_gradient_and_moves_nothing_
 
 
 def test_the_export_is_the_model_with_its_adapters_merged(policy64: Path, tmp_path: Path) -> None:
-    result = make(policy64, **EXACT).execute(update_lab.write_order(tmp_path, update_lab.make_trajectories(1), f"{tmp_path}/out"))
-    ids, out = result.canary_token_ids, Path(result.checkpoint)
-    expected = torch.tensor(result.canary_logprobs, dtype=torch.float64)
+    trajectories = update_lab.make_trajectories(1)
+    ids = trajectories[0].path(3)
+    result = make(policy64, **EXACT).execute(
+        update_lab.write_order(tmp_path, trajectories, f"{tmp_path}/out", proof_token_ids=ids)
+    )
+    out = Path(result.checkpoint)
+    expected = torch.tensor(result.proof.sequences[0].logprobs, dtype=torch.float64)
     torch.testing.assert_close(own_logprobs(base(out / "hf"), ids), expected, rtol=1e-6, atol=1e-6)
     beside = PeftModel.from_pretrained(base(policy64), out / "adapter", autocast_adapter_dtype=False)
     torch.testing.assert_close(own_logprobs(beside, ids), expected, rtol=1e-6, atol=1e-6)
@@ -215,7 +219,7 @@ def learn(policy: Path, workers: int, folder: Path) -> list[dict[str, Any]]:
         result = learner.execute(order)
         before = result.checkpoint
         results.append(
-            {"metrics": result.metrics, "canary": result.canary_logprobs, "weights": weights(before) | adapters(before)}
+            {"metrics": result.metrics, "proof": update_lab.proved(result), "weights": weights(before) | adapters(before)}
         )
     return results
 
@@ -228,4 +232,4 @@ def test_two_ranks_give_the_adapters_of_one(policy64: Path, tmp_path: Path) -> N
         for key in ("update/loss", "update/kl", "update/grad_norm"):
             assert double["metrics"][key] == pytest.approx(single["metrics"][key], rel=1e-9, abs=1e-12)
         torch.testing.assert_close(double["weights"], single["weights"], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(double["canary"], single["canary"], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(double["proof"], single["proof"], rtol=1e-8, atol=1e-8)

@@ -42,7 +42,7 @@ def assert_same(left: list[UpdateResult], right: list[UpdateResult]) -> None:
     for one, other in zip(left, right, strict=True):
         mine, theirs = weights(one), weights(other)
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-        assert one.canary_logprobs == other.canary_logprobs
+        assert one.proof == other.proof
         assert one.metrics["update/grad_norm"] == other.metrics["update/grad_norm"]
 
 

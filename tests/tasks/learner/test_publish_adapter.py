@@ -45,7 +45,7 @@ def two_updates(policy: Path, folder: Path) -> list[UpdateResult]:
             str(folder / str(number)),
             iteration=number,
             checkpoint_in=before,
-            canary_token_ids=[5, *range(40)],
+            proof_token_ids=[5, *range(40)],
         )
         results.append(learner.execute(order))
         before = results[-1].checkpoint
@@ -63,7 +63,7 @@ def test_room_is_kept_for_adapters_alone(policy: Path) -> None:
 @pytest.mark.usefixtures("alone")
 def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path: Path) -> None:
     config, results = configured(policy), two_updates(policy, tmp_path)
-    canary = results[0].canary_token_ids
+    canary = results[0].proof.sequences[0].token_ids
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
     (engine,) = wait([launch(settings, policy, tmp_path / "logs", room=adapter_room(config.update.lora, policy))])
 
@@ -86,22 +86,22 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
             first = await client.score(canary)
             for number, result in enumerate(results):
                 await fleet.publish(Path(result.checkpoint), str(number + 1))
-                assert await client.score(canary) == pytest.approx(result.canary_logprobs, abs=1e-3)
-                assert max(abs(a - b) for a, b in zip(first, result.canary_logprobs, strict=True)) > 0.1
+                assert await client.score(canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
+                assert max(abs(a - b) for a, b in zip(first, result.proof.sequences[0].logprobs, strict=True)) > 0.1
                 ids, logprobs, version = await sampled(client.adapter, 8)
                 assert version == str(number + 1)
                 assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
             engine.stop()
             await fleet.serve("2", nothing)  # an engine that is started again has the adapter from its first request on
             assert (servers[0] is engine, client.adapter, await client.weights_version()) == (False, ADAPTER, "2")
-            assert await client.score(canary) == pytest.approx(results[1].canary_logprobs, abs=1e-3)
+            assert await client.score(canary) == pytest.approx(results[1].proof.sequences[0].logprobs, abs=1e-3)
             assert (await sampled(client.adapter, 8))[2] == "2"
             busy = asyncio.create_task(sampled(client.adapter, 400))
             await asyncio.sleep(0.5)
             with pytest.raises(PublishError, match="weights 3 did not reach the engine"):
                 await client.publish_adapter(tmp_path / "nowhere", "3")
             assert await client.weights_version() == "2"
-            assert await client.score(canary) == pytest.approx(results[1].canary_logprobs, abs=1e-3)
+            assert await client.score(canary) == pytest.approx(results[1].proof.sequences[0].logprobs, abs=1e-3)
             await fleet.publish(None, "4")
             assert await client.score(canary) == pytest.approx(first, abs=1e-4)
             await asyncio.wait([busy])

@@ -28,7 +28,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def step(policy: Path, folder: Path, lr: float, dtype: str) -> UpdateResult:
     learner = Learner(UpdateSettings(workers=1, lr=lr), str(policy), torch.device("cpu"))
     order = update_lab.write_order(
-        folder, update_lab.make_trajectories(1), str(folder / "out"), canary_token_ids=[5, *range(40)], dtype=dtype
+        folder, update_lab.make_trajectories(1), str(folder / "out"), proof_token_ids=[5, *range(40)], dtype=dtype
     )
     return learner.execute(order)
 
@@ -72,8 +72,8 @@ def test_an_engine_on_the_cpu_serves_what_the_trainer_has_of_a_policy_in_bfloat1
     async def error(result: UpdateResult, version: str) -> float:
         async with engine.client() as client:
             await client.publish(Path(result.checkpoint) / "hf", version)
-            scored = await client.score(result.canary_token_ids)
-        return max(abs(a - b) for a, b in zip(scored, result.canary_logprobs, strict=True))
+            scored = await client.score(result.proof.sequences[0].token_ids)
+        return max(abs(a - b) for a, b in zip(scored, result.proof.sequences[0].logprobs, strict=True))
 
     async def errors() -> dict[str, float]:
         return {dtype: await error(result, dtype) for dtype, result in results.items()}

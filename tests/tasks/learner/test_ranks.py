@@ -39,7 +39,7 @@ def learn(policy: Path, workers: int, folder: Path, restart_at: int | None = Non
         before = result.checkpoint
         weights = load_file(f"{before}/hf/model.safetensors")
         tokens = pq.read_table(f"{before}/{TOKEN_LOGPROBS}")
-        results.append({"metrics": result.metrics, "canary": result.canary_logprobs, "weights": weights, "tokens": tokens})
+        results.append({"metrics": result.metrics, "proof": update_lab.proved(result), "weights": weights, "tokens": tokens})
     with pytest.raises(UpdateError, match="proc"):
         learner.execute(order.model_copy(update={"checkpoint_out": "/proc/nowhere/out"}))
     return results
@@ -59,12 +59,12 @@ def test_ranks_give_the_gradient_of_one_and_resume_bitwise(policy64: Path, tmp_p
         for key in ("update/loss", "update/kl", "update/grad_norm", "mismatch/logprob_max_abs", "update/sampled_tokens"):
             assert double["metrics"][key] == pytest.approx(single["metrics"][key], rel=NEAR, abs=1e-12)
         torch.testing.assert_close(double["weights"], single["weights"], rtol=NEAR, atol=NEAR)
-        torch.testing.assert_close(double["canary"], single["canary"], rtol=NEAR, atol=NEAR)
+        torch.testing.assert_close(double["proof"], single["proof"], rtol=NEAR, atol=NEAR)
         assert double["tokens"].drop("logprobs") == single["tokens"].drop("logprobs")
         for of_one, of_two in zip(
             single["tokens"]["logprobs"].to_pylist(), double["tokens"]["logprobs"].to_pylist(), strict=True
         ):
             assert of_two == pytest.approx(of_one, abs=1e-5)
         assert resumed["tokens"] == double["tokens"]
-        assert resumed["canary"] == double["canary"]
+        assert resumed["proof"] == double["proof"]
         assert all(torch.equal(resumed["weights"][name], double["weights"][name]) for name in double["weights"])

@@ -38,6 +38,11 @@ def weights(of: UpdateResult | str) -> dict[str, torch.Tensor]:
     return load_file(Path(of if isinstance(of, str) else of.checkpoint) / "hf" / "model.safetensors")
 
 
+def proved(result: UpdateResult) -> list[float]:
+    """The log-probs that a publish of the result must prove."""
+    return [logprob for sequence in result.proof.sequences for logprob in sequence.logprobs]
+
+
 def make_policy(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     """A random Qwen3 of two layers with tied embeddings, and a file that stands for the tokenizer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM

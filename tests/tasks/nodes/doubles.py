@@ -7,13 +7,15 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
+from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import chunk
+from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.services.fleet import EngineAddress, EngineFleet
+from nbrl.tasks.services.fleet import EngineAddress, EngineFleet, Finding
 from nbrl.tasks.services.services import Services, Training
 
 SCOPE = Scope(
@@ -27,12 +29,17 @@ SCOPE = Scope(
 
 
 class DoubleFleet:
-    """An EngineFleet of no processes. `error` is what its log-probs are off by; `lies` is the version it answers with, if any."""
+    """An EngineFleet of no processes. `error` is what its log-probs are off by; `lies` is the version it answers with, if any.
+
+    `weights` is what it finds of its weights.
+    """
 
     tells_version = True
 
-    def __init__(self, version: str = "initial", error: float = 0.0, lies: str | None = None) -> None:
-        self.version, self.error, self.lies = version, error, lies
+    def __init__(
+        self, version: str = "initial", error: float = 0.0, lies: str | None = None, weights: Comparison | None = None
+    ) -> None:
+        self.version, self.error, self.lies, self.weights = version, error, lies, weights
         self.published: list[tuple[Path | None, str]] = []
 
     @property
@@ -47,10 +54,10 @@ class DoubleFleet:
         if self.version != version:
             await self.publish(await bring(), version)
 
-    async def prove(self, version: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> float:
+    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         if (found := self.lies or self.version) != version:
             raise BrokenInvariantError(f"double://1 serves {found!r} after publishing {version!r}")
-        return self.error
+        return [Finding("double://1", [self.error for each in sequences for _ in each.logprobs], self.weights)]
 
     def check_health(self) -> None:
         pass

@@ -8,35 +8,86 @@ from typing import Any
 
 import pytest
 
+from nbrl.infra.engine.comparison import Comparison
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes.publish import publish
+from nbrl.tasks.runs.config import PublishSettings
 from nbrl.tasks.runs.scope import Artifact
-from nbrl.tasks.services.fleet import EngineFleet
+from nbrl.tasks.services.fleet import EngineFleet, Finding
+from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.sglang_fleet import SglangFleet
 from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, services
 
 UPDATE = Artifact(path="runs/r/checkpoints/000003", digest="w", parts={SCOPE.layout.update_result: "x"})
+BEFORE = Mismatch(mean=0.05, high=0.2)
+EXACT = Mismatch(mean=1e-6, high=1e-5)
 
 
-def published(folder: Path, fleet: EngineFleet) -> Artifact:
-    made = services(folder, fleet)
-    made.storage.write_bytes(
-        SCOPE.layout.update_result, json.dumps({"canary_token_ids": [1, 2], "canary_logprobs": [-0.5]}).encode()
-    )
+def published(folder: Path, fleet: EngineFleet, before: Mismatch = BEFORE, **settings: Any) -> Artifact:
+    proof = Proof(sequences=[ProofSequence(token_ids=[1, 2, 3], first=1, logprobs=[-0.5, -0.5])], before=before)
+    return published_as(services(folder, fleet), {"proof": proof.model_dump()}, **settings)
+
+
+def published_as(made: Services, result: dict[str, Any], **settings: Any) -> Artifact:
+    made.storage.write_bytes(SCOPE.layout.update_result, json.dumps(result).encode())
+    made.config = made.config.model_copy(update=settings)
     return asyncio.run(publish.alone(made, SCOPE, UPDATE))
 
 
 def test_the_checkpoint_of_the_update_goes_live_under_the_next_version(tmp_path: Path) -> None:
-    fleet = DoubleFleet("2", error=5e-4)
-    done = published(tmp_path, fleet)
+    fleet = DoubleFleet("2", error=2e-4, weights=Comparison(equal=34))
+    done = published(tmp_path, fleet, EXACT)
     assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000003", "3")]
-    assert (done.path, done.digest, done.values["publish/canary_error"]) == (UPDATE.path, "w", 5e-4)
+    assert (done.path, done.digest) == (UPDATE.path, "w")
+    told = {"mismatch_mean_abs": 2e-4, "mismatch_p99_abs": 2e-4, "mismatch_tokens": 2, "tensors_proved": 34}
+    assert {name: done.values[f"publish/{name}"] for name in told} == told
+    assert done.values["publish/mismatch_ratio"] == pytest.approx(2)  # of the floor of float32, above the mismatch before
 
 
-@pytest.mark.parametrize("error", [0.2, math.inf, math.nan])
-def test_a_canary_beyond_the_tolerance_stops_the_run(tmp_path: Path, error: float) -> None:
-    with pytest.raises(BrokenInvariantError, match=r"differ by .* nats on the canary, more than publish\.tolerance 0\.001"):
-        published(tmp_path, DoubleFleet("2", error=error))
+@pytest.mark.parametrize(("before", "error"), [(EXACT, 4e-4), (EXACT, math.inf), (BEFORE, math.nan)])
+def test_a_mismatch_many_times_that_before_the_step_stops_the_run(tmp_path: Path, before: Mismatch, error: float) -> None:
+    words = r"log-probs of 2 sampled tokens differ .* in the mean .* 99th percentile, .* publish\.tolerance is 3; its weights may"
+    with pytest.raises(BrokenInvariantError, match=words):
+        published(tmp_path, DoubleFleet("2", error=error), before)
+
+
+def test_a_mismatch_is_judged_by_that_of_the_same_engine_and_trainer_before(tmp_path: Path) -> None:
+    assert published(tmp_path, DoubleFleet("2", error=0.14)).values["publish/mismatch_ratio"] == pytest.approx(2.8)
+    with pytest.raises(BrokenInvariantError, match=r"0\.2 nats .* 4 times as much as before the update \(0\.05 and 0\.2,"):
+        published(tmp_path, DoubleFleet("2", error=0.2))
+    lenient = PublishSettings(tolerance=5)
+    assert published(tmp_path, DoubleFleet("2", error=0.2), publish=lenient).values["publish/mismatch_ratio"] == pytest.approx(4)
+
+
+def test_other_log_probs_of_the_published_weights_are_not_blamed_on_their_transfer(tmp_path: Path) -> None:
+    with pytest.raises(BrokenInvariantError, match="bit for bit the published files, so the files are rounded too far or"):
+        published(tmp_path, DoubleFleet("2", error=1, weights=Comparison(equal=34)))
+    with pytest.raises(BrokenInvariantError, match="may not have arrived whole"):
+        published(tmp_path, DoubleFleet("2", error=1, weights=Comparison(equal=33, unproved=("experts",))))
+
+
+def test_other_bits_stop_the_run_though_log_probs_agree(tmp_path: Path) -> None:
+    other = Comparison(equal=30, different=("a", "b", "c", "d"))
+    with pytest.raises(BrokenInvariantError, match=r"not bit for bit those of runs/r/.*/hf .*: a, b, c and 1 more differ"):
+        published(tmp_path, DoubleFleet("2", weights=other))
+
+
+def test_an_update_of_an_earlier_release_is_published_without_a_judgement_of_its_log_probs(tmp_path: Path) -> None:
+    made = services(tmp_path, DoubleFleet("2", error=9))
+    done = published_as(made, {"canary_token_ids": [1, 2], "canary_logprobs": [-0.5], "metrics": {}})
+    assert "publish/mismatch_ratio" not in done.values
+    progress: Any = made.progress
+    assert any("earlier release" in str(heard) for heard in progress.heard)
+
+
+def test_mismatches_are_means_and_percentiles_and_not_one_token() -> None:
+    differences = [0.01] * 999 + [5.0]
+    found = Mismatch.of(differences)
+    assert (found.mean, found.high) == (pytest.approx(0.01499), pytest.approx(0.01))
+    assert found.times(Mismatch(mean=0.005, high=0.0025), floor=1e-4) == pytest.approx(4)
+    assert found.times(Mismatch(mean=0, high=0), floor=0.01) == pytest.approx(1.499)
+    assert math.isnan(Mismatch.of([0.1, math.nan]).times(found, 1e-4))
 
 
 def test_an_engine_that_answers_with_another_version_stops_the_run(tmp_path: Path) -> None:
@@ -49,13 +100,18 @@ class Client:
 
     def __init__(self, version: str, logprobs: tuple[float, ...] = ()) -> None:
         self.url, self.adapter, self.version, self.logprobs = "http://engine", None, version, list(logprobs)
+        self.found = Comparison(equal=1)
         self.calls: list[tuple[Any, ...]] = []
 
     async def weights_version(self) -> str:
         return self.version
 
-    async def score(self, token_ids: list[int]) -> list[float]:
-        return self.logprobs
+    async def score(self, token_ids: list[int], first: int) -> list[float]:
+        return self.logprobs[first - 1 :]
+
+    async def compare(self, folder: Path) -> Comparison:
+        self.calls.append(("compare", folder))
+        return self.found
 
     async def publish(self, path: Path, version: str) -> None:
         self.calls.append(("publish", path, version))
@@ -96,13 +152,40 @@ def test_without_a_checkpoint_the_initial_model_is_served_and_adapters_go_alone(
     assert adapted.calls == [("adapter", Path("checkpoint/adapter"), "3"), ("adapter", None, "0")]
 
 
-def test_the_proof_is_the_largest_difference_of_all_engines() -> None:
-    fleet = fleet_of([Client("3", (-0.5, -1.0)), Client("3", (-0.5, -1.25))])
-    assert asyncio.run(fleet.prove("3", [1, 2, 3], [-0.5, -1.0])) == 0.25
+def proved(fleet: SglangFleet, *logprobs: float, first: int = 1) -> list[Finding]:
+    sequence = ProofSequence(token_ids=[1, 2, 3], first=first, logprobs=list(logprobs))
+    return asyncio.run(fleet.prove(Path("checkpoint"), "3", [sequence]))
+
+
+def test_every_engine_is_proved_by_its_bits_and_its_log_probs() -> None:
+    clients = [Client("3", (-0.5, -1.0)), Client("3", (-0.5, -1.25))]
+    assert [each.differences for each in proved(fleet_of(clients), -0.5, -1.0)] == [[0, 0], [0, -0.25]]
+    assert [each.calls for each in clients] == [[("compare", Path("checkpoint/hf"))]] * 2
+    assert [each.differences for each in proved(fleet_of(clients), -1.0, first=2)] == [[0], [-0.25]]
     with pytest.raises(BrokenInvariantError, match="serves weights '2' after publishing '3'"):
-        asyncio.run(fleet_of([Client("3", (-0.5,)), Client("2", (-0.5,))]).prove("3", [1, 2], [-0.5]))
+        proved(fleet_of([Client("3", (-0.5,)), Client("2", (-0.5,))]), -0.5)
+
+
+def test_what_is_not_compared_bit_for_bit_is_said_once() -> None:
+    said: list[str] = []
+    client: Any = Client("3", (-0.5,))
+    client.found = Comparison(equal=3, unproved=("experts.w13",))
+    fleet = SglangFleet([], [client], Path("initial"), None, say=said.append)
+    proved(fleet, -0.5)
+    proved(fleet, -0.5)
+    assert said == [
+        "after a publish the log-probs are compared, but not every bit: the engines lay out 1 parameters in a way of their own, "
+        "first experts.w13"
+    ]
+    assert proved(fleet_of([Client("3", (-0.5,))], room=object()), -0.5)[0].weights is None  # an adapter
+
+
+def test_a_parameter_that_differs_on_one_rank_of_an_engine_differs() -> None:
+    rank: dict[str, Any] = {"equal": 4, "different": [], "unproved": ["x"], "why": ""}
+    other = {"equal": 3, "different": ["x", "y"], "unproved": [], "why": ""}
+    assert Comparison.of([rank, other]) == Comparison(equal=3, different=("x", "y"))
 
 
 def test_log_probs_of_another_length_are_no_proof() -> None:
     with pytest.raises(ValueError, match="zip"):
-        asyncio.run(fleet_of([Client("3", (-0.5,))]).prove("3", [1, 2, 3], [-0.5, -1.0]))
+        proved(fleet_of([Client("3", (-0.5,))]), -0.5, -1.0)

@@ -1,0 +1,62 @@
+"""What a publish must prove: log-probs of sampled tokens under the new weights, as close as engine and trainer were before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+QUANTILE = 0.99
+
+
+class Mismatch(BaseModel):
+    """Of the absolute differences of log-probs, in nats: their mean, and the one that 99 % of them do not exceed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    mean: float
+    high: float
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> "Mismatch":
+        """NaN if a difference is no finite number. There must be at least one."""
+        sizes = np.abs(np.asarray(differences, dtype=np.float64))
+        if not np.isfinite(sizes).all():
+            return cls(mean=float("nan"), high=float("nan"))
+        return cls(mean=float(sizes.mean()), high=float(np.quantile(sizes, QUANTILE)))
+
+    def times(self, other: "Mismatch", floor: float) -> float:
+        """The larger of both figures as a multiple of the other's, each of which counts as `floor` at least."""
+        ratios = self.mean / max(other.mean, floor), self.high / max(other.high, floor)
+        return float(np.max(ratios))  # NaN if one of them is
+
+
+class ProofSequence(BaseModel):
+    """`logprobs` are the trainer's of `token_ids` from number `first` on, each given the ids before it, under the new weights."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    token_ids: list[int]
+    first: int = Field(ge=1)
+    logprobs: list[float]
+
+
+class Proof(BaseModel):
+    """Sequences to score, and the mismatch of engine and trainer over the batch's sampled tokens before the first step.
+
+    `before` is None if it is not known, as for an update that an earlier release made.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sequences: list[ProofSequence]
+    before: Mismatch | None
+
+
+def of_this_release(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What an update left, with the one sequence that earlier releases proved all of as the proof."""
+    if "canary_token_ids" not in stored:
+        return dict(stored)
+    kept = {key: value for key, value in stored.items() if not key.startswith("canary_")}
+    sequence = {"token_ids": stored["canary_token_ids"], "first": 1, "logprobs": stored["canary_logprobs"]}
+    return kept | {"proof": {"sequences": [sequence], "before": None}}
