@@ -22,7 +22,7 @@ def two_trajectories() -> tuple[Batch, Targets]:
     other = [node(ROOT, [1]), node(0, [5, 6], step=0)]
     steps = [{0: 0.0, 1: 0.5, 2: 1.0}, {0: 3.0}]
     forest = Forest([Example("a", first, steps[0]), Example("b", other, steps[1])])
-    return Batch(forest, ["a", "b"], ["g", "g"], list(steps), [1]), Targets.of(forest)
+    return Batch(forest, ["a", "b"], ["g", "g"], list(steps)), Targets.of(forest)
 
 
 def test_a_penalty_comes_off_its_steps_reward() -> None:

@@ -26,7 +26,7 @@ def test_its_steps_are_those_of_orders_of_one_step_each(policy64: Path, tmp_path
     whole = make_learner(policy64, **SUPERVISED).execute(order)
     assert whole.metrics["update/steps"] == 3
 
-    batch = read_batch(order.trajectories, order.advantages, 256)
+    batch = read_batch(order.trajectories, order.advantages)
     shares = minibatches(batch.groups, Targets.of(batch.forest), 1, 3, seed)
     assert sorted(example for share in shares for example in share) == list(range(batch.examples))
     learner, before = make_learner(policy64, **SUPERVISED), None

@@ -55,7 +55,7 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
     assert plan.steps == 12
     for number, block in enumerate(plan.blocks):
         order = order_of(warmstart, work, number, block, "digest")
-        batch = read_batch(order.trajectories, order.advantages, 256)
+        batch = read_batch(order.trajectories, order.advantages)
         assert batch.examples == block.steps * warmstart.batch
         assert len(set(batch.groups)) == batch.examples
         assert {value for steps in batch.steps for value in steps.values()} == {1.0}
