@@ -18,7 +18,6 @@ from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.sources.source import Found
 from nbrl.tasks.warmstart.work_folder import PLAN, WorkFolder
 
-
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
 
 
