@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from threading import Event
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -18,12 +19,12 @@ from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.warmstart.fresh.make import make_folder
-from nbrl.tasks.warmstart.orders import Plan, make_plan, order_of
+from nbrl.tasks.warmstart.orders import make_plan, order_of
 from nbrl.tasks.warmstart.plan import digest_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.stage import stage_of
+from nbrl.tasks.warmstart.stage import held_out, stage_of
 from nbrl.tasks.warmstart.start import start_folder
-from nbrl.tasks.warmstart.work_folder import WorkFolder, opened
+from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder, opened
 
 
 @flow(name="warmstart", flow_run_name="warmstart {out.name}", persist_result=False)
@@ -36,9 +37,10 @@ async def warmstart(settings: WarmstartSettings, training: RunConfig, storage: S
         progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
         progress.begin(f"making {out}")
         digest = await asyncio.to_thread(digest_of, settings, storage)
-        work = stack.enter_context(opened(out, settings, training.agent.model_dump(mode="json"), digest))
+        identity = await asyncio.to_thread(Identity.of, settings, training, digest)
+        work = stack.enter_context(opened(out, identity))
         model = await _model(stack, settings, training, storage, work, home)
-        plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work))
+        plan, _ = await timed(progress, "demonstrations", _demonstrations(settings, training, model, work, identity))
         _tell(plan, progress)
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
         learner, _ = await timed(progress, "learner", _learner(stack, settings, plan, model, work, progress))
@@ -57,18 +59,27 @@ async def _model(
     return await asyncio.to_thread(make_folder, settings.fresh, settings.seed, training.agent, work.fresh)
 
 
-async def _demonstrations(settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder) -> Plan:
+async def _demonstrations(
+    settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder, identity: Identity
+) -> Plan:
+    """Record them in a thread, which ends at its next demonstration if this is cancelled."""
+    cancelled = Event()
+
     @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)
     async def record() -> Plan:
-        stage = await asyncio.to_thread(stage_of, training, settings.environment, model)
-        return await asyncio.to_thread(make_plan, settings, stage, work)
+        stage = await asyncio.to_thread(stage_of, training, settings.environment, model, cancelled)
+        kept_back = await asyncio.to_thread(held_out, training)
+        return await asyncio.to_thread(make_plan, settings, stage, work, identity, kept_back)
 
-    return await record()
+    try:
+        return await record()
+    finally:
+        cancelled.set()
 
 
 def _tell(plan: Plan, progress: Progress) -> None:
     for phase, (count, left_out) in plan.demonstrations.items():
-        others = f", {left_out} left out that do not suit the agent" if left_out else ""
+        others = f", {left_out} left out" if left_out else ""
         steps = sum(block.steps for block in plan.blocks if block.phase == phase)
         progress.say(f"{phase}: {count} demonstrations{others}, {steps} steps")
 

@@ -87,6 +87,8 @@ class ChatTokenizer:
             raise TokenizerError(f"{name} has no token that ends a turn in {glue.assistant.after!r}; {SUPPORTED}")
         self.end_id, *self._closing = self._turns["assistant"].tail
         self.stop_ids = [self.end_id]
+        turns = [*self._turns.values(), *self._users.values()]
+        self._marks = {*controls.values()} & {number for turn in turns for number in (*turn.head, *turn.tail)}
         self.thinks = THINK in controls and THOUGHT in controls
         _, think, after = glue.opening.rpartition(THINK)
         self.opened = think + after if think and THOUGHT not in after else ""
@@ -173,9 +175,12 @@ class ChatTokenizer:
         return [*self._opening, *sampled, *end, *self._closing]
 
     def encode_action(self, text: str) -> list[int]:
-        """An action that was written, not sampled (scripted policies), closed like a sampled one."""
+        """An action that was written, not sampled (scripted policies), closed like a sampled one. What would mark a turn in it
+        becomes plain text, and then so do all control tokens.
+        """
         content = text.removeprefix(self.opened) if self.opened in text else text.removeprefix(self.opened.rstrip())
-        return [*self._ids(content), self.end_id]
+        ids = self._ids(content)
+        return [*(self._spelt(content) if self._marks.union(self.stop_ids).intersection(ids) else ids), self.end_id]
 
     def decode(self, ids: list[int]) -> str:
         """Text of a sampled action with the thinking that its prompt began, without its closing marker."""

@@ -1,5 +1,7 @@
 """A run's own successes as a file of demonstrations."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,15 +16,15 @@ def write(storage: Storage, run: str, best: int, file: Path) -> int:
     """Write up to `best` right trajectories of each training question of a run, and return their number. Raises ConfigError."""
     if file.suffix != ".parquet":
         raise ConfigError(f"{file} must end in .parquet")
-    if file.exists():
+    if file.exists() or file.is_symlink():
         raise ConfigError(f"{file} exists; name a file that does not, nothing is overwritten")
     found = successes(storage, run, best)
-    unfinished = file.with_name(f".{file.name}.unfinished")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(to_table(found), unfinished)
-        unfinished.rename(file)
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as beside:
+            made = Path(beside) / file.name
+            pq.write_table(to_table(found), made)
+            os.link(made, file)  # fails where there is something, a link too
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise ConfigError(f"{file} could not be written: {error.strerror}") from error
+        raise ConfigError(f"{file} could not be written: {error.strerror}; name another") from error
     return len(found)

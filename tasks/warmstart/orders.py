@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,52 +15,25 @@ from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.sources.source import Found
-from nbrl.tasks.warmstart.work_folder import PLAN, WorkFolder
+from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, WorkFolder
 
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
 
 
-class Block(NamedTuple):
-    """Steps of a phase that one order takes."""
-
-    phase: str
-    steps: int
-
-
-class Plan(NamedTuple):
-    """All blocks, and the demonstrations of each phase: how many, and how many others could not be used."""
-
-    blocks: list[Block]
-    demonstrations: dict[str, tuple[int, int]]
-
-    @property
-    def steps(self) -> int:
-        return sum(block.steps for block in self.blocks)
-
-
-def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Plan:
+def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder, identity: Identity, held_out: frozenset[str]) -> Plan:
     """Record the demonstrations and write the orders' tables, or read what was planned before.
 
-    Raises ConfigError if a source gives nothing.
+    Questions that are `held_out` are left out. Raises ConfigError if a source gives nothing.
     """
-    if work.storage.exists(PLAN):
-        read = work.storage.read_json(PLAN)
-        return Plan(
-            [Block(*block) for block in read["blocks"]], {name: tuple(each) for name, each in read["demonstrations"].items()}
-        )
-    try:
-        return _made(settings, stage, work)
-    except OSError as error:
-        raise ConfigError(f"{work.path} could not be written to: {error}; make room there, and use the same command") from error
-
-
-def _made(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Plan:
+    if (plan := work.plan()) is not None:
+        return plan
     blocks: list[Block] = []
     demonstrations: dict[str, tuple[int, int]] = {}
     for name, phase in settings.phases.items():
         found = {
             each: source.record(stage, derive_seed(settings.seed, name, each)) for each, source in phase.demonstrations.items()
         }
+        found = {each: _unseen(some, held_out) for each, some in found.items()}
         _check(name, found)
         trajectories = [one for each in found.values() for one in each.trajectories]
         demonstrations[name] = (len(trajectories), sum(each.left_out for each in found.values()))
@@ -71,8 +43,14 @@ def _made(settings: WarmstartSettings, stage: Stage, work: WorkFolder) -> Plan:
             count = min(settings.checkpoint_steps, steps - first)
             _write(work, len(blocks), taken[first * settings.batch : (first + count) * settings.batch])
             blocks.append(Block(name, count))
-    work.storage.create_json(PLAN, {"blocks": blocks, "demonstrations": demonstrations})
-    return Plan(blocks, demonstrations)
+    plan = Plan(identity=identity, blocks=blocks, demonstrations=demonstrations)
+    work.begin(plan)
+    return plan
+
+
+def _unseen(found: Found, held_out: frozenset[str]) -> Found:
+    kept = [each for each in found.trajectories if each.question not in held_out]
+    return Found(kept, found.left_out + len(found.trajectories) - len(kept))
 
 
 def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: Block, start: str) -> UpdateOrder:
@@ -94,11 +72,15 @@ def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: 
 
 def _check(phase: str, found: dict[str, Found]) -> None:
     for name, each in found.items():
-        if not each.trajectories:
-            raise ConfigError(
-                f"phases.{phase}.demonstrations.{name} gives no demonstration that suits this agent ({each.left_out} were left "
-                "out): raise the training's agent.context_tokens, agent.action_tokens or agent.max_steps, or take others"
-            )
+        if each.trajectories:
+            continue
+        where = f"phases.{phase}.demonstrations.{name}"
+        if not each.left_out:
+            raise ConfigError(f"{where} holds no demonstrations; give a source that does")
+        raise ConfigError(
+            f"{where} gives no demonstration that suits this agent, {each.left_out} were left out: raise the training's "
+            "agent.context_tokens, agent.action_tokens or agent.max_steps, or take others"
+        )
 
 
 def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) -> list[Trajectory]:
@@ -113,8 +95,11 @@ def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) 
 def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> None:
     """Every sampled action has the advantage 1. The learner splits an order by groups, so each demonstration is one."""
     folder = work.order(block)
-    folder.mkdir(parents=True, exist_ok=True)
     alone = [each.model_copy(update={"group": each.id}) for each in trajectories]
     learnt = [{"trajectory": each.id, "step": node.step, "advantage": 1.0} for each in alone for node in each.sampled()]
-    pq.write_table(to_table(alone), folder / "trajectories.parquet")
-    pq.write_table(pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_table(alone), folder / "trajectories.parquet")
+        pq.write_table(pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")
+    except OSError as error:
+        raise ConfigError(f"{folder} could not be written: {error}; make room there, and use the same command") from error

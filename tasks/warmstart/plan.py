@@ -9,6 +9,7 @@ from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
 from nbrl.tasks.warmstart.stage import check_environment
 from nbrl.tasks.warmstart.start import start_digest
+from nbrl.tasks.warmstart.work_folder import Identity, check_free
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 FRESH = "fresh"  # stands for the digest of a model that the settings describe
@@ -26,11 +27,12 @@ def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, ou
         for source in phase.demonstrations.values():
             source.check()
     check_makeable("--home", home)
+    check_free(out)
     check_makeable("the output", out.parent)
     check_workers(settings.update, settings.ray)
     if settings.ray.address is not None:
         check_address(settings.ray.address)
-    check_folder(out, settings, training.agent.model_dump(mode="json"), digest_of(settings, storage))
+    check_folder(out, Identity.of(settings, training, digest_of(settings, storage)))
 
 
 def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str:
@@ -43,7 +45,7 @@ def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str
         *(_phase(name, phase) for name, phase in settings.phases.items()),
         f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers{adapters}; "
         f"a state to continue from every {settings.checkpoint_steps} steps",
-        f"prompt: {training.agent.render_system_prompt('').text!r}",
+        f"prompt, but for tools: {training.agent.render_system_prompt('').text!r}",
     ]
     return "\n".join(lines)
 

@@ -39,8 +39,15 @@ def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartS
     Paths in the recipe are relative to its folder, those of overrides to the current folder. Raises ConfigError naming file or
     override, key and remedy.
     """
-    if given.start is not None and not given.start.strip():
-        raise ConfigError("--from is empty; give a model's folder, owner/name on the hub or a run, or leave it out")
+    flags = {
+        "--from": given.start,
+        "--recipe": given.recipe,
+        "--training": given.training,
+        "--demonstrations": given.demonstrations,
+    }
+    for flag, text in flags.items():
+        if text is not None and not text.strip():
+            raise ConfigError(f"{flag} is empty; give what it names, or leave it out")
     path = _found(given.recipe or ("any" if given.start else "tiny"), Path.cwd())
     values = RecipeTree.read(path, _found).settings
     _anchor(values, path.parent)
@@ -85,11 +92,18 @@ def _found(recipe: str, folder: Path) -> Path:
 
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:
-    """Make the paths of demonstrations absolute: they are meant from `folder`."""
-    for phase in _sections(values.get("phases")):
-        for source in _sections(phase.get("demonstrations")):
-            if isinstance(source.get("path"), str) and source["path"]:
-                source["path"] = str(Path(folder, Path(source["path"]).expanduser()).absolute())
+    """Make the paths absolute: they are meant from `folder`. A name of a recipe, of a model of the hub or of a run stays."""
+    sources = [each for phase in _sections(values.get("phases")) for each in _sections(phase.get("demonstrations"))]
+    for section, key in [
+        *((source, key) for source in sources for key in ("path", "root")),
+        (values, "training"),
+        (values, "start"),
+    ]:
+        text = section.get(key)
+        if isinstance(text, str) and text and "://" not in text:
+            place = Path(folder, Path(text).expanduser()).absolute()
+            if section is not values or place.exists():
+                section[key] = str(place)
 
 
 def _sections(value: Any) -> list[dict[str, Any]]:

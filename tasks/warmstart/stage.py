@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from threading import Event
 
 from nbrl.agent.context.context import check_room
 from nbrl.agent.errors import AgentError
@@ -18,17 +19,17 @@ from nbrl.tasks.runs.run import NAME, find_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 
 
-def stage_of(training: RunConfig, environment: str | None, model: Path) -> Stage:
+def stage_of(training: RunConfig, environment: str | None, model: Path, cancelled: Event) -> Stage:
     """Raises ConfigError if the model's tokenizer, the tools or the environment do not suit the agent."""
     try:
         tokenizer = ChatTokenizer.load(model, training.agent)
-        named = environment or (next(iter(training.environments)) if len(training.environments) == 1 else None)
+        named = environment or (next(iter(training.environments)) if len(training.environments) == 1 else "")
         tools = asyncio.run(_tools(training, named)) if named else ()
         instruction = training.environments[named].prompt if named else ""
         check_room(tokenizer, training.agent, describe(tools), instruction)
     except AgentError as error:
         raise ConfigError(str(error)) from error
-    return Stage(training.agent, tokenizer, tools, instruction)
+    return Stage(training.agent, tokenizer, tools, instruction, named, cancelled)
 
 
 def training_of(name: str, storage: Storage) -> RunConfig:
@@ -36,6 +37,12 @@ def training_of(name: str, storage: Storage) -> RunConfig:
     if NAME.fullmatch(name) and name not in names() and find_run(storage, name) is not None:
         return resumed_config(storage, name, [])
     return load(name)
+
+
+def held_out(training: RunConfig) -> frozenset[str]:
+    """The questions on which the training is evaluated: none may be demonstrated. Raises ConfigError if they cannot be had."""
+    tables = [each.load(f"environments.{name}").held_out for name, each in training.environments.items()]
+    return frozenset(question for table in tables for question in table["question"].to_pylist())
 
 
 def check_environment(training: RunConfig, environment: str | None) -> None:

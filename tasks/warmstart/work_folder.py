@@ -1,21 +1,75 @@
 """The folder of an unfinished warm start, beside its output: what it has done so far, from which the same command goes on."""
 
 import fcntl
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.blobs import flush_folder
+from nbrl.infra.manifest import file_sha256
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import HF
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
-IDENTITY, PLAN, LOCK = "warmstart.json", "plan.json", ".lock"
+PLAN, LOCK = "plan.json", ".lock"
+SHOWN = 3  # differences named at once
+DEFAULT_MODE = 0o644
+
+
+class Identity(BaseModel):
+    """What decides the result: the settings, the agent of the training, the model to start from, and what files hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    settings: WarmstartSettings
+    agent: dict[str, Any]
+    start: str
+    files: dict[str, str]
+
+    @classmethod
+    def of(cls, settings: WarmstartSettings, training: RunConfig, start: str) -> "Identity":
+        """Raises ConfigError if a file of demonstrations is not there. `start` is the digest of the model."""
+        sources = [source for phase in settings.phases.values() for source in phase.demonstrations.values()]
+        try:
+            files = {str(path): file_sha256(path) for source in sources for path in source.files()}
+        except OSError as error:
+            raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+        return cls(settings=settings, agent=training.agent.model_dump(mode="json"), start=start, files=files)
+
+    def differences(self, now: "Identity") -> list[str]:
+        """One phrase for each."""
+        found = differences(self.settings, now.settings, "unfinished warm start")
+        found += ["the agent of the training is another"] * (self.agent != now.agent)
+        found += ["the model to start from is another"] * (self.start != now.start)
+        return found + ["a file of demonstrations holds something else"] * (self.files != now.files and not found)
+
+
+class Block(NamedTuple):
+    """Steps of a phase that one order takes."""
+
+    phase: str
+    steps: int
+
+
+class Plan(BaseModel):
+    """All blocks, and the demonstrations of each phase: how many, and how many others could not be used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    identity: Identity
+    blocks: list[Block]
+    demonstrations: dict[str, tuple[int, int]]
+
+    @property
+    def steps(self) -> int:
+        return sum(block.steps for block in self.blocks)
 
 
 class WorkFolder:
@@ -31,6 +85,19 @@ class WorkFolder:
         """The model that was made from nothing."""
         return self.path / "fresh"
 
+    def plan(self) -> Plan | None:
+        """What is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
+        if not self.storage.exists(PLAN):
+            return None
+        try:
+            return Plan.model_validate(self.storage.read_json(PLAN))
+        except ValidationError as error:
+            raise ConfigError(f"{self.path} is no warm start that this release can continue; delete it to begin anew") from error
+
+    def begin(self, plan: Plan) -> None:
+        """From now on the folder is this warm start's."""
+        self.storage.create_json(PLAN, plan.model_dump(mode="json"))
+
     def order(self, block: int) -> Path:
         """Folder of the tables of a block's order."""
         return self.path / "orders" / f"{block:04d}"
@@ -39,7 +106,7 @@ class WorkFolder:
         return self.path / "checkpoints" / f"{block:04d}"
 
     def result(self, block: int) -> dict[str, float] | None:
-        """The metrics of a block that was trained; None of one that was not, or whose successor's checkpoint is all there is."""
+        """The metrics of a block; None if it is not trained yet."""
         key = _result(block)
         return dict(self.storage.read_json(key)) if self.storage.exists(key) else None
 
@@ -50,9 +117,15 @@ class WorkFolder:
             shutil.rmtree(self.checkpoint(block - 1), ignore_errors=True)
 
     def finish(self, block: int) -> None:
-        """Make the model of the last block the output, and delete everything else."""
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        (self.checkpoint(block) / HF).rename(self.out)
+        """Make the model of the last block the output, and delete everything else. Raises ConfigError if the output exists."""
+        check_free(self.out)
+        made = self.checkpoint(block) / HF
+        for file in made.iterdir():
+            file.chmod(DEFAULT_MODE)
+        try:
+            made.rename(self.out)
+        except OSError as error:
+            raise ConfigError(f"{self.out} could not be made: {error.strerror}; the policy is in {made}") from error
         flush_folder(self.out.parent)
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -65,28 +138,37 @@ def unfinished(out: Path) -> Path:
     return out.with_name(f"{out.name}.unfinished")
 
 
-def check(out: Path, settings: WarmstartSettings, agent: dict[str, Any], start: str) -> None:
-    """Raises ConfigError if the output exists, or another warm start has begun there. `start` is the model's digest."""
-    if out.exists() or out.is_symlink():
+def check_free(out: Path) -> None:
+    """Raises ConfigError if there is something already, or nothing can have this name."""
+    try:
+        there = out.exists() or out.is_symlink()
+        linked = unfinished(out).is_symlink()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(out)[:200]!r} can be no folder: {error}; choose another name") from error
+    if there:
         raise ConfigError(f"{out} exists; name a folder that does not, nothing is overwritten")
-    storage = Storage(StorageSettings(root=str(unfinished(out))))
-    if not storage.exists(IDENTITY):
-        return
-    began = storage.read_json(IDENTITY)
-    differing = differences(WarmstartSettings.model_validate(began["settings"]), settings, "unfinished warm start")
-    differing += ["the agent of the training is another"] * (began["agent"] != agent)
-    differing += ["the model to start from is another"] * (began["start"] != start)
-    if differing:
+    if linked:
+        raise ConfigError(f"{unfinished(out)} is a link; take it away, or name another folder")
+
+
+def check(out: Path, wanted: Identity) -> None:
+    """Raises ConfigError if the output exists, or another warm start has begun there."""
+    check_free(out)
+    plan = WorkFolder(out).plan()
+    if plan is not None and (differing := plan.identity.differences(wanted)):
         raise ConfigError(
-            f"{unfinished(out)} holds another warm start: {'; '.join(differing[:3])}. Use the same settings to go on with it, "
-            "delete it to begin anew, or name another folder"
+            f"{unfinished(out)} holds another warm start: {'; '.join(differing[:SHOWN])}. Use the same settings to go on with "
+            "it, delete it to begin anew, or name another folder"
         )
 
 
 @contextmanager
-def opened(out: Path, settings: WarmstartSettings, agent: dict[str, Any], start: str) -> Iterator[WorkFolder]:
-    """The work folder of this process alone. Raises ConfigError as `check` does, or if another process works in it."""
-    check(out, settings, agent, start)
+def opened(out: Path, wanted: Identity) -> Iterator[WorkFolder]:
+    """The work folder, for this process alone. Nothing of it stays if it ends before there is a plan.
+
+    Raises ConfigError as `check` does, or if another process works in it.
+    """
+    check(out, wanted)
     work = WorkFolder(out)
     try:
         work.path.mkdir(parents=True, exist_ok=True)
@@ -98,6 +180,8 @@ def opened(out: Path, settings: WarmstartSettings, agent: dict[str, Any], start:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(f"another process makes {out}; wait for it, or name another folder") from error
-        described = {"settings": settings.model_dump(mode="json"), "agent": agent, "start": start}
-        work.storage.create_json(IDENTITY, json.loads(json.dumps(described)))
-        yield work
+        try:
+            yield work
+        finally:
+            if not (work.path / PLAN).exists():
+                shutil.rmtree(work.path, ignore_errors=True)

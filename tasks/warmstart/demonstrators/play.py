@@ -5,7 +5,8 @@ ids that it was trained on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.kernels.inline import InlineKernel
@@ -16,17 +17,28 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.trajectory import Trajectory
+from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.warmstart.demonstrators.move import Move
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What demonstrators act in: the agent of the training that follows, its tokenizer, tools and added instruction."""
+    """What demonstrators act in: the agent of the training that follows, its tokenizer, tools and added instruction.
+
+    `environment` is the one that gave tools and instruction, if one did. Once `cancelled`, nothing more is played.
+    """
 
     agent: AgentSettings
     tokenizer: ChatTokenizer
     tools: tuple[Tool, ...] = ()
     instruction: str = ""
+    environment: str = ""
+    cancelled: Event = field(default_factory=Event)
+
+    def check(self) -> None:
+        """Raises StoppedError once it is cancelled."""
+        if self.cancelled.is_set():
+            raise StoppedError("the recording of demonstrations was cancelled")
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ async def play(asked: Asked, moves: Sequence[Move], stage: Stage) -> Trajectory:
 
 async def act(asked: Asked, policy: Policy, stage: Stage) -> Trajectory:
     """Play a policy that writes trusted code: its cells run in this process."""
+    stage.check()
     toolbox = Toolbox(stage.tools)
     kernel = InlineKernel(prelude(stage.tools), toolbox.call)
     task = Task(asked.id, asked.id, 0, asked.question, asked.ability, 0, instruction=stage.instruction)

@@ -1,6 +1,7 @@
 """Demonstrations from conversations: JSON Lines with `messages`, as chat servers take them."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -8,11 +9,13 @@ from pydantic import Field
 
 from nbrl.agent.messages import Role
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.source import Found, Source
 
+Turn = tuple[Role, str]
 ROLES = ("system", "user", "assistant")
 KINDS: dict[str, NodeKind] = {"system": "system", "user": "observation", "assistant": "action"}
 
@@ -27,43 +30,66 @@ class ChatDemonstrations(Source):
         if not self.path.is_file():
             raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
 
+    def files(self) -> list[Path]:
+        self.check()
+        return [self.path]
+
     def record(self, stage: Stage, seed: int) -> Found:
-        """A conversation that is longer than the agent's context is left out."""
+        """A conversation that is longer than the agent's context is left out; one without a system turn gets the agent's."""
+        system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text
         found = []
-        with self.path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    found.append(_trajectory(f"{self.path.name}:{number}", self._messages(line, number), stage.tokenizer))
+        try:
+            with self.path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        stage.check()
+                        messages = _messages(line, f"line {number} of {self.path}")
+                        given = messages if messages[0][0] == "system" else [("system", system), *messages]
+                        found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path} cannot be read as text: {error}; give JSON Lines in UTF-8") from error
         fitting = [each for each in found if _longest(each) <= stage.agent.context_tokens]
         return Found(fitting, len(found) - len(fitting))
 
-    def _messages(self, line: str, number: int) -> list[tuple[Role, str]]:
-        where = f"line {number} of {self.path}"
-        try:
-            row: Any = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{where} is not JSON: {error}") from error
-        messages = row.get("messages") if isinstance(row, dict) else None
-        if not isinstance(messages, list) or not messages:
-            raise ConfigError(f'{where} has no messages; write {{"messages": [{{"role": "user", "content": "..."}}, ...]}}')
-        found = []
-        for message in messages:
-            role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
-            if role not in ROLES or not isinstance(content, str):
-                raise ConfigError(f"{where} has a message without a role of {', '.join(ROLES)} and a content that is text")
-            found.append((cast(Role, role), content))
-        if not any(role == "assistant" for role, _ in found[1:]):
-            raise ConfigError(f"{where} has no turn of the assistant after another, so nothing is demonstrated")
-        return found
+
+def _messages(line: str, where: str) -> list[Turn]:
+    """Raises ConfigError unless the line is a conversation that any template takes."""
+    try:
+        row: Any = json.loads(line)
+        line.encode()
+        json.dumps(row, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON that can be stored: {type(error).__name__}: {error}; correct it") from error
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise ConfigError(f'{where} has no messages; write {{"messages": [{{"role": "user", "content": "..."}}, ...]}}')
+    turns = [_turn(message, where) for message in messages]
+    roles = [role for role, _ in turns]
+    if "system" in roles[1:]:
+        raise ConfigError(f"{where} has a system turn that is not its first; put it first, or leave it out")
+    if roles[0] == "assistant" or any(pair == ("assistant", "assistant") for pair in pairwise(roles)):
+        raise ConfigError(f"{where} has a turn of the assistant that answers no user; put a turn of the user before it")
+    if "assistant" not in roles:
+        raise ConfigError(f"{where} has no turn of the assistant, so nothing is demonstrated")
+    return turns
 
 
-def _trajectory(name: str, messages: list[tuple[Role, str]], tokenizer: ChatTokenizer) -> Trajectory:
+def _turn(message: Any, where: str) -> Turn:
+    role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+    if role not in ROLES or not isinstance(content, str):
+        raise ConfigError(f"{where} has a message without a role of {', '.join(ROLES)} and a content that is text")
+    if role == "assistant" and not content.strip():
+        raise ConfigError(f"{where} has an empty turn of the assistant, such as one with only tool_calls; take it out")
+    return cast(Role, role), content
+
+
+def _trajectory(name: str, messages: list[Turn], tokenizer: ChatTokenizer) -> Trajectory:
     """The turns one after another; each of the assistant's is sampled off a generation prompt, and stands as history then."""
     nodes: list[Node] = []
     trunk, step = ROOT, 0
     before: Role = "assistant"
     for role, content in messages:
-        if role == "assistant" and trunk != ROOT:
+        if role == "assistant":
             sampled = tokenizer.encode_action(content)
             nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=tokenizer.generation_prompt()))
             nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=sampled, logprobs=[0.0] * len(sampled)))

@@ -12,7 +12,7 @@ from nbrl.tasks.environments.kinds.gym import PACKAGE, GymEnvironment, check_tas
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.guesses import calculation
 from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.source import Found, Source, whole
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM
 
 
@@ -31,7 +31,7 @@ class GymDemonstrations(Source):
         check_tasks(self._environment(0), "demonstrations")
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return Found(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
 
     def _environment(self, seed: int) -> GymEnvironment:
         return GymEnvironment(

@@ -29,19 +29,18 @@ class RecordedDemonstrations(Source):
     )
 
     def check(self) -> None:
-        self._files()
+        self.files()
 
     def record(self, stage: Stage, seed: int) -> Found:
-        recorded = [trajectory for file in self._files() for trajectory in _read(file)]
-        ended = [
-            each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(recorded) if not each.failure
-        ]
-        found = asyncio.run(retold(ended, stage))
-        return Found(found.trajectories, found.left_out + len(recorded) - len(ended))
+        recorded = [trajectory for file in self.files() for trajectory in _read(file)]
+        named = [each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(recorded)]
+        return asyncio.run(retold(named, stage, sampled_here=False))
 
-    def _files(self) -> list[Path]:
+    def files(self) -> list[Path]:
+        """Files of the folder itself: links in it are not followed."""
         if self.path.is_dir():
-            if files := sorted(path for path in self.path.iterdir() if path.suffix in SUFFIXES and path.is_file()):
+            found = (path for path in self.path.iterdir() if path.suffix in SUFFIXES and not path.is_symlink())
+            if files := sorted(path for path in found if path.is_file()):
                 return files
             raise ConfigError(f"{self.path} has no files of trajectories; they end in {', '.join(SUFFIXES)}")
         if not self.path.is_file():
@@ -57,10 +56,14 @@ def _read(path: Path) -> list[Trajectory]:
             table = pq.read_table(path)
             lacks = [name for name in ("id", "question", "nodes", "steps") if name not in table.column_names]
             if lacks:
-                raise ConfigError(f"{path} is no table of trajectories: it lacks {lacks[0]}, and has {table.column_names}")
+                raise ConfigError(
+                    f"{path} is no table of trajectories: it lacks {lacks[0]}; give one of a storage or of `nbrl distill`"
+                )
             return from_table(table.select([name for name in SCHEMA.names if name in table.column_names]))
         return [read(path.read_bytes())]
     except ValidationError as error:
-        raise ConfigError(f"{path} is no table of trajectories: {fault_in_words(error)}") from error
-    except (RecordingError, pa.ArrowInvalid, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        why = fault_in_words(error)
+        raise ConfigError(f"{path} is no table of trajectories: {why}; give one of a storage or of `nbrl distill`") from error
+    except (RecordingError, pa.ArrowException, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} cannot be read: {reason}; take it away, or bring it back from a copy") from error

@@ -1,10 +1,12 @@
 """What the sources of demonstrations have in common."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from nbrl.agent.trajectory import Trajectory
+from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 
 
@@ -16,6 +18,12 @@ class Found:
     left_out: int = 0
 
 
+def whole(played: Sequence[Trajectory]) -> Found:
+    """Those that came to an answer: one that did not was cut off by a limit of the agent."""
+    answered = [each for each in played if each.status is Status.ANSWERED]
+    return Found(answered, len(played) - len(answered))
+
+
 class Source(BaseModel):
     """Gives trajectories whose every sampled action is learnt."""
 
@@ -23,6 +31,10 @@ class Source(BaseModel):
 
     def check(self) -> None:
         """Raises ConfigError if it cannot be had; cheap."""
+
+    def files(self) -> list[Path]:
+        """What it reads on this machine. Raises ConfigError if that is not there."""
+        return []
 
     def record(self, stage: Stage, seed: int) -> Found:
         """The demonstrations, deterministic in the arguments but for times. Raises ConfigError if they cannot be had."""

@@ -31,7 +31,10 @@ class RunDemonstrations(Source):
         known_run(self._storage, checked_name(self.name))
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return asyncio.run(retold(successes(self._storage, self.name, self.best), stage))
+        found = successes(self._storage, self.name, self.best)
+        here = [each for each in found if stage.environment in ("", each.environment) or not each.environment]
+        told = asyncio.run(retold(here, stage, sampled_here=True))
+        return Found(told.trajectories, told.left_out + len(found) - len(here))
 
     @property
     def _storage(self) -> Storage:

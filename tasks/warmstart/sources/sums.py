@@ -11,7 +11,7 @@ from nbrl.tasks.warmstart.demonstrators.habits import script
 from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
 from nbrl.tasks.warmstart.demonstrators.sums import sums
 from nbrl.tasks.warmstart.sources.gym import require_gym
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.source import Found, Source, whole
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM
 
 AT_ONCE = 500  # different sums are few
@@ -28,7 +28,7 @@ class SumsDemonstrations(Source):
         require_gym("sums")
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return Found(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
 
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         rng, found = random.Random(f"sums {seed}"), []

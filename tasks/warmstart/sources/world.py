@@ -14,7 +14,7 @@ from nbrl.tasks.environments.world.world import ABILITIES, Ability, Problem, Wor
 from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy
 from nbrl.tasks.warmstart.demonstrators.habits import script
 from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, act, play
-from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.source import Found, Source, whole
 
 PER_WORLD = 500  # questions; many worlds, so that who is whose is never worth knowing by heart
 # Far from the small seeds that runs take, so that their worlds are new to the policy.
@@ -41,7 +41,7 @@ class WorldDemonstrations(Source):
         return self
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return Found(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
 
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         found = []

@@ -1,5 +1,6 @@
 """Demonstrations as orders: every step has its batch, and an unfinished warm start goes on with what it planned."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
 from nbrl.tasks.warmstart.recipe import Given, load
-from nbrl.tasks.warmstart.work_folder import WorkFolder
+from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
+from nbrl.tasks.warmstart.stage import held_out
+from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 OVERRIDES = [
@@ -49,7 +52,8 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
     warmstart = load(Given(), OVERRIDES, Storage(StorageSettings(root="/nowhere")))
     agent = load_training("tiny-cpu").agent
     work, stage = WorkFolder(tmp_path / "out"), Stage(agent, ChatTokenizer.load(TINY, agent))
-    plan = make_plan(warmstart, stage, work)
+    identity = Identity.of(warmstart, load_training("tiny-cpu"), "digest")
+    plan = make_plan(warmstart, stage, work, identity, frozenset())
     assert [tuple(block) for block in plan.blocks] == [("copying", 4), ("copying", 4), ("copying", 2), ("habits", 2)]
     assert plan.demonstrations == {"copying": (20, 0), "habits": (12, 0)}
     assert plan.steps == 12
@@ -61,13 +65,42 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
         assert {value for steps in batch.steps for value in steps.values()} == {1.0}
         assert (order.initial, order.checkpoint_in is None) == (("digest", True) if number == 0 else ("", False))
     before = pq.read_table(order.trajectories)
-    assert make_plan(warmstart, stage, work) == plan
+    assert make_plan(warmstart, stage, work, identity, frozenset()) == plan
     assert pq.read_table(order.trajectories) == before
 
 
-def test_a_source_that_gives_nothing_is_an_error(tmp_path: Path) -> None:
-    agent = load_training("tiny-cpu").agent.model_copy(update={"max_steps": 1})
-    (tmp_path / "talk.jsonl").write_text("")
-    warmstart = load(Given(demonstrations=str(tmp_path / "talk.jsonl")), [], Storage(StorageSettings(root="/nowhere")))
-    with pytest.raises(ConfigError, match="gives no demonstration that suits this agent"):
-        make_plan(warmstart, Stage(agent, ChatTokenizer.load(TINY, agent)), WorkFolder(tmp_path / "out"))
+def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = frozenset(), **agent: object) -> Plan:
+    training = load_training("tiny-cpu")
+    warmstart = load(Given(demonstrations=str(demonstrations)), [], Storage(StorageSettings(root="/nowhere")))
+    settings = training.agent.model_copy(update=agent)
+    stage = Stage(settings, ChatTokenizer.load(TINY, settings))
+    work = WorkFolder(tmp_path / "out")
+    return make_plan(warmstart, stage, work, Identity.of(warmstart, training, "digest"), held_out)
+
+
+def _talk(folder: Path, *questions: str) -> Path:
+    lines = [{"messages": [{"role": "user", "content": each}, {"role": "assistant", "content": "yes"}]} for each in questions]
+    (folder / "talk.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder / "talk.jsonl"
+
+
+def test_a_source_that_gives_nothing_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"demonstrations\.chat holds no demonstrations"):
+        _planned(tmp_path, _talk(tmp_path))
+    with pytest.raises(ConfigError, match=r"1 were left out: raise the training's agent\.context_tokens"):
+        _planned(tmp_path, _talk(tmp_path, "long " * 200))
+
+
+def test_questions_that_are_held_out_are_never_demonstrated(tmp_path: Path) -> None:
+    plan = _planned(tmp_path, _talk(tmp_path, "Is it?", "Was it?", "Will it?"), frozenset({"Was it?"}))
+    assert plan.demonstrations == {"demonstrations": (2, 1)}
+    asked = pq.read_table(WorkFolder(tmp_path / "out").order(0) / "trajectories.parquet")["question"].to_pylist()
+    assert set(asked) == {"Is it?", "Will it?"}
+
+
+def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated() -> None:
+    kept_back = held_out(load_training("mixed-cpu"))
+    agent = load_training("mixed-cpu").agent
+    shown = SumsDemonstrations(kind="sums", count=2000).record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
+    assert {each.question for each in shown.trajectories} & kept_back  # that is why they are left out
+    assert len(kept_back) == 256 + 128

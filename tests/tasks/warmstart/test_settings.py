@@ -11,7 +11,8 @@ from nbrl.tasks.warmstart.plan import check
 from nbrl.tasks.warmstart.recipe import Given, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
-from nbrl.tasks.warmstart.work_folder import opened
+from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, check_free, opened
+from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 NOWHERE = Storage(StorageSettings(root="/nowhere"))
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -72,23 +73,55 @@ def test_a_source_is_told_by_its_name(tmp_path: Path) -> None:
         source_of("nobody", storage)
 
 
+def _identity(settings: WarmstartSettings, start: str = "digest") -> Identity:
+    return Identity.of(settings, load_training("smollm2-135m"), start)
+
+
 def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
-    out, storage = tmp_path / "out", Storage(StorageSettings(root=str(tmp_path)))
-    settings, training = load("smollm2-135m", [], str(TINY)), load_training("smollm2-135m")
-    agent = training.agent.model_dump(mode="json")
-    check(settings, training, storage, out, tmp_path)
-    held = opened(out, settings, agent, "digest")
-    with held, pytest.raises(ConfigError, match="another process makes"), opened(out, settings, agent, "digest"):
-        pass
-    with opened(out, settings, agent, "digest"):
-        pass
+    out, settings = tmp_path / "out", load("smollm2-135m", [], str(TINY))
+    with opened(out, _identity(settings)) as work:
+        held = opened(out, _identity(settings))
+        with pytest.raises(ConfigError, match="another process makes"), held:
+            pass
+        work.begin(Plan(identity=_identity(settings), blocks=[Block("habits", 3)], demonstrations={"habits": (48, 0)}))
+    with opened(out, _identity(settings)) as work:
+        plan = work.plan()
+        assert plan is not None
+        assert (plan.steps, plan.blocks[0].phase) == (3, "habits")
     with pytest.raises(ConfigError, match="holds another warm start: batch is 3"):
-        check(load("smollm2-135m", ["batch=3"], str(TINY)), training, storage, out, tmp_path)
+        check_folder(out, _identity(load("smollm2-135m", ["batch=3"], str(TINY))))
     with pytest.raises(ConfigError, match="the model to start from is another"):
-        check(settings, training, storage, out, tmp_path)
+        check_folder(out, _identity(settings, "other"))
+    (tmp_path / "out.unfinished/plan.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no warm start that this release can continue; delete it"):
+        check_folder(out, _identity(settings))
     out.mkdir()
     with pytest.raises(ConfigError, match="exists; name a folder that does not"):
-        check(settings, training, storage, out, tmp_path)
+        check_folder(out, _identity(settings))
+
+
+def test_what_fails_before_there_is_a_plan_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to learn"), opened(tmp_path / "out", _identity(load("tiny", []))):
+        raise ConfigError("nothing to learn")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_demonstrations_that_changed_is_another_warm_start(tmp_path: Path) -> None:
+    talk = tmp_path / "talk.jsonl"
+    talk.write_text("one")
+    settings = load_given(Given(start=str(TINY), demonstrations=str(talk)), [], NOWHERE)
+    before = _identity(settings)
+    talk.write_text("two")
+    assert before.differences(_identity(settings)) == ["a file of demonstrations holds something else"]
+    assert before.differences(before) == []
+
+
+def test_an_output_that_can_be_no_folder_or_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "o.unfinished").symlink_to("elsewhere")
+    for name, says in (("x" * 300, "can be no folder"), ("link", "exists"), ("o", "is a link")):
+        with pytest.raises(ConfigError, match=says):
+            check_free(tmp_path / name)
 
 
 def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
@@ -106,3 +139,20 @@ def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_
     assert load_given(Given(start=str(TINY), training="tiny-cpu"), [], NOWHERE).training == "tiny-cpu"
     with pytest.raises(ConfigError, match="--from is empty"):
         load(None, [], " ")
+    for given in (Given(recipe=""), Given(demonstrations=" "), Given(training="")):
+        with pytest.raises(ConfigError, match="is empty; give what it names"):
+            load_given(given, [], NOWHERE)
+
+
+def test_paths_in_a_recipe_are_meant_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/training.yaml").write_text("base: tiny-cpu")
+    (tmp_path / "mine/warm.yaml").write_text(
+        "base: tiny\nfresh: null\nstart: somebody/model\ntraining: training.yaml\n"
+        "phases: {copying: null, habits: null, talk: {demonstrations: {"
+        "chats: {kind: chat, path: talk.jsonl}, run: {kind: run, name: r, root: store}}}}"
+    )
+    settings = load(str(tmp_path / "mine/warm.yaml"), [])
+    assert (settings.training, settings.start) == (str(tmp_path / "mine/training.yaml"), "somebody/model")
+    sources = settings.model_dump(mode="json")["phases"]["talk"]["demonstrations"]
+    assert (sources["chats"]["path"], sources["run"]["root"]) == (f"{tmp_path}/mine/talk.jsonl", f"{tmp_path}/mine/store")
