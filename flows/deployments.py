@@ -124,13 +124,14 @@ def _deployment(flow: Any, name: str, orders: dict[str, BaseModel], cron: str, t
 
 def _check_cron(cron: str) -> None:
     """Raises ConfigError for other than five fields, of which Prefect takes a sixth for seconds, and for what is never due."""
+    if not cron:
+        return
+    if len(cron.split()) != FIELDS:
+        raise _no_schedule(cron, f"it has {len(cron.split())} fields")
     from prefect.server.schemas.schedules import CronSchedule  # takes a second
 
-    if cron and len(cron.split()) != FIELDS:
-        raise _no_schedule(cron, f"it has {len(cron.split())} fields")
     try:
-        if cron:
-            asyncio.run(CronSchedule(cron=cron).get_dates(1))
+        asyncio.run(CronSchedule(cron=cron).get_dates(1))
     except ValueError as error:  # ValidationError is one
         raise _no_schedule(cron, "it is never due, or has a field that is none") from error
 

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import prefect.server.schemas.schedules  # noqa: F401  # starts a process once, which no test of this tier may
 import pytest
 import yaml
 from prefect.utilities.callables import parameter_schema
