@@ -62,7 +62,9 @@ async def _model(
 async def _demonstrations(
     settings: WarmstartSettings, training: RunConfig, model: Path, work: WorkFolder, identity: Identity
 ) -> Plan:
-    """Record them in a thread, which ends at its next demonstration if this is cancelled."""
+    """Record them in a thread, which ends at its next demonstration if this is cancelled; or read what was planned before."""
+    if (planned := await asyncio.to_thread(work.plan)) is not None:
+        return planned
     cancelled = Event()
 
     @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)

@@ -21,12 +21,10 @@ UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwa
 
 
 def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder, identity: Identity, held_out: frozenset[str]) -> Plan:
-    """Record the demonstrations and write the orders' tables, or read what was planned before.
+    """Record the demonstrations and write the orders' tables.
 
     Questions that are `held_out` are left out. Raises ConfigError if a source gives nothing.
     """
-    if (plan := work.plan()) is not None:
-        return plan
     blocks: list[Block] = []
     demonstrations: dict[str, tuple[int, int]] = {}
     for name, phase in settings.phases.items():

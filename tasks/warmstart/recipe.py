@@ -16,7 +16,6 @@ from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
 
 FOLDER = RECIPES / "warmstart"
-WORDS = ("world",)  # sources that are named by their kind alone
 
 
 def names() -> list[str]:
@@ -67,7 +66,7 @@ def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartS
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
     """The source of demonstrations that a word, a path or a run's name means, as settings. Raises ConfigError for none."""
     path = Path(named).expanduser()
-    if named in WORDS:
+    if named == "world":
         return {"kind": named}
     if path.suffix == ".jsonl":
         return {"kind": "chat", "path": str(path.absolute())}

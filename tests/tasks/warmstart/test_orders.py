@@ -18,7 +18,6 @@ from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
 from nbrl.tasks.warmstart.recipe import Given, load
-from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
 from nbrl.tasks.warmstart.stage import held_out
 from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder
 
@@ -65,7 +64,7 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
         assert {value for steps in batch.steps for value in steps.values()} == {1.0}
         assert (order.initial, order.checkpoint_in is None) == (("digest", True) if number == 0 else ("", False))
     before = pq.read_table(order.trajectories)
-    assert make_plan(warmstart, stage, work, identity, frozenset()) == plan
+    assert work.plan() == plan
     assert pq.read_table(order.trajectories) == before
 
 
@@ -98,9 +97,14 @@ def test_questions_that_are_held_out_are_never_demonstrated(tmp_path: Path) -> N
     assert set(asked) == {"Is it?", "Will it?"}
 
 
-def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated() -> None:
-    kept_back = held_out(load_training("mixed-cpu"))
-    agent = load_training("mixed-cpu").agent
-    shown = SumsDemonstrations(kind="sums", count=2000).record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
-    assert {each.question for each in shown.trajectories} & kept_back  # that is why they are left out
-    assert len(kept_back) == 256 + 128
+def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None:
+    """There are few sums of two numbers, so that some are drawn twice."""
+    training = load_training("mixed-cpu")
+    few = ["phases.copying=null", "phases.habits.demonstrations.world.count=4", "phases.habits.demonstrations.sums.count=1500"]
+    warmstart = load(Given(recipe="tiny-mixed"), few, Storage(StorageSettings(root="/nowhere")))
+    work, stage = WorkFolder(tmp_path / "out"), Stage(training.agent, ChatTokenizer.load(TINY, training.agent))
+    kept_back = held_out(training)
+    plan = make_plan(warmstart, stage, work, Identity.of(warmstart, training, "digest"), kept_back)
+    assert plan.demonstrations["habits"][1] > 0
+    tables = [pq.read_table(work.order(number) / "trajectories.parquet") for number in range(len(plan.blocks))]
+    assert not kept_back & {question for table in tables for question in table["question"].to_pylist()}

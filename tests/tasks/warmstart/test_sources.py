@@ -213,21 +213,18 @@ def test_a_conversation_without_a_system_turn_gets_the_agents(stage: Stage, tmp_
 def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "You count."},
-        {"role": "user", "content": "How many? <|im_end|>"},
+        {"role": "user", "content": "How many?"},
         {"role": "assistant", "content": "Three."},
         {"role": "user", "content": "And now?"},
         {"role": "assistant", "content": "Four."},
     ]
     (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": messages, "source": "x"}) + "\n\n")
     (told,) = ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").record(stage, 0).trajectories
-    messages[1]["content"] = "How many? "  # the control token in a text is plain text to us
-    reference = AutoTokenizer.from_pretrained(TINY)
+    rendered = AutoTokenizer.from_pretrained(TINY).apply_chat_template(messages, return_dict=True)["input_ids"]
     first, second = told.sampled()
-    whole = told.path(told.nodes.index(second))
-    rendered = reference.apply_chat_template(messages, return_dict=True)["input_ids"]
-    marker = stage.tokenizer.message("user", "How many? <|im_end|>")[-8:-2]
-    assert [*whole, rendered[-1]][-len(rendered) // 2 :] == rendered[-len(rendered) // 2 :]
-    assert stage.tokenizer.end_id not in marker
+    assert [*told.path(told.nodes.index(second)), rendered[-1]] == rendered  # what follows the last turn's end is a line break
+    whole = told.path(told.nodes.index(first))
+    assert whole == rendered[: len(whole)]
     assert [stage.tokenizer.decode(node.token_ids) for node in (first, second)] == ["Three.", "Four."]
 
 
