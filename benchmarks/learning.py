@@ -3,8 +3,9 @@
 Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--set section.key=value …]
 
 `tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
-train a shipped tiny policy. `smollm2-135m` and `smollm2-135m-format` are the recipes of these names: a pretrained model is
-evaluated as it is (em_base), taught to act by the warm start of the same name (em_warm), and trained (em_after).
+train a shipped tiny policy. `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
+pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
+(em_after).
 
 One JSON line a seed; the last line holds the worst of each figure over the seeds. `seconds` are wall time of the whole training
 command, with both evaluations and the start of all servers; `seconds_rl` those of its iterations alone, `seconds_warm` those of
@@ -25,21 +26,15 @@ from pretrained import evaluated, fetched, warmed
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
-RECIPES = {
-    "tiny": "tiny-cpu",
-    "mixed": "mixed-cpu",
-    "smollm2-135m": "smollm2-135m",
-    "smollm2-135m-format": "smollm2-135m-format",
-}
-PRETRAINED = ("smollm2-135m", "smollm2-135m-format")
+PRETRAINED = ("smollm2-135m", "smollm2-135m-format", "smollm2-135m-long")
+RECIPES = {"tiny": "tiny-cpu", "mixed": "mixed-cpu", **{name: name for name in PRETRAINED}}
 
 
-def train(recipe: str, seed: int, overrides: list[str]) -> dict[str, object]:
-    started_with, base, seconds_warm = list[str](), dict[str, float](), 0.0
+def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) -> dict[str, object]:
+    """`base` are the held-out scores of the pretrained model as it is; empty where a shipped policy is trained."""
+    started_with, seconds_warm = list[str](), 0.0
     if recipe in PRETRAINED:
-        model = fetched(NBRL, ROOT)
-        base = evaluated(NBRL, ROOT, recipe, model, seed)
-        warm, seconds_warm = warmed(NBRL, ROOT, recipe, model, seed)
+        warm, seconds_warm = warmed(NBRL, ROOT, recipe, fetched(NBRL, ROOT), seed)
         started_with = [f"policy.path={warm}"]
     run = f"learning-{recipe}-{seed}-{int(time.time())}"
     flags = [part for override in [f"seed={seed}", *started_with, *overrides] for part in ("--set", override)]
@@ -96,9 +91,10 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     arguments = parser.parse_args()
+    base = evaluated(NBRL, ROOT, arguments.recipe, fetched(NBRL, ROOT)) if arguments.recipe in PRETRAINED else {}
     results = []
     for seed in arguments.seeds.split(","):
-        results.append(train(arguments.recipe, int(seed), arguments.overrides))
+        results.append(train(arguments.recipe, int(seed), arguments.overrides, base))
         print(json.dumps(results[-1]), flush=True)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     worst = {

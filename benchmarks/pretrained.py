@@ -16,10 +16,10 @@ def fetched(nbrl: str, root: Path) -> Path:
     return folder
 
 
-def evaluated(nbrl: str, root: Path, recipe: str, model: Path, seed: int) -> dict[str, float]:
+def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, float]:
     """Held-out scores of a model in a folder, by metric."""
-    flags = ["--set", f"seed={seed}", "--set", f"policy.path={model}", "--json"]
-    done = subprocess.run([nbrl, "evaluate", recipe, "--model", str(model), *flags], cwd=root, check=True, stdout=subprocess.PIPE)
+    command = [nbrl, "evaluate", recipe, "--model", str(model), "--set", f"policy.path={model}", "--json"]
+    done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE)
     scores: dict[str, float] = json.loads(done.stdout)["scores"]
     return scores
 

@@ -22,6 +22,10 @@ def train(
     restarts: Restarts = None,
     take_over: TakeOver = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved plan and exit")] = False,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="a dry run that does one iteration, throws it away, and says what the training will take"),
+    ] = False,
 ) -> None:
     """Train a policy: evaluate, iterate, evaluate. Prints at the end a table, a learning curve and the next commands."""
 
@@ -32,8 +36,10 @@ def train(
 
         name = None if run is None else checked_name(run)
         start = prepared(recipe, with_restarts(set_, restarts), "train", name)
-        if dry_run:
+        if dry_run or measure:
             _plan(start)
+            if measure:
+                _measure(start if run is None else prepared(recipe, with_restarts(set_, restarts), "train"))
             return None
         return start, name or new_name(start.config.name)
 
@@ -90,3 +96,15 @@ def _plan(start: Any) -> None:
     out.print(plan(config), markup=False, highlight=False, soft_wrap=True)
     for note in unchecked:
         say(f"not checked: {note}", "yellow")
+
+
+def _measure(start: Any) -> None:
+    """Print what one iteration took, and what the training will take by it."""
+    from nbrl.tasks.runs.measured import in_lines
+
+    async def flow() -> Any:
+        from nbrl.flows.measure import measure
+
+        return await measure(start)
+
+    out.print(in_lines(run_flow(start.config.home, flow), start.config), markup=False, highlight=False, soft_wrap=True)

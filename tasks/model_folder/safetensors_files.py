@@ -1,6 +1,7 @@
 """What safetensors files say that they hold, and whether they can. Headers are read and no weights."""
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,3 +85,11 @@ def weights(folder: Path) -> dict[str, TensorInfo]:
     if lost := sorted(name for name, place in places.items() if name not in headers[place]):
         raise UpdateError(f"{folder}: {places[lost[0]]} lacks {lost[0]}, which its index names: fetch or save it again")
     return {name: headers[place][name] for name, place in places.items()}
+
+
+def main_dtype(folder: Path) -> str:
+    """The dtype of the weights in a model's folder, in safetensors' names: that of most numbers if there are several."""
+    numbers = Counter[str]()
+    for info in weights(folder).values():
+        numbers[info.dtype] += info.elements
+    return numbers.most_common(1)[0][0]

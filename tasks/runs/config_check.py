@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from nbrl.agent.context.context import check_room
@@ -20,6 +21,7 @@ from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
 from nbrl.tasks.model_folder.check import check_model, check_targets
+from nbrl.tasks.model_folder.safetensors_files import main_dtype
 from nbrl.tasks.model_folder.source import local_config
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
@@ -78,6 +80,7 @@ def _check_policy(config: RunConfig, purpose: Purpose) -> None:
         )
     if model is not None and purpose == "train":
         _check_model(config.policy.path, config.update)
+        _check_rounding(config)
 
 
 def _check_devices(config: RunConfig) -> None:
@@ -95,6 +98,14 @@ def _check_model(path: str, update: UpdateSettings) -> None:
         check_targets(path, update.lora.target_modules if update.lora else ())
     except UpdateError as error:
         raise ConfigError(f"policy.path: {error}") from error
+
+
+def _check_rounding(config: RunConfig) -> None:
+    stored = main_dtype(Path(config.policy.path))
+    if config.publish.rounding == "stochastic" and stored != "BF16":
+        raise ConfigError(
+            f"publish.rounding stochastic is for bfloat16, but the weights of {config.policy.path} are {stored}; leave it out"
+        )
 
 
 def _check_tokens(config: RunConfig, vocabulary: int) -> None:

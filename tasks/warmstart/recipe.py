@@ -64,16 +64,16 @@ def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartS
 
 
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
-    """The source of demonstrations that a word, a path or a run's name means, as settings. Raises ConfigError for none."""
+    """The source of demonstrations that a word, a run's name or a path means, as settings. Raises ConfigError for none."""
     path = Path(named).expanduser()
     if named == "world":
         return {"kind": named}
+    if run_of(storage, named) is not None:
+        return {"kind": "run", "name": named, "root": storage.settings.root}
     if path.suffix == ".jsonl":
         return {"kind": "chat", "path": str(path.absolute())}
     if path.exists() or path.suffix in SUFFIXES:
         return {"kind": "recorded", "path": str(path.absolute())}
-    if run_of(storage, named) is not None:
-        return {"kind": "run", "name": named, "root": storage.settings.root}
     raise ConfigError(
         f"there are no demonstrations {named!r}: give `world`, a file or folder of trajectories (.parquet, .ipynb, .json), "
         "conversations (.jsonl), or the name of a run of the root"

@@ -1,6 +1,5 @@
 """Loading a policy from a Hugging Face folder, and sharding it."""
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from nbrl.tasks.learner.model.lora import adapt
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.model.sharding import shard
 from nbrl.tasks.learner.settings import LoraSettings
-from nbrl.tasks.model_folder.safetensors_files import weights
+from nbrl.tasks.model_folder.safetensors_files import main_dtype
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Errors that transformers raises if a configuration makes no model or does not match the weights.
@@ -33,11 +32,8 @@ class Adapters:
 
 
 def stored_dtype(path: str) -> torch.dtype:
-    """The dtype of the weights in the folder, which exports keep: the most frequent one if there are several."""
-    numbers: Counter[str] = Counter()
-    for info in weights(Path(path)).values():
-        numbers[info.dtype] += info.elements
-    return DTYPES[numbers.most_common(1)[0][0]]
+    """The dtype of the weights in the folder, which exports keep."""
+    return DTYPES[main_dtype(Path(path))]
 
 
 def load_sharded(

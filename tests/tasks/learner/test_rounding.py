@@ -8,6 +8,7 @@ import torch
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.checkpoint.checkpoint_folder import order_digest
 from nbrl.tasks.learner.checkpoint.rounding import Rounding, stochastic
+from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load
 from tests.tasks.learner import update_lab
 
@@ -40,7 +41,8 @@ def test_only_bfloat16_is_rounded_stochastically() -> None:
         Rounding(torch.float32, 0)
     with pytest.raises(ConfigError, match="float32 is published"):
         load("tiny-cpu", ["publish.rounding=stochastic"])
-    assert load("tiny-cpu", ["publish.rounding=stochastic", "publish.dtype=stored"]).publish.rounding == "stochastic"
+    with pytest.raises(ConfigError, match=r"the weights of .*tiny are F32; leave it out"):
+        check_config(load("tiny-cpu", ["publish.rounding=stochastic", "publish.dtype=stored"]))
 
 
 @pytest.mark.usefixtures("alone")

@@ -7,6 +7,7 @@ import pytest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.recipes import load as load_training
+from nbrl.tasks.runs.run import open_run
 from nbrl.tasks.warmstart.plan import check
 from nbrl.tasks.warmstart.recipe import Given, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
@@ -71,6 +72,15 @@ def test_a_source_is_told_by_its_name(tmp_path: Path) -> None:
     assert source_of(str(tmp_path), storage)["kind"] == "recorded"
     with pytest.raises(ConfigError, match="there are no demonstrations 'nobody'"):
         source_of("nobody", storage)
+
+
+def test_a_name_of_a_run_and_a_folder_means_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path / "root")))
+    open_run(load_training("tiny-cpu", ["environments.world.train=8", "rollout.prompts=8"]), "mine", storage)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert source_of("mine", storage) == {"kind": "run", "name": "mine", "root": str(tmp_path / "root")}
+    assert source_of("./mine", storage) == {"kind": "recorded", "path": str(tmp_path / "mine")}
 
 
 def _identity(settings: WarmstartSettings, start: str = "digest") -> Identity:

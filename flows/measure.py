@@ -1,0 +1,73 @@
+"""One iteration of a training, done and thrown away, to say what the whole will take."""
+
+import asyncio
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+
+from nbrl.flows.display.progress import ProgressDisplay
+from nbrl.flows.display.terminal import err
+from nbrl.flows.iterate import iterate
+from nbrl.infra.memory import MemoryPeak
+from nbrl.infra.storage import Storage
+from nbrl.infra.tracking import TrackingSettings
+from nbrl.tasks.nodes.evaluate import asked
+from nbrl.tasks.runs import beginning
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.lease import Writer, writing
+from nbrl.tasks.runs.measured import Measured
+from nbrl.tasks.runs.prepared import Prepared
+from nbrl.tasks.runs.run import opened
+from nbrl.tasks.runs.scope import Weights
+from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.services.start import training_services
+
+NAME = "measured"
+
+
+@flow(name="measure", validate_parameters=False, persist_result=False)
+async def measure(start: Prepared) -> Measured:
+    """Do the first iteration of a run in a folder of its own on the storage, which is deleted, and say what it took.
+
+    Raises what a training raises.
+    """
+    aside = f"measurements/{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory(prefix="nbrl-measure-") as scratch, ProgressDisplay(err, get_run_logger().info) as progress:
+        config = _aside(start.config, aside, Path(scratch))
+        storage = Storage(config.storage)
+        try:
+            with opened(Prepared.of(config, start.take()), NAME, storage) as known:
+                settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
+                async with writing(known, storage, False, progress.say, settings, commit) as writer:
+                    return await _measure(config, writer, progress)
+        finally:
+            await asyncio.to_thread(Storage(start.config.storage).delete, aside)
+
+
+def _aside(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
+    """The same training in another folder of the storage, with metrics that nobody will look at."""
+    storage = config.storage.model_copy(update={"root": f"{config.storage.root.rstrip('/')}/{folder}"})
+    tracking = TrackingSettings(uri=f"sqlite:///{scratch}/mlflow.db", artifacts=str(scratch / "artifacts"))
+    return config.model_copy(update={"iterations": 1, "storage": storage, "tracking": tracking})
+
+
+async def _measure(config: RunConfig, writer: Writer, progress: Progress) -> Measured:
+    began = time.monotonic()
+    with MemoryPeak() as memory:
+        async with training_services(config, writer.run, progress) as services:
+            start_s = time.monotonic() - began
+            progress.begin("measuring one iteration")
+            record = await iterate(services, writer.iteration(0, Weights(digest=writer.run.policy)), 0)
+            held_out = await asyncio.to_thread(services.reads.questions, writer.run.layout.data, "held_out")
+            sizes = await asyncio.to_thread(services.storage.sizes, record.checkpoint) if record.checkpoint else {}
+    return Measured(
+        start_s=start_s,
+        metrics=record.metrics,
+        evaluated=len(asked(held_out, config.evaluate, config.seed)),
+        memory=memory.most_bytes,
+        checkpoint=None if sizes is None else sum(sizes.values()),
+        skipped=record.skipped,
+    )

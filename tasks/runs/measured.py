@@ -1,0 +1,70 @@
+"""What one iteration took, and what a whole training will take by it."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.estimate import in_words
+
+NODES = ("rollout", "reward", "update", "publish")
+
+
+class Measured(BaseModel):
+    """One iteration on this machine.
+
+    `start_s`: until all services answer. `memory`: the most bytes of this machine that were in use meanwhile beyond those before.
+    `checkpoint`: bytes; 0 if there was no update, None where the storage does not tell. `skipped` says why there was no update.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start_s: float
+    metrics: Mapping[str, float]
+    evaluated: int
+    memory: float
+    checkpoint: int | None
+    skipped: str = ""
+
+    @property
+    def iteration_s(self) -> float:
+        return self.metrics["time/iteration"]
+
+    @property
+    def evaluation_s(self) -> float:
+        """Of `evaluated` held-out trajectories, sampled and scored as fast as those of the iteration."""
+        seconds = self.metrics["time/rollout"] + self.metrics["time/reward"]
+        return seconds / max(1.0, self.metrics["rollout/trajectories"]) * self.evaluated
+
+    def total_s(self, config: RunConfig) -> float:
+        return self.start_s + config.iterations * self.iteration_s + evaluations(config) * self.evaluation_s
+
+
+def evaluations(config: RunConfig) -> int:
+    """How often a training evaluates: before the first iteration, in between, and after the last."""
+    every = config.evaluate.every
+    between = (config.iterations - 1) // every if every else 0
+    return between + 2
+
+
+def in_lines(measured: Measured, config: RunConfig) -> str:
+    """The measurement and what follows from it, as comments of the plan."""
+    nodes = ", ".join(f"{name} {measured.metrics.get(f'time/{name}', 0.0):.1f}" for name in NODES)
+    lines = [
+        f"# measured: start {measured.start_s:.0f} s; an iteration {measured.iteration_s:.1f} s ({nodes})",
+        f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations and {evaluations(config)} "
+        f"evaluations of {duration(measured.evaluation_s)}, if all are like the first",
+        f"# memory: {in_words(measured.memory)} more than before at the most",
+    ]
+    if measured.checkpoint:
+        lines.append(f"# disk: a checkpoint took {in_words(measured.checkpoint)}")
+    if measured.skipped:
+        lines.append(f"# no update was measured: {measured.skipped}")
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
