@@ -77,7 +77,7 @@ class Ours:
         rows = task_rows(questions.append_column("group", questions["id"]), 1, SEED)
         place = f"evaluations/{uuid.uuid4().hex}"
         plan = RoundPlan(f"{place}/trajectories", (), Sampling(), self._config.engine)
-        trajectories = await self.runner.run(RolloutBatch(rows, "", None, plan))
+        trajectories = await self.runner.run(RolloutBatch(rows, [], plan))
         self._storage.write_table(f"{place}/trajectories.parquet", trajectories)
         rewards = score_table(_ungraded(with_references(trajectories, questions)), self._config.reward)
         found = scores(answers_of(trajectories, rewards, questions))

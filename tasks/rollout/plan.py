@@ -1,6 +1,6 @@
 """What the runners are told: once as they start, and with each of their calls."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,11 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows for the engine at `url`.
+    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows, whose episodes the engines take in turns.
 
-    `adapter` is the name of the engine's LoRA adapter to sample with.
+    An engine is its address and the name of its LoRA adapter to sample with, None for the model itself.
     """
 
     rows: list[dict[str, Any]]
-    url: str
-    adapter: str | None
+    engines: Sequence[tuple[str, str | None]]
     round: RoundPlan

@@ -32,8 +32,8 @@ def run_on_runner(
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
     number = rows["runner"][0].as_py()
-    url, adapter = engines[number % len(engines)]
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), url, adapter, plan)
+    first = number % len(engines)  # so that not all runners begin with the same one
+    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), [*engines[first:], *engines[:first]], plan)
     return ray.get(runners[number].run.remote(batch))
 
 

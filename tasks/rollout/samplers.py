@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.http.client import model_client, usable_key
@@ -23,24 +24,25 @@ class Sampler:
 
 
 class EngineSamplers:
-    """Samples from the engine of a batch: token ids in and out."""
+    """Samples from the engines of a batch, an episode from one of them: token ids in and out."""
 
     def __init__(self, plan: RunnerPlan) -> None:
         self.renderer = ChatTokenizer.load(plan.model_path, plan.agent)
 
     @asynccontextmanager
     async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
-        engine = batch.round.engine
+        engine, turns = batch.round.engine, cycle(batch.engines)
         async with engine_session(engine.request_timeout_s) as session:
 
             def new() -> Sampler:
+                url, adapter = next(turns)
                 policy = SglangPolicy(
                     session,
-                    batch.url,
+                    url,
                     self.renderer.stop_ids,
                     batch.round.sampling,
                     engine.seeded_sampling,
-                    batch.adapter,
+                    adapter,
                     away_s=engine.start_timeout_s,
                 )
 

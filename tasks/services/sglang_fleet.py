@@ -20,6 +20,7 @@ from nbrl.tasks.layout import ADAPTER, HF
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
+from nbrl.tasks.services.concurrently import all_of
 from nbrl.tasks.services.fleet import EngineAddress, Finding
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ class SglangFleet:
 
     async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         async with self._changing:
-            return [await self._prove(number, checkpoint, version, sequences) for number in range(len(self._clients))]
+            return await all_of(self._prove(number, checkpoint, version, sequences) for number in range(len(self._clients)))
 
     async def _prove(self, number: int, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> Finding:
         url = self._clients[number].url
@@ -133,14 +134,13 @@ class SglangFleet:
             if not self._told:
                 self._say(f"after a publish the log-probs are compared, but not every bit: {unproved}")
             self._told = True
-        differences: list[float] = []
-        for sequence in sequences:
-            scored = await self._score(number, sequence)
-            differences += [a - b for a, b in zip(scored, sequence.logprobs, strict=True)]
-        return Finding(url, differences, weights)
 
-    async def _score(self, number: int, sequence: ProofSequence) -> list[float]:
-        return await self._asked(number, lambda client: client.score(sequence.token_ids, sequence.first))
+        def score(client: EngineClient) -> Awaitable[list[list[float]]]:
+            return all_of(client.score(each.token_ids, each.first) for each in sequences)
+
+        pairs = zip(await self._asked(number, score), sequences, strict=True)
+        differences = [a - b for scored, each in pairs for a, b in zip(scored, each.logprobs, strict=True)]
+        return Finding(url, differences, weights)
 
     def check_health(self) -> None:
         if self._failure is not None:

@@ -28,6 +28,7 @@ from nbrl.tasks.runs.history import made_in, newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
+from nbrl.tasks.services.concurrently import both
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.learner import LearnerService
@@ -167,24 +168,6 @@ async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
     stack.callback(ray_cluster.stop)
     await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
     ray_cluster.give_back_sigterm()
-
-
-U = TypeVar("U")
-
-
-async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
-    """Await both concurrently; if one fails, cancel and await the other, and raise the first error unchanged."""
-    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return tasks[0].result(), tasks[1].result()  # type: ignore[return-value]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:

@@ -69,7 +69,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def batch(count: int, *earlier: str) -> RolloutBatch:
-    return RolloutBatch(rows(count), "double://", None, RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings()))
+    return RolloutBatch(rows(count), [("double://", None)], RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings()))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Stora
 def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
     runner = PlayingRunner(plan(storage))
     earlier = [row | {"environment": ""} for row in rows(2)]
-    work = RolloutBatch(earlier, "double://", None, RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
+    work = RolloutBatch(earlier, [("double://", None)], RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
     assert asyncio.run(runner.run(work))["environment"].to_pylist() == ["e", "e"]
 
 
@@ -100,7 +100,7 @@ def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Stora
     monkeypatch.setattr(PlayingRunner, "fails", frozenset())
     runner = PlayingRunner(plan(storage))
     second = asyncio.run(
-        runner.run(RolloutBatch(rows(8), "", None, RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())))
+        runner.run(RolloutBatch(rows(8), [], RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())))
     )
     assert runner.played == ["3", "6", "7"]
     assert second["status"].to_pylist() == ["answered"] * 8

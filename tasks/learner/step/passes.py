@@ -12,7 +12,7 @@ from nbrl.tasks.learner.batch.batch import Batch, MicroBatch, to_device
 from nbrl.tasks.learner.batch.cost import cost_of
 from nbrl.tasks.learner.batch.partition import Partition, partition
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
-from nbrl.tasks.learner.batch.tree import PackedTree
+from nbrl.tasks.learner.batch.tree import Forest, PackedTree
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import Unadapted
 from nbrl.tasks.learner.model.policy_model import PolicyModel
@@ -53,7 +53,8 @@ class Passes:
         if self._critic is not None:
             models["value"] = self._critic
         forwarded = {name: torch.zeros(batch.forest.targets, dtype=torch.float64, device=self._device) for name in models}
-        for micro in self._micro_batches(batch, self._partition(batch, range(batch.examples))) if models else ():
+        shares = self._partition(batch.forest, batch.forest.of(range(batch.examples))) if models else None
+        for micro in self._micro_batches(batch.forest, shares) if shares else ():
             for name, model in models.items():
                 with self._timer.phase(name), torch.no_grad():
                     forwarded[name][micro.index_N] = _forward(model, micro).double()
@@ -76,8 +77,8 @@ class Passes:
         valued = count if constants.valued_N is None else int((constants.valued_N & (weight_N > 0)).sum())
         update, mismatch, largest = (MetricSums(self._device, reduce) for reduce in ("sum", "sum", "max"))
         micro_batches = 0
-        shares = self._partition(batch, examples)
-        for micro in self._micro_batches(batch, shares):
+        shares = self._partition(batch.forest, batch.forest.of(examples))
+        for micro in self._micro_batches(batch.forest, shares):
             micro_batches += 1
             with phase("reference"):
                 reference_N = self._reference_logp(micro, constants)
@@ -116,16 +117,26 @@ class Passes:
         with torch.no_grad():
             return _forward(self._policy, to_device(tree, self._device)).tolist()
 
-    def _partition(self, batch: Batch, examples: Sequence[int]) -> Partition:
-        with self._timer.phase("pack"):
-            forest, budget = batch.forest, self._settings.tokens_per_micro_batch
-            return partition(forest, forest.of(examples), self._ranks.count, budget, cost_of(self._policy.lm))
+    def action_logprobs(self, forest: Forest, actions: Sequence[int]) -> list[list[float]]:
+        """Log-probs of the tokens of some actions under the policy, by action. Each rank forwards its share."""
+        logp_N = torch.zeros(forest.targets, dtype=torch.float64, device=self._device)
+        with torch.no_grad():
+            for micro in self._micro_batches(forest, self._partition(forest, actions)):
+                logp_N[micro.index_N] = _forward(self._policy, micro).double()
+        dist.all_reduce(logp_N)
+        chosen = [forest.actions[number] for number in actions]
+        return [logp_N[each.first : each.first + len(each.logprobs)].tolist() for each in chosen]
 
-    def _micro_batches(self, batch: Batch, shares: Partition) -> Iterator[MicroBatch]:
+    def _partition(self, forest: Forest, actions: Sequence[int]) -> Partition:
+        with self._timer.phase("pack"):
+            budget = self._settings.tokens_per_micro_batch
+            return partition(forest, actions, self._ranks.count, budget, cost_of(self._policy.lm))
+
+    def _micro_batches(self, forest: Forest, shares: Partition) -> Iterator[MicroBatch]:
         """The micro-batches of this rank; every rank has the same number."""
         for actions in shares.actions_by_rank[self._ranks.rank]:
             with self._timer.phase("pack"):
-                micro = to_device(batch.forest.pack(actions), self._device)
+                micro = to_device(forest.pack(actions), self._device)
             yield micro
 
     def _reference_logp(self, micro: MicroBatch, constants: BatchConstants) -> Tensor | None:

@@ -16,11 +16,10 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
         ids = order.proof_token_ids
         return [ProofSequence(token_ids=ids, first=1, logprobs=passes.logprobs(chain(ids)))]
     chosen = proof_actions(forest, order.seed)
-    scored = iter(passes.logprobs(forest.pack(chosen)))
     sequences = []
-    for number in chosen:
-        ids, count = path_of(forest, number), len(forest.actions[number].logprobs)
-        sequences.append(ProofSequence(token_ids=ids, first=len(ids) - count, logprobs=[next(scored) for _ in range(count)]))
+    for number, logprobs in zip(chosen, passes.action_logprobs(forest, chosen), strict=True):
+        ids = path_of(forest, number)
+        sequences.append(ProofSequence(token_ids=ids, first=len(ids) - len(logprobs), logprobs=logprobs))
     return sequences
 
 

@@ -1,0 +1,31 @@
+"""Awaits several things at once, of which none outlives another's failure."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+async def all_of(several: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all concurrently; if one fails, cancel and await the others, and raise the first error unchanged."""
+    tasks = [asyncio.ensure_future(each) for each in several]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """As `all_of`, of two of different types."""
+    either: list[Awaitable[Any]] = [first, second]
+    one, other = await all_of(either)
+    return one, other
