@@ -1,0 +1,26 @@
+"""`nbrl train --measure`: one iteration is done with every real part, and nothing of it stays."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.flows.conftest import command
+from tests.processes import left_over, mark
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_measurement_says_time_memory_and_disk_and_leaves_nothing(tmp_path: Path) -> None:
+    asked = [*command(tmp_path / "home", "small", "evaluate.questions=null"), "--measure"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=600, env=mark("measured"), check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("# tiny-cpu: 3 iterations")
+    assert re.search(r"# measured: start \d+ s; an iteration [\d.]+ s \(rollout [\d.]+, reward", done.stdout)
+    assert re.search(r"# time: about \d+ (s|min) for 3 iterations and 2 evaluations of", done.stdout)
+    assert re.search(r"# memory: [\d.]+ [MG]B more than before", done.stdout)
+    assert re.search(r"# disk: a checkpoint took [\d.]+ MB", done.stdout)
+    assert [path for path in (tmp_path / "home/storage").rglob("*") if path.is_file()] == []
+    assert not list((tmp_path / "home/mlflow").glob("*.db"))
+    assert left_over("measured") == []
