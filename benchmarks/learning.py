@@ -7,9 +7,12 @@ train a shipped tiny policy. `smollm2-135m`, `smollm2-135m-format` and `smollm2-
 pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
 (em_after).
 
+What takes hours goes on where it was interrupted: the same command reuses the evaluation, the warm start and the iterations of a
+pretrained model that are there. To begin anew, delete `models/learning-*` and the runs `learning-*` of the storage.
+
 One JSON line a seed; the last line holds the worst of each figure over the seeds. `seconds` are wall time of the whole training
-command, with both evaluations and the start of all servers; `seconds_rl` those of its iterations alone, `seconds_warm` those of
-the whole warm start. Environments are set up before.
+command, with both evaluations and the start of all servers (of a shipped policy); `seconds_rl` those of its iterations alone,
+`seconds_warm` those of the whole warm start. Environments are set up before.
 """
 
 import argparse
@@ -36,7 +39,7 @@ def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) 
     if recipe in PRETRAINED:
         warm, seconds_warm = warmed(NBRL, ROOT, recipe, fetched(NBRL, ROOT), seed)
         started_with = [f"policy.path={warm}"]
-    run = f"learning-{recipe}-{seed}-{int(time.time())}"
+    run = f"learning-{recipe}-{seed}" if recipe in PRETRAINED else f"learning-{recipe}-{seed}-{int(time.time())}"
     flags = [part for override in [f"seed={seed}", *started_with, *overrides] for part in ("--set", override)]
     started = time.monotonic()
     command = [NBRL, "train", RECIPES[recipe], "--run", run, *flags]
@@ -56,7 +59,7 @@ def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) 
         "environments": by_environment(summary),
         **({"abilities": by_ability(base, summary), "seconds_warm": round(seconds_warm, 1)} if base else {}),
         "curve": summary["curve"],
-        "seconds": round(seconds, 1),
+        **({} if base else {"seconds": round(seconds, 1)}),
         "seconds_rl": round(sum(metrics["time/iteration"] for metrics in records), 1),
         "iterations": summary["iterations"],
         "n_eval": int(summary["after"]["questions"]),

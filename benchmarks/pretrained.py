@@ -17,7 +17,7 @@ def fetched(nbrl: str, root: Path) -> Path:
 
 
 def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, float]:
-    """Held-out scores of a model in a folder, by metric."""
+    """Held-out scores of a model in a folder, by metric; by its name the evaluation is found again."""
     command = [nbrl, "evaluate", recipe, "--model", str(model), "--set", f"policy.path={model}", "--json"]
     done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE)
     scores: dict[str, float] = json.loads(done.stdout)["scores"]
@@ -25,9 +25,16 @@ def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, floa
 
 
 def warmed(nbrl: str, root: Path, recipe: str, model: Path, seed: int) -> tuple[Path, float]:
-    """The folder of a new warm start, and the seconds of the whole command."""
-    out = root / "models" / f"learning-{recipe}-{seed}-{int(time.time())}"
+    """The folder of a warm start, and the seconds of all commands that it took."""
+    out = root / "models" / f"learning-{recipe}-{seed}"
+    taken = out.with_name(f"{out.name}.seconds")
+    before = float(taken.read_text()) if taken.exists() else 0.0
+    if out.exists():
+        return out, before
     command = [nbrl, "warmstart", str(out), "--recipe", recipe, "--from", str(model), "--set", f"seed={seed}"]
     started = time.monotonic()
-    subprocess.run(command, cwd=root, check=True)
-    return out, time.monotonic() - started
+    try:
+        subprocess.run(command, cwd=root, check=True)
+    finally:
+        taken.write_text(str(before + time.monotonic() - started))
+    return out, float(taken.read_text())
