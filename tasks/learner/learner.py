@@ -21,6 +21,7 @@ from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.determinism import set_determinism
+from nbrl.tasks.learner.process.memory import give_back
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.proof import Proof, ProofSequence
@@ -112,6 +113,8 @@ class Learner:
         trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
         write_tokens = partial(token_logprobs.write, batch=batch, logp_N=trained.before_N)
         sequences = self._write(loaded, order, partial(proof_sequences, order, batch.forest, loaded.passes), write_tokens)
+        if self._device.type == "cpu":
+            give_back()
         metrics = trained.metrics | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
