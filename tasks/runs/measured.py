@@ -28,7 +28,10 @@ class Measured(BaseModel):
 
     @property
     def iteration_s(self) -> float:
-        return self.metrics["time/iteration"]
+        """Of an iteration all of whose trajectories are learnt from: of the measured one some groups may have been left out."""
+        learnt = self.metrics.get("advantage/trajectories", 0.0)
+        left_out = self.metrics["rollout/trajectories"] / learnt - 1 if learnt else 0.0
+        return self.metrics["time/iteration"] + self.metrics.get("time/update", 0.0) * left_out
 
     @property
     def evaluation_s(self) -> float:
@@ -50,10 +53,12 @@ def evaluations(config: RunConfig) -> int:
 def in_lines(measured: Measured, config: RunConfig) -> str:
     """The measurement and what follows from it, as comments of the plan."""
     nodes = ", ".join(f"{name} {measured.metrics.get(f'time/{name}', 0.0):.1f}" for name in NODES)
+    learnt, all_ = (measured.metrics.get(f"{node}/trajectories", 0.0) for node in ("advantage", "rollout"))
     lines = [
-        f"# measured: start {measured.start_s:.0f} s; an iteration {measured.iteration_s:.1f} s ({nodes})",
-        f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations and {evaluations(config)} "
-        f"evaluations of {duration(measured.evaluation_s)}, if all are like the first",
+        f"# measured: start {measured.start_s:.0f} s; an iteration {measured.metrics['time/iteration']:.1f} s ({nodes}), "
+        f"of whose {all_:.0f} trajectories {learnt:.0f} were learnt from",
+        f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations of {duration(measured.iteration_s)} "
+        f"that learn from all, and {evaluations(config)} evaluations of {duration(measured.evaluation_s)}",
         f"# memory: {in_words(measured.memory)} more than before at the most",
     ]
     if measured.checkpoint:
