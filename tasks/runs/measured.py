@@ -57,8 +57,9 @@ def in_lines(measured: Measured, config: RunConfig) -> str:
     lines = [
         f"# measured: start {measured.start_s:.0f} s; an iteration {measured.metrics['time/iteration']:.1f} s ({nodes}), "
         f"of whose {all_:.0f} trajectories {learnt:.0f} were learnt from",
-        f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations of {duration(measured.iteration_s)} "
-        f"that learn from all, and {evaluations(config)} evaluations of {duration(measured.evaluation_s)}",
+        f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations of "
+        f"{duration(measured.iteration_s)} that learn from all, and {evaluations(config)} evaluations of "
+        f"{duration(measured.evaluation_s)}",
         f"# memory: {in_words(measured.memory)} more than before at the most",
     ]
     if measured.checkpoint:
