@@ -61,7 +61,7 @@ def _check_weights(finding: Finding, version: str, files: str) -> None:
     )
 
 
-def _judged(findings: list[Finding], before: Mismatch, floor: float, tolerance: float, version: str) -> dict[str, Metric]:
+def _judged(findings: list[Finding], before: Mismatch, floor: Mismatch, tolerance: float, version: str) -> dict[str, Metric]:
     """The mismatch of the worst engine as metrics. Raises BrokenInvariantError if it is beyond the tolerance."""
     found = [Mismatch.of(finding.differences) for finding in findings]
     ratios = [each.times(before, floor) for each in found]
@@ -78,8 +78,8 @@ def _judged(findings: list[Finding], before: Mismatch, floor: float, tolerance: 
         raise BrokenInvariantError(
             f"after publishing {version!r} the log-probs of {len(finding.differences)} sampled tokens differ between engine "
             f"{finding.engine} and trainer by {now.mean:.2g} nats in the mean and {now.high:.2g} in the 99th percentile, "
-            f"{ratio:.3g} times as much as before the update ({before.mean:.2g} and {before.high:.2g}, counted as {floor:g} at "
-            f"least), and publish.tolerance is {tolerance:g}; {cause}"
+            f"{ratio:.3g} times as much as before the update ({before.mean:.2g} and {before.high:.2g}, counted as {floor.mean:g} "
+            f"and {floor.high:g} at least), and publish.tolerance is {tolerance:g}; {cause}"
         )
     return {
         "publish/mismatch_mean_abs": Metric(max(each.mean for each in found), "max"),

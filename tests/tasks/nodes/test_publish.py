@@ -85,9 +85,11 @@ def test_mismatches_are_means_and_percentiles_and_not_one_token() -> None:
     differences = [0.01] * 999 + [5.0]
     found = Mismatch.of(differences)
     assert (found.mean, found.high) == (pytest.approx(0.01499), pytest.approx(0.01))
-    assert found.times(Mismatch(mean=0.005, high=0.0025), floor=1e-4) == pytest.approx(4)
-    assert found.times(Mismatch(mean=0, high=0), floor=0.01) == pytest.approx(1.499)
-    assert math.isnan(Mismatch.of([0.1, math.nan]).times(found, 1e-4))
+    least, nothing = Mismatch(mean=1e-4, high=1e-4), Mismatch(mean=0, high=0)
+    assert found.times(Mismatch(mean=0.005, high=0.0025), least) == pytest.approx(4)
+    assert found.times(nothing, Mismatch(mean=0.01, high=0.1)) == pytest.approx(1.499)
+    assert found.times(nothing, Mismatch(mean=0.1, high=0.005)) == pytest.approx(2)
+    assert math.isnan(Mismatch.of([0.1, math.nan]).times(found, least))
 
 
 def test_an_engine_that_answers_with_another_version_stops_the_run(tmp_path: Path) -> None:
