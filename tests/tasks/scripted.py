@@ -54,7 +54,7 @@ def play(
         runner = Runner(plan)
         try:
             asked = RoundPlan(f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
-            return await runner.run(RolloutBatch(list(rows), [], asked))
+            return await runner.run(RolloutBatch(list(rows), [("scripted://", None)], asked))
         finally:
             await runner.stop()
 
