@@ -13,6 +13,7 @@ from nbrl.flows.display.terminal import err
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.seeds import derive_seed
@@ -22,7 +23,7 @@ from nbrl.tasks.warmstart.fresh.make import make_folder
 from nbrl.tasks.warmstart.orders import make_plan, order_of
 from nbrl.tasks.warmstart.plan import digest_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-from nbrl.tasks.warmstart.stage import held_out, stage_of
+from nbrl.tasks.warmstart.stage import held_out, stages_of
 from nbrl.tasks.warmstart.start import start_folder
 from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder, opened
 
@@ -69,9 +70,10 @@ async def _demonstrations(
 
     @task(name="demonstrations", cache_policy=NO_CACHE, persist_result=False)
     async def record() -> Plan:
-        stage = await asyncio.to_thread(stage_of, training, settings.environment, model, cancelled)
-        kept_back = await asyncio.to_thread(held_out, training)
-        return await asyncio.to_thread(make_plan, settings, stage, work, identity, kept_back)
+        loaded = await asyncio.to_thread(stored.load, training.environments)
+        told = {source.environment for source in settings.sources.values()}
+        stages = await asyncio.to_thread(stages_of, training, told, loaded, model, cancelled)
+        return await asyncio.to_thread(make_plan, settings, stages, work, identity, held_out(loaded))
 
     try:
         return await record()

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +20,14 @@ from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, WorkFolder
 UNPROVED = [0, 0]  # no engine serves these weights, so next to nothing is forwarded to prove them
 
 
-def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder, identity: Identity, held_out: frozenset[str]) -> Plan:
-    """Record the demonstrations and write the orders' tables.
+def make_plan(
+    settings: WarmstartSettings,
+    stages: Mapping[str | None, Stage],
+    work: WorkFolder,
+    identity: Identity,
+    held_out: frozenset[str],
+) -> Plan:
+    """Record the demonstrations, each source's on the stage of its environment, and write the orders' tables.
 
     Questions that are `held_out` are left out. Raises ConfigError if a source gives nothing.
     """
@@ -29,7 +35,8 @@ def make_plan(settings: WarmstartSettings, stage: Stage, work: WorkFolder, ident
     demonstrations: dict[str, tuple[int, int]] = {}
     for name, phase in settings.phases.items():
         found = {
-            each: source.record(stage, derive_seed(settings.seed, name, each)) for each, source in phase.demonstrations.items()
+            each: source.record(stages[source.environment], derive_seed(settings.seed, name, each))
+            for each, source in phase.demonstrations.items()
         }
         found = {each: _unseen(some, held_out) for each, some in found.items()}
         _check(name, found)

@@ -7,7 +7,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
-from nbrl.tasks.warmstart.stage import check_environment
+from nbrl.tasks.warmstart.stage import check_environments
 from nbrl.tasks.warmstart.start import start_digest
 from nbrl.tasks.warmstart.work_folder import Identity, check_free
 from nbrl.tasks.warmstart.work_folder import check as check_folder
@@ -22,10 +22,9 @@ def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
 
 def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: Path) -> None:
     """Raises ConfigError for what cannot work, as far as it can be told at once."""
-    check_environment(training, settings.environment)
-    for phase in settings.phases.values():
-        for source in phase.demonstrations.values():
-            source.check()
+    check_environments(settings, training)
+    for source in settings.sources.values():
+        source.check()
     check_makeable("--home", home)
     check_free(out)
     check_makeable("the output", out.parent)

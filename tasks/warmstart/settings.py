@@ -79,11 +79,6 @@ class WarmstartSettings(_Closed):
         min_length=1,
         description="the training that follows, a recipe or a run of the storage: the policy learns to act as the agent of it",
     )
-    environment: str | None = Field(
-        None,
-        description="its environment whose tools and addition to the system prompt the demonstrators are told; when not set, the "
-        "only one that it has, and of several none",
-    )
     phases: dict[str, Phase] = Field(min_length=1, description="what is learnt one after another, by names of your own")
     batch: int = Field(16, ge=1, description="demonstrations per optimiser step")
     checkpoint_steps: int = Field(
@@ -108,6 +103,15 @@ class WarmstartSettings(_Closed):
         if (self.start is None) == (self.fresh is None):
             raise ValueError("name the model to start from with --from (or `start`), or describe a `fresh` one, not both")
         return self
+
+    @property
+    def sources(self) -> dict[str, Demonstrations]:
+        """Every source by its place in the settings."""
+        return {
+            f"phases.{name}.demonstrations.{each}": source
+            for name, phase in self.phases.items()
+            for each, source in phase.demonstrations.items()
+        }
 
     def steps(self, demonstrations: int, epochs: float) -> int:
         """Optimiser steps of a phase with so many demonstrations."""

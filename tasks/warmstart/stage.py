@@ -1,6 +1,7 @@
 """The agent that demonstrators act as: that of the training for which the policy is made."""
 
 import asyncio
+from collections.abc import Mapping, Set
 from pathlib import Path
 from threading import Event
 
@@ -11,25 +12,39 @@ from nbrl.agent.tools.base import Tool, describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load, names
 from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import NAME, find_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
+from nbrl.tasks.warmstart.settings import WarmstartSettings
 
 
-def stage_of(training: RunConfig, environment: str | None, model: Path, cancelled: Event) -> Stage:
-    """Raises ConfigError if the model's tokenizer, the tools or the environment do not suit the agent."""
+def stages_of(
+    training: RunConfig, told: Set[str | None], loaded: Mapping[str, Tables], model: Path, cancelled: Event
+) -> dict[str | None, Stage]:
+    """A stage for each environment that sources are `told` of, by what they call it; None is the only one, and of several none.
+
+    `loaded` is what the environments gave. Raises ConfigError if the model's tokenizer, the tools or an environment do not suit
+    the agent.
+    """
     try:
         tokenizer = ChatTokenizer.load(model, training.agent)
-        named = environment or (next(iter(training.environments)) if len(training.environments) == 1 else "")
-        tools = asyncio.run(_tools(training, named)) if named else ()
-        instruction = training.environments[named].prompt if named else ""
-        check_room(tokenizer, training.agent, describe(tools), instruction)
+        only = next(iter(training.environments)) if len(training.environments) == 1 else ""
+        return {name: _stage(training, name or only, loaded, tokenizer, cancelled) for name in told}
     except AgentError as error:
         raise ConfigError(str(error)) from error
-    return Stage(training.agent, tokenizer, tools, instruction, named, cancelled)
+
+
+def _stage(
+    training: RunConfig, environment: str, loaded: Mapping[str, Tables], tokenizer: ChatTokenizer, cancelled: Event
+) -> Stage:
+    tools = asyncio.run(_tools(training, environment, loaded[environment])) if environment else ()
+    instruction = training.environments[environment].prompt if environment else ""
+    check_room(tokenizer, training.agent, describe(tools), instruction)
+    return Stage(training.agent, tokenizer, tools, instruction, environment, cancelled)
 
 
 def training_of(name: str, storage: Storage) -> RunConfig:
@@ -39,24 +54,22 @@ def training_of(name: str, storage: Storage) -> RunConfig:
     return load(name)
 
 
-def held_out(training: RunConfig) -> frozenset[str]:
-    """The questions on which the training is evaluated: none may be demonstrated. Raises ConfigError if they cannot be had."""
-    tables = [each.load(f"environments.{name}").held_out for name, each in training.environments.items()]
-    return frozenset(question for table in tables for question in table["question"].to_pylist())
+def held_out(loaded: Mapping[str, Tables]) -> frozenset[str]:
+    """The questions on which the training is evaluated: none may be demonstrated."""
+    return frozenset(question for tables in loaded.values() for question in tables.held_out["question"].to_pylist())
 
 
-def check_environment(training: RunConfig, environment: str | None) -> None:
-    """Raises ConfigError if the training has no such environment."""
-    if environment is not None and environment not in training.environments:
-        raise ConfigError(
-            f"environment {environment!r} is none of the training's; {did_you_mean(environment, list(training.environments))}"
-        )
+def check_environments(settings: WarmstartSettings, training: RunConfig) -> None:
+    """Raises ConfigError if a source names an environment that the training does not have."""
+    for place, source in settings.sources.items():
+        if source.environment is not None and source.environment not in training.environments:
+            others = did_you_mean(source.environment, list(training.environments))
+            raise ConfigError(f"{place}.environment {source.environment!r} is none of the training's; {others}")
 
 
-async def _tools(training: RunConfig, environment: str) -> tuple[Tool, ...]:
+async def _tools(training: RunConfig, environment: str, tables: Tables) -> tuple[Tool, ...]:
     """The tools of an environment, to be described; none is called."""
-    settings = training.environments[environment]
-    passages = settings.load(f"environments.{environment}").corpus["passage"].to_pylist()
+    passages, settings = tables.corpus["passage"].to_pylist(), training.environments[environment]
     library = Library(training.rollout.tools, {environment: Equipment(Corpus.in_memory(passages), settings.tools)})
     await library.open()
     try:

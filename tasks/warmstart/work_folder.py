@@ -36,9 +36,8 @@ class Identity(BaseModel):
     @classmethod
     def of(cls, settings: WarmstartSettings, training: RunConfig, start: str) -> "Identity":
         """Raises ConfigError if a file of demonstrations is not there. `start` is the digest of the model."""
-        sources = [source for phase in settings.phases.values() for source in phase.demonstrations.values()]
         try:
-            files = {str(path): file_sha256(path) for source in sources for path in source.files()}
+            files = {str(path): file_sha256(path) for source in settings.sources.values() for path in source.files()}
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
         return cls(settings=settings, agent=training.agent.model_dump(mode="json"), start=start, files=files)
@@ -116,6 +115,18 @@ class WorkFolder:
         if block:
             shutil.rmtree(self.checkpoint(block - 1), ignore_errors=True)
 
+    def check_whole(self, plan: Plan) -> None:
+        """Raises ConfigError if somebody deleted what the next block needs: its tables, and the checkpoint it goes on from."""
+        done = [block for block in range(len(plan.blocks)) if self.result(block) is not None]
+        following = len(done)
+        needed = [self.path / _result(block) for block in range(max(done, default=0))]
+        needed += [self.order(following)] if following < len(plan.blocks) else []
+        needed += [self.checkpoint(following - 1)] if following else []
+        if gone := [path for path in needed if not path.exists()]:
+            raise ConfigError(
+                f"{gone[0]} of an unfinished warm start is gone; bring it back, or delete {self.path} to begin anew"
+            )
+
     def finish(self, block: int) -> None:
         """Make the model of the last block the output, and delete everything else. Raises ConfigError if the output exists."""
         check_free(self.out)
@@ -152,7 +163,7 @@ def check_free(out: Path) -> None:
 
 
 def check(out: Path, wanted: Identity) -> None:
-    """Raises ConfigError if the output exists, or another warm start has begun there."""
+    """Raises ConfigError if the output exists, or another warm start or only a part of this one is there."""
     check_free(out)
     plan = WorkFolder(out).plan()
     if plan is not None and (differing := plan.identity.differences(wanted)):
@@ -160,6 +171,8 @@ def check(out: Path, wanted: Identity) -> None:
             f"{unfinished(out)} holds another warm start: {'; '.join(differing[:SHOWN])}. Use the same settings to go on with "
             "it, delete it to begin anew, or name another folder"
         )
+    if plan is not None:
+        WorkFolder(out).check_whole(plan)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Demonstrations from conversations: JSON Lines with `messages`, as chat servers take them."""
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -27,29 +28,35 @@ class ChatDemonstrations(Source):
     path: Path = Field(description='JSON Lines, each {"messages": [{"role": "user", "content": "..."}, ...]}')
 
     def check(self) -> None:
-        if not self.path.is_file():
-            raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
+        for _ in self._conversations():
+            pass
 
     def files(self) -> list[Path]:
-        self.check()
+        if not self.path.is_file():
+            raise ConfigError(f"there are no conversations {self.path}; give a file of JSON Lines")
         return [self.path]
 
     def record(self, stage: Stage, seed: int) -> Found:
         """A conversation that is longer than the agent's context is left out; one without a system turn gets the agent's."""
         system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text
         found = []
-        try:
-            with self.path.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        stage.check()
-                        messages = _messages(line, f"line {number} of {self.path}")
-                        given = messages if messages[0][0] == "system" else [("system", system), *messages]
-                        found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.path} cannot be read as text: {error}; give JSON Lines in UTF-8") from error
+        for number, messages in self._conversations():
+            stage.check()
+            given = messages if messages[0][0] == "system" else [("system", system), *messages]
+            found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer))
         fitting = [each for each in found if _longest(each) <= stage.agent.context_tokens]
         return Found(fitting, len(found) - len(fitting))
+
+    def _conversations(self) -> Iterator[tuple[int, list[Turn]]]:
+        """Each with the number of its line."""
+        (path,) = self.files()
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        yield number, _messages(line, f"line {number} of {path}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as text: {error}; give JSON Lines in UTF-8") from error
 
 
 def _messages(line: str, where: str) -> list[Turn]:

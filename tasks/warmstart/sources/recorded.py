@@ -29,7 +29,8 @@ class RecordedDemonstrations(Source):
     )
 
     def check(self) -> None:
-        self.files()
+        for file in self.files():
+            _read(file)
 
     def record(self, stage: Stage, seed: int) -> Found:
         recorded = [trajectory for file in self.files() for trajectory in _read(file)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.warmstart.demonstrators.play import Stage
@@ -29,8 +29,14 @@ class Source(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    environment: str | None = Field(
+        None,
+        description="the training's environment whose tools and addition to the system prompt the demonstrators are told; when "
+        "not set, the only one that it has, and of several none",
+    )
+
     def check(self) -> None:
-        """Raises ConfigError if it cannot be had; cheap."""
+        """Raises ConfigError if it cannot be had, or holds something else; plays nothing."""
 
     def files(self) -> list[Path]:
         """What it reads on this machine. Raises ConfigError if that is not there."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.batch.batch import read_batch
 from nbrl.tasks.runs.recipes import load as load_training
@@ -52,7 +53,7 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
     agent = load_training("tiny-cpu").agent
     work, stage = WorkFolder(tmp_path / "out"), Stage(agent, ChatTokenizer.load(TINY, agent))
     identity = Identity.of(warmstart, load_training("tiny-cpu"), "digest")
-    plan = make_plan(warmstart, stage, work, identity, frozenset())
+    plan = make_plan(warmstart, {None: stage}, work, identity, frozenset())
     assert [tuple(block) for block in plan.blocks] == [("copying", 4), ("copying", 4), ("copying", 2), ("habits", 2)]
     assert plan.demonstrations == {"copying": (20, 0), "habits": (12, 0)}
     assert plan.steps == 12
@@ -74,7 +75,7 @@ def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = fr
     settings = training.agent.model_copy(update=agent)
     stage = Stage(settings, ChatTokenizer.load(TINY, settings))
     work = WorkFolder(tmp_path / "out")
-    return make_plan(warmstart, stage, work, Identity.of(warmstart, training, "digest"), held_out)
+    return make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), held_out)
 
 
 def _talk(folder: Path, *questions: str) -> Path:
@@ -103,8 +104,8 @@ def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None
     few = ["phases.copying=null", "phases.habits.demonstrations.world.count=4", "phases.habits.demonstrations.sums.count=1500"]
     warmstart = load(Given(recipe="tiny-mixed"), few, Storage(StorageSettings(root="/nowhere")))
     work, stage = WorkFolder(tmp_path / "out"), Stage(training.agent, ChatTokenizer.load(TINY, training.agent))
-    kept_back = held_out(training)
-    plan = make_plan(warmstart, stage, work, Identity.of(warmstart, training, "digest"), kept_back)
+    kept_back = held_out(stored.load(training.environments))
+    plan = make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), kept_back)
     assert plan.demonstrations["habits"][1] > 0
     tables = [pq.read_table(work.order(number) / "trajectories.parquet") for number in range(len(plan.blocks))]
     assert not kept_back & {question for table in tables for question in table["question"].to_pylist()}

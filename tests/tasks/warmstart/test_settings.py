@@ -93,6 +93,7 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
         held = opened(out, _identity(settings))
         with pytest.raises(ConfigError, match="another process makes"), held:
             pass
+        work.order(0).mkdir(parents=True)
         work.begin(Plan(identity=_identity(settings), blocks=[Block("habits", 3)], demonstrations={"habits": (48, 0)}))
     with opened(out, _identity(settings)) as work:
         plan = work.plan()
@@ -108,6 +109,37 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
     out.mkdir()
     with pytest.raises(ConfigError, match="exists; name a folder that does not"):
         check_folder(out, _identity(settings))
+
+
+def test_an_unfinished_warm_start_of_which_a_part_was_deleted_is_refused(tmp_path: Path) -> None:
+    out, settings = tmp_path / "out", load("smollm2-135m", [], str(TINY))
+    blocks = [Block("habits", 1)] * 3
+    with opened(out, _identity(settings)) as work:
+        for number in range(3):
+            work.order(number).mkdir(parents=True)
+        work.begin(Plan(identity=_identity(settings), blocks=blocks, demonstrations={"habits": (48, 0)}))
+        for number in range(2):
+            work.checkpoint(number).mkdir(parents=True)
+            work.keep(number, {"loss": 1.0})
+    check_folder(out, _identity(settings))
+    for part in ("orders/0002", "checkpoints/0001", "results/0000.json"):
+        (work.path / part).rename(tmp_path / "away")
+        with pytest.raises(ConfigError, match=rf"{part} of an unfinished warm start is gone; bring it back, or delete"):
+            check_folder(out, _identity(settings))
+        (tmp_path / "away").rename(work.path / part)
+    work.keep(2, {"loss": 1.0})
+    with pytest.raises(ConfigError, match="checkpoints/0002 of an unfinished warm start is gone"):
+        check_folder(out, _identity(settings))
+
+
+def test_files_of_demonstrations_are_read_before_work_begins(tmp_path: Path) -> None:
+    storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
+    (tmp_path / "talk.jsonl").write_text('{"messages": []}')
+    (tmp_path / "told.parquet").write_text("no table")
+    for name, says in (("talk.jsonl", "line 1 of .* has no messages"), ("told.parquet", "told.parquet cannot be read")):
+        settings = load_given(Given(start=str(TINY), demonstrations=str(tmp_path / name)), [], NOWHERE)
+        with pytest.raises(ConfigError, match=says):
+            check(settings, training, storage, tmp_path / "out", tmp_path)
 
 
 def test_what_fails_before_there_is_a_plan_leaves_nothing(tmp_path: Path) -> None:
@@ -138,8 +170,17 @@ def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
     storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
     with pytest.raises(ConfigError, match="there is no model 'nowhere'"):
         check(load("smollm2-135m", [], "nowhere"), training, storage, tmp_path / "out", tmp_path)
-    with pytest.raises(ConfigError, match="environment 'wrld' is none of the training's; did you mean 'world'"):
-        check(load("smollm2-135m", ["environment=wrld"], str(TINY)), training, storage, tmp_path / "out", tmp_path)
+    with pytest.raises(
+        ConfigError,
+        match=r"phases\.habits\.demonstrations\.world\.environment 'wrld' is none of the training's; did you mean 'world'",
+    ):
+        check(
+            load("smollm2-135m", ["phases.habits.demonstrations.world.environment=wrld"], str(TINY)),
+            training,
+            storage,
+            tmp_path / "out",
+            tmp_path,
+        )
 
 
 def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_path: Path) -> None:
