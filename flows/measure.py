@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 import time
-import uuid
 from pathlib import Path
 
 from prefect import flow, get_run_logger
@@ -15,7 +14,7 @@ from nbrl.infra.memory import MemoryPeak
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.nodes.evaluate import asked
-from nbrl.tasks.runs import beginning
+from nbrl.tasks.runs import aside, beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.measured import Measured
@@ -25,8 +24,6 @@ from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.start import training_services
 
-NAME = "measured"
-
 
 @flow(name="measure", validate_parameters=False, persist_result=False)
 async def measure(start: Prepared) -> Measured:
@@ -34,22 +31,23 @@ async def measure(start: Prepared) -> Measured:
 
     Raises what a training raises.
     """
-    aside = f"measurements/{uuid.uuid4().hex[:8]}"
+    folder = aside.new_folder()
     with tempfile.TemporaryDirectory(prefix="nbrl-measure-") as scratch, ProgressDisplay(err, get_run_logger().info) as progress:
-        config = _aside(start.config, aside, Path(scratch))
+        config = _aside(start.config, folder, Path(scratch))
         storage = Storage(config.storage)
+        await asyncio.to_thread(aside.delete_abandoned, start.config.storage)
         try:
-            with opened(Prepared.of(config, start.take()), NAME, storage) as known:
+            with opened(Prepared.of(config, start.take()), aside.RUN, storage) as known:
                 settings, commit = config.model_dump(mode="json"), await asyncio.to_thread(beginning.commit)
                 async with writing(known, storage, False, progress.say, settings, commit) as writer:
                     return await _measure(config, writer, progress)
         finally:
-            await asyncio.to_thread(Storage(start.config.storage).delete, aside)
+            await asyncio.to_thread(Storage(start.config.storage).delete, folder)
 
 
 def _aside(config: RunConfig, folder: str, scratch: Path) -> RunConfig:
     """The same training in another folder of the storage, with metrics that nobody will look at."""
-    storage = config.storage.model_copy(update={"root": f"{config.storage.root.rstrip('/')}/{folder}"})
+    storage = aside.inside(config.storage, folder)
     tracking = TrackingSettings(uri=f"sqlite:///{scratch}/mlflow.db", artifacts=str(scratch / "artifacts"))
     return config.model_copy(update={"iterations": 1, "storage": storage, "tracking": tracking})
 
