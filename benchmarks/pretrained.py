@@ -1,9 +1,13 @@
 """A pretrained model for `learning.py`: fetched, evaluated as it is, and taught to act by a warm start."""
 
+import hashlib
 import json
 import subprocess
 import time
 from pathlib import Path
+
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.warmstart.recipe import Given, load
 
 MODEL = "smollm2-135m"
 
@@ -17,16 +21,18 @@ def fetched(nbrl: str, root: Path) -> Path:
 
 
 def evaluated(nbrl: str, root: Path, recipe: str, model: Path) -> dict[str, float]:
-    """Held-out scores of a model in a folder, by metric; by its name the evaluation is found again."""
+    """Held-out metrics of a model in a folder, by metric; by its name the evaluation is found again."""
     command = [nbrl, "evaluate", recipe, "--model", str(model), "--set", f"policy.path={model}", "--json"]
     done = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE)
-    scores: dict[str, float] = json.loads(done.stdout)["scores"]
-    return scores
+    metrics: dict[str, float] = json.loads(done.stdout)["metrics"]
+    return metrics
 
 
 def warmed(nbrl: str, root: Path, recipe: str, model: Path, seed: int) -> tuple[Path, float]:
-    """The folder of a warm start, and the seconds of all commands that it took."""
-    out = root / "models" / f"learning-{recipe}-{seed}"
+    """The folder of a warm start by these very settings, and the seconds of all commands that it took."""
+    settings = load(Given(recipe=recipe, start=str(model)), [f"seed={seed}"], Storage(StorageSettings()))
+    digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:8]
+    out = root / "models" / f"learning-{recipe}-{seed}-{digest}"
     taken = out.with_name(f"{out.name}.seconds")
     before = float(taken.read_text()) if taken.exists() else 0.0
     if out.exists():

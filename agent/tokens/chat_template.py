@@ -89,10 +89,11 @@ class Template:
         config = read_json(file)
         source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
-            source = next((entry.get("template") for entry in source if entry.get("name") == "default"), None)
+            named = [entry for entry in source if isinstance(entry, dict) and entry.get("name") == "default"]
+            source = named[0].get("template") if named else None
         if (folder / "chat_template.jinja").is_file():
             file = folder / "chat_template.jinja"
-            source = file.read_text(encoding="utf-8")
+            source = _text(file)
         if not isinstance(source, str):
             raise TokenizerError(
                 f"{file} has no chat template: use an instruction-tuned model, or give the model one; {SUPPORTED}"
@@ -114,7 +115,7 @@ class Template:
             shown = [{"role": role, "content": text} for role, text in messages]
             template = environment.from_string(self.source)
             return template.render(messages=shown, add_generation_prompt=opening, **self.variables)
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except Exception as error:  # a template is a program of whoever made the model
             raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
 
     def glue(self) -> Glue:
@@ -189,11 +190,19 @@ def glued(glue: Glue, messages: Turns) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
+    """An object in a file; empty if it holds something else. Raises TokenizerError if it cannot be read."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(_text(file))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{file} is not JSON: {error}; fetch or save the model again") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{file} cannot be read; model_path must be a Hugging Face folder: {error}") from error
-    return content if isinstance(content, dict) else {}
 
 
 def token_text(token: object) -> str:

@@ -33,8 +33,8 @@ def warmstart(
         str | None,
         typer.Option(
             metavar="RECIPE|RUN",
-            help="the training that follows, as whose agent the policy learns to act; by default that of the recipe, or the run "
-            "of --from",
+            help="the training that follows, as whose agent the policy learns to act; by default that of --recipe, or the run of "
+            "--from",
             autocompletion=completion.recipes,
         ),
     ] = None,
@@ -91,9 +91,19 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
     lines = [
         *(f"{phase}: loss {loss:.3f} at the end" for phase, loss in losses.items()),
         f"wrote the policy to {target}",
-        f"train it    nbrl train {settings.training} --set policy.path={shown}",
+        f"train it    {_trains(settings.training, training)} --set policy.path={shown}",
     ]
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _trains(named: str, training: Any) -> str:
+    """The command that trains like the recipe or run of this name, whose configuration is `training`."""
+    from nbrl.tasks.runs.recipes import names
+    from nbrl.tasks.warmstart.stage import run_named
+
+    if run_named(named) is None:
+        return f"nbrl train {shlex.quote(named)}"
+    return f"nbrl train {training.name if training.name in names() else 'RECIPE'}"
 
 
 def distill(
@@ -114,7 +124,7 @@ def distill(
         shown = shlex.quote(str(file))
         lines = [
             f"wrote {count} trajectories to {file}",
-            f"learn them  nbrl warmstart OUT --from MODEL --demonstrations {shown}",
+            f"learn them  nbrl warmstart OUT --from {shlex.quote(run)} --demonstrations {shown}",
         ]
         out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

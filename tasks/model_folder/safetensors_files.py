@@ -1,6 +1,7 @@
 """What safetensors files say that they hold, and whether they can. Headers are read and no weights."""
 
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,7 +80,7 @@ def weights(folder: Path) -> dict[str, TensorInfo]:
     places = read_json(folder / INDEX, Index).weight_map
     headers: dict[str, dict[str, TensorInfo]] = {}
     for name in sorted(set(places.values())):
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):
             raise UpdateError(f"{folder} lacks {name}, which its index names: fetch or save it again")
         headers[name] = tensors(folder / name)
     if lost := sorted(name for name, place in places.items() if name not in headers[place]):

@@ -6,25 +6,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from nbrl.agent.context.context import check_room
-from nbrl.agent.errors import ContextError, ToolError
+from nbrl.agent.errors import ToolError
 from nbrl.agent.policy import Sampling
-from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
-from nbrl.infra.gpu import gpus
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.environments.stored import Contents
-from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.process.devices import on_cuda
-from nbrl.tasks.learner.settings import RatioLoss, UpdateSettings
-from nbrl.tasks.model_folder.check import check_model, check_targets
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.learner.settings import RatioLoss
 from nbrl.tasks.model_folder.safetensors_files import main_dtype
-from nbrl.tasks.model_folder.source import local_config
 from nbrl.tasks.reward.rules.rule import GYM, JUDGE, NO_ANSWERS
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.policy_check import check_devices, check_learns, check_reads
 
 Purpose = Literal["train", "evaluate", "evaluate a server"]
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least
@@ -60,44 +55,20 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
-        _check_devices(config)
+        check_devices(config.update, config.ray)
         _check_training(config)
 
 
 def _check_policy(config: RunConfig, purpose: Purpose) -> None:
     """Check the policy against the limits of agent and engine and, before training, that the learner knows such a model."""
-    model = local_config(config.policy)
-    limit = config.agent.context_tokens
-    if model is not None and limit > model.get("max_position_embeddings", limit):
-        raise ConfigError(
-            f"agent.context_tokens is {limit} but the policy reads at most {model['max_position_embeddings']} tokens; lower it"
-        )
-    if model is not None:
-        _check_tokens(config, model["vocab_size"])
+    is_here, limit = check_reads(config.policy, config.agent), config.agent.context_tokens
     if config.engine.max_total_tokens is not None and limit > config.engine.max_total_tokens:
         raise ConfigError(
             f"agent.context_tokens is {limit} but engine.max_total_tokens only {config.engine.max_total_tokens}; raise the latter"
         )
-    if model is not None and purpose == "train":
-        _check_model(config.policy.path, config.update)
+    if is_here and purpose == "train":
+        check_learns(config.policy.path, config.update)
         _check_rounding(config)
-
-
-def _check_devices(config: RunConfig) -> None:
-    if config.ray.address is not None:  # known when it is joined
-        return
-    try:
-        on_cuda(config.update, gpus() if config.ray.num_gpus is None else config.ray.num_gpus)
-    except UpdateError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _check_model(path: str, update: UpdateSettings) -> None:
-    try:
-        check_model(path)
-        check_targets(path, update.lora.target_modules if update.lora else ())
-    except UpdateError as error:
-        raise ConfigError(f"policy.path: {error}") from error
 
 
 def _check_rounding(config: RunConfig) -> None:
@@ -106,18 +77,6 @@ def _check_rounding(config: RunConfig) -> None:
         raise ConfigError(
             f"publish.rounding stochastic is for bfloat16, but the weights of {config.policy.path} are {stored}; leave it out"
         )
-
-
-def _check_tokens(config: RunConfig, vocabulary: int) -> None:
-    tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
-    if tokenizer.vocab_size > vocabulary:
-        raise ConfigError(
-            f"policy.path {config.policy.path}: the tokenizer has more tokens than the model's vocab_size; they do not match"
-        )
-    try:
-        check_room(tokenizer, config.agent, tools="")  # what is said of the tools is known when they are open
-    except ContextError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _check_packages(rules: set[str]) -> None:

@@ -65,18 +65,25 @@ def disk(config: RunConfig) -> str:
 
 
 def memory(config: RunConfig) -> str:
-    """The memory of a training on a CPU in words; empty on a GPU, for a cluster, or if the model's files are not here."""
+    """The memory of a training in words; empty where `memory_shares` are."""
+    shares = memory_shares(config)
+    parts = ", ".join(f"{name} {in_words(each)}" for name, each in shares.items())
+    return f"about {in_words(sum(shares.values()))}: {parts}" if shares else ""
+
+
+def memory_shares(config: RunConfig) -> dict[str, float]:
+    """Bytes of a training on a CPU by what takes them; empty on a GPU, for a cluster, or if the model's files are not here."""
     folder = Path(config.policy.path)
     if not folder.is_dir() or config.ray.address is not None or gpus():
-        return ""
+        return {}
     tensors, shape = weights(folder), Shape.of(json.loads((folder / "config.json").read_text()))
     if shape is None:
-        return ""
-    engines = config.engine.count * engine_bytes(config, tensors, shape)
-    learner = learner_bytes(config, tensors, shape)
-    others = OTHERS_BYTES + config.sandbox.max_live * KERNEL_BYTES
-    shares = {"engines": engines, "learner": learner, "everything else": others}
-    return f"about {in_words(sum(shares.values()))}: {', '.join(f'{name} {in_words(each)}' for name, each in shares.items())}"
+        return {}
+    return {
+        "engines": config.engine.count * engine_bytes(config, tensors, shape),
+        "learner": learner_bytes(config, tensors, shape),
+        "everything else": OTHERS_BYTES + config.sandbox.max_live * KERNEL_BYTES,
+    }
 
 
 def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:

@@ -1,13 +1,15 @@
 """What a person should know of a configuration and its questions before work starts, though nothing prevents it."""
 
+from nbrl.infra.memory import available_mb
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
+from nbrl.tasks.runs.estimate import in_words, memory_shares
 from nbrl.tasks.runs.prepared import Prepared
 
 
 def warnings_of(start: Prepared) -> list[str]:
-    """One sentence each: of its engines, and of its questions as `review` has them."""
-    return [*_engines(start.config), *review(start)]
+    """One sentence each: of its engines, its memory, and its questions as `review` has them."""
+    return [*_engines(start.config), *_memory(start.config), *review(start)]
 
 
 def _engines(config: RunConfig) -> list[str]:
@@ -17,3 +19,13 @@ def _engines(config: RunConfig) -> list[str]:
             "which a training sees as mismatch (mismatch/logprob_mean_abs); engine.dtype auto computes in float32"
         ]
     return []
+
+
+def _memory(config: RunConfig) -> list[str]:
+    needed, free = sum(memory_shares(config).values()), available_mb() << 20
+    if needed <= free:
+        return []
+    return [
+        f"the training takes about {in_words(needed)} of memory, and {in_words(free)} are free; end other programs, or lower "
+        "engine.count, update.workers, update.tokens_per_micro_batch or sandbox.max_live"
+    ]

@@ -16,7 +16,7 @@ def write(storage: Storage, run: str, best: int, file: Path) -> int:
     """Write up to `best` right trajectories of each training question of a run, and return their number. Raises ConfigError."""
     if file.suffix != ".parquet":
         raise ConfigError(f"{file} must end in .parquet")
-    if file.exists() or file.is_symlink():
+    if os.path.lexists(file):
         raise ConfigError(f"{file} exists; name a file that does not, nothing is overwritten")
     found = successes(storage, run, best)
     try:

@@ -83,8 +83,9 @@ def _check(phase: str, found: dict[str, Found]) -> None:
         if not each.left_out:
             raise ConfigError(f"{where} holds no demonstrations; give a source that does")
         raise ConfigError(
-            f"{where} gives no demonstration that suits this agent, {each.left_out} were left out: raise the training's "
-            "agent.context_tokens, agent.action_tokens or agent.max_steps, or take others"
+            f"{where} gives no demonstration that suits this agent, {each.left_out} were left out: they come to no answer within "
+            "its limits, or ask what is held out; raise the training's agent.context_tokens, agent.action_tokens or "
+            "agent.max_steps, or take others"
         )
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from nbrl.infra.ray_cluster import check_address
 from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.policy_check import check_devices
 from nbrl.tasks.runs.preflight import check_makeable, check_workers
 from nbrl.tasks.warmstart.settings import Phase, WarmstartSettings
 from nbrl.tasks.warmstart.stage import check_environments
-from nbrl.tasks.warmstart.start import start_digest
-from nbrl.tasks.warmstart.work_folder import Identity, check_free
+from nbrl.tasks.warmstart.start import check_start, start_digest
+from nbrl.tasks.warmstart.work_folder import Identity, check_free, unfinished
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
 FRESH = "fresh"  # stands for the digest of a model that the settings describe
@@ -21,7 +22,7 @@ def digest_of(settings: WarmstartSettings, storage: Storage) -> str:
 
 
 def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, out: Path, home: Path) -> None:
-    """Raises ConfigError for what cannot work, as far as it can be told at once."""
+    """Raises ConfigError for what cannot work, as far as it can be told at once. Nothing is fetched."""
     check_environments(settings, training)
     for source in settings.sources.values():
         source.check()
@@ -31,7 +32,10 @@ def check(settings: WarmstartSettings, training: RunConfig, storage: Storage, ou
     check_workers(settings.update, settings.ray)
     if settings.ray.address is not None:
         check_address(settings.ray.address)
-    check_folder(out, Identity.of(settings, training, digest_of(settings, storage)))
+    check_devices(settings.update.for_learner(1), settings.ray)
+    check_start(settings, training.agent, storage)
+    if unfinished(out).exists():
+        check_folder(out, Identity.of(settings, training, digest_of(settings, storage)))
 
 
 def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str:

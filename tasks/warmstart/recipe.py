@@ -1,5 +1,6 @@
 """Reads the recipe of a warm start."""
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from nbrl.tasks.evaluation.subject import run_of
 from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import FOLDER as RECIPES
 from nbrl.tasks.runs.recipes import from_settings
+from nbrl.tasks.runs.recipes import names as training_recipes
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
+from nbrl.tasks.warmstart.stage import OF_A_RUN
 
 FOLDER = RECIPES / "warmstart"
 
@@ -47,6 +50,8 @@ def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartS
     for flag, text in flags.items():
         if text is not None and not text.strip():
             raise ConfigError(f"{flag} is empty; give what it names, or leave it out")
+    if given.demonstrations is not None and given.start is None and given.recipe is None:
+        raise ConfigError("say which model learns the demonstrations: --from MODEL, or --recipe tiny, which makes a tiny one")
     path = _found(given.recipe or ("any" if given.start else "tiny"), Path.cwd())
     values = RecipeTree.read(path, _found).settings
     _anchor(values, path.parent)
@@ -54,13 +59,30 @@ def load(given: Given, overrides: Iterable[str], storage: Storage) -> WarmstartS
         values.pop("fresh", None)
         values["start"] = given.start
     if given.training is not None:
-        values["training"] = given.training
+        values["training"] = _training(given.training, storage)
     elif given.start is not None and given.recipe is None and (run := run_of(storage, given.start)) is not None:
-        values["training"] = run[0]
+        values["training"] = OF_A_RUN + run[0]
+    overrides = list(overrides)
+    if "training" not in values and not any(override.startswith("training=") for override in overrides):
+        raise ConfigError("say as whose agent the model learns to act: --training with the recipe of the training that follows")
     if given.demonstrations is not None:
         source = source_of(given.demonstrations, storage)
         values["phases"] = {"demonstrations": {"demonstrations": {source["kind"]: source}}}
     return from_settings(WarmstartSettings, values, str(path), overrides)
+
+
+def _training(named: str, storage: Storage) -> str:
+    """What `--training` means, as settings have it: a recipe, or a run of the storage. Raises ConfigError if it may be either."""
+    run = run_of(storage, named)
+    if run is None:
+        path = Path(named).expanduser()
+        return str(path.absolute()) if os.path.isfile(path) else named
+    if named in training_recipes():
+        raise ConfigError(
+            f"--training {named}: there are a recipe and a run of this name; give {OF_A_RUN}{named} for the run, or --set "
+            f"training={named} for the recipe"
+        )
+    return OF_A_RUN + run[0]
 
 
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
@@ -72,7 +94,7 @@ def source_of(named: str, storage: Storage) -> dict[str, Any]:
         return {"kind": "run", "name": named, "root": storage.settings.root}
     if path.suffix == ".jsonl":
         return {"kind": "chat", "path": str(path.absolute())}
-    if path.exists() or path.suffix in SUFFIXES:
+    if os.path.exists(path) or path.suffix in SUFFIXES:
         return {"kind": "recorded", "path": str(path.absolute())}
     raise ConfigError(
         f"there are no demonstrations {named!r}: give `world`, a file or folder of trajectories (.parquet, .ipynb, .json), "
@@ -101,7 +123,7 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
         text = section.get(key)
         if isinstance(text, str) and text and "://" not in text:
             place = Path(folder, Path(text).expanduser()).absolute()
-            if section is not values or place.exists():
+            if section is not values or (os.path.isfile(place) if key == "training" else os.path.exists(place)):
                 section[key] = str(place)
 
 

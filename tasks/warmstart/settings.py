@@ -77,7 +77,8 @@ class WarmstartSettings(_Closed):
     fresh: FreshModel | None = Field(None, description="or else a tiny model that is made from nothing")
     training: str = Field(
         min_length=1,
-        description="the training that follows, a recipe or a run of the storage: the policy learns to act as the agent of it",
+        description="the training that follows, a recipe, or runs/NAME for a run of the storage: the policy learns to act as its "
+        "agent",
     )
     phases: dict[str, Phase] = Field(min_length=1, description="what is learnt one after another, by names of your own")
     batch: int = Field(16, ge=1, description="demonstrations per optimiser step")

@@ -15,11 +15,13 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.recipes import load, names
+from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import resumed_config
-from nbrl.tasks.runs.run import NAME, find_run
+from nbrl.tasks.runs.run import NAME
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
+
+OF_A_RUN = "runs/"  # before the name of a run of the storage, which a recipe may have too
 
 
 def stages_of(
@@ -48,10 +50,16 @@ def _stage(
 
 
 def training_of(name: str, storage: Storage) -> RunConfig:
-    """The configuration of the recipe of this name, or else of the run of the storage. Raises ConfigError if there is neither."""
-    if NAME.fullmatch(name) and name not in names() and find_run(storage, name) is not None:
-        return resumed_config(storage, name, [])
+    """The configuration of a recipe, or of the run of the storage that `runs/NAME` names. Raises ConfigError if there is none."""
+    if (run := run_named(name)) is not None:
+        return resumed_config(storage, run, [])
     return load(name)
+
+
+def run_named(training: str) -> str | None:
+    """The run that settings name as their training; None if they name a recipe."""
+    run = training.removeprefix(OF_A_RUN)
+    return run if run != training and NAME.fullmatch(run) else None
 
 
 def held_out(loaded: Mapping[str, Tables]) -> frozenset[str]:

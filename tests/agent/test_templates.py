@@ -1,5 +1,6 @@
 """Rendering against the families' own chat templates: by transformers, and by hand from the documented formats."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,33 @@ def test_a_tokenizer_whose_plain_text_forges_a_control_token_is_refused(tmp_path
     family = Family("qwen2_5", (*QWEN, "<"), (), "<|im_end|>")
     with pytest.raises(TokenizerError, match="could forge a turn"):
         ChatTokenizer.load(write_folder(tmp_path, family))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 // 0 }}",
+        "{% for each in range(10**7) %}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ 'a' * 10**13 }}",
+        "{% if %}",
+        ["x"],
+        [{"name": "default"}],
+    ],
+)
+def test_a_broken_template_is_refused_in_a_sentence(tmp_path: Path, source: object) -> None:
+    write_folder(tmp_path / "model", next(iter(FAMILIES.values())))
+    config = tmp_path / "model/tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": source}))
+    with pytest.raises(TokenizerError, match=r"the chat template of .* refuses|has no chat template"):
+        ChatTokenizer.load(tmp_path / "model")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", next(iter(FAMILIES.values())))
+    (tmp_path / "model/chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(TokenizerError, match=r"chat_template\.jinja cannot be read"):
+        ChatTokenizer.load(tmp_path / "model")
+    (tmp_path / "model/tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json is not JSON"):
+        ChatTokenizer.load(tmp_path / "model")

@@ -1,16 +1,30 @@
 """What is said of a configuration before work starts, and tolerances of earlier releases."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs import estimate, warnings
 from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS, RunConfig
 from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.warnings import warnings_of
+
+
+@pytest.fixture(autouse=True)
+def free_mb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "available_mb", lambda: 64_000)
+    monkeypatch.setattr(estimate, "gpus", list)
+
+
+def test_a_training_that_needs_more_memory_than_is_free_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "available_mb", lambda: 1000)
+    (warning,) = warnings_of(Prepared.of(load("tiny-cpu"), None))
+    assert re.fullmatch(r"the training takes about [\d.]+ GB of memory, and 1.05 GB are free; .*", warning)
 
 
 def test_an_engine_in_bfloat16_on_a_cpu_is_warned_of() -> None:

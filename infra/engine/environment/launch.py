@@ -1,8 +1,13 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Five things differ. The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times
-(which is most of its start). Attention is that of attention.py. And deterministic inference, which SGLang has for accelerators,
-means here that a request's seed decides its sample. LoRA layers do without pinned memory. And weights can be compared with files.
+Five things differ:
+
+- The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times, which is most of
+  its start.
+- Attention is that of attention.py.
+- Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
+- LoRA layers do without pinned memory.
+- Weights can be compared with files.
 """
 
 import gc

@@ -28,7 +28,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"{target} could not be made: {error.strerror or error}; nothing was written") from error
     finally:
-        if not target.exists():
+        if not os.path.lexists(target):
             for parent in missing:
                 with suppress(OSError):  # another process may have put something there
                     parent.rmdir()

@@ -41,9 +41,14 @@ def calculation(question: str, rng: random.Random) -> Move:
         code = rng.choice(OF_TEXTS).format(text=repr(texts[0]), letter=repr(letters[0]))
     else:
         long = [each for each in numbers if len(each) > 1]  # a question may speak of 1 bits
-        shown = (long or numbers)[:MOST_NUMBERS] or [str(rng.randint(2, 99))]
+        shown = [_without_zeros(each) for each in (long or numbers)[:MOST_NUMBERS]] or [str(rng.randint(2, 99))]
         code = rng.choice(OF_NUMBERS if len(shown) > 1 else OF_A_NUMBER).format(numbers=", ".join(shown))
     return Move("compute something and submit it", f"import math\nsubmit_final_answer({code})")
+
+
+def _without_zeros(digits: str) -> str:
+    """A number as Python reads it."""
+    return digits.lstrip("0") or "0"
 
 
 class GuessingPolicy:
@@ -56,10 +61,11 @@ class GuessingPolicy:
         *before, _ = prompt.messages  # the last one is the tail, with the steps that are left
         view = "\n".join(message.body for message in before if message.role == "user")
         ids = self._tokenizer.encode_action(self._move(view).text(self._grammar))
-        return Generation(ids, [0.0] * len(ids), "script", "stop")
+        kept = ids[:max_tokens]
+        return Generation(kept, [0.0] * len(kept), "script", "stop" if kept == ids else "length")
 
     def _move(self, view: str) -> Move:
-        names, numbers = list(dict.fromkeys(NAME.findall(view))), list(dict.fromkeys(NUMBER.findall(view)))
+        names, numbers = list(dict.fromkeys(NAME.findall(view))), list(dict.fromkeys(map(_without_zeros, NUMBER.findall(view))))
         if not self._queries:
             return Move("submit something", f"submit_final_answer({self._anything(names, numbers)})")
         search = f"search('{self._queries.popleft()}')"

@@ -74,7 +74,7 @@ def _messages(line: str, where: str) -> list[Turn]:
     roles = [role for role, _ in turns]
     if "system" in roles[1:]:
         raise ConfigError(f"{where} has a system turn that is not its first; put it first, or leave it out")
-    if roles[0] == "assistant" or any(pair == ("assistant", "assistant") for pair in pairwise(roles)):
+    if any(before != "user" for before, role in pairwise(["", *roles]) if role == "assistant"):
         raise ConfigError(f"{where} has a turn of the assistant that answers no user; put a turn of the user before it")
     if "assistant" not in roles:
         raise ConfigError(f"{where} has no turn of the assistant, so nothing is demonstrated")

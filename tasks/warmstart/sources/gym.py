@@ -31,7 +31,7 @@ class GymDemonstrations(Source):
         check_tasks(self._environment(0), "demonstrations")
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     def _environment(self, seed: int) -> GymEnvironment:
         return GymEnvironment(

@@ -35,7 +35,7 @@ class RecordedDemonstrations(Source):
     def record(self, stage: Stage, seed: int) -> Found:
         recorded = [trajectory for file in self.files() for trajectory in _read(file)]
         named = [each.model_copy(update={"id": f"{number}-{each.id}"}) for number, each in enumerate(recorded)]
-        return asyncio.run(retold(named, stage, sampled_here=False))
+        return asyncio.run(retold(named, stage))
 
     def files(self) -> list[Path]:
         """Files of the folder itself: links in it are not followed."""

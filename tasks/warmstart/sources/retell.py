@@ -1,21 +1,19 @@
 """A recorded trajectory in the tokens of another model, and in the wording of another agent."""
 
+import ast
 import json
-import re
 from collections import deque
 from collections.abc import Sequence
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.grammar import Action
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.notebook.recording import changed
 from nbrl.agent.policies.recorded import RecordedPolicy
+from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.trajectory import Status, Step, Trajectory
+from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.source import Found
-
-CHANGES = re.compile(r"\bcontext\s*\.\s*(drop|summarise|pin|unpin|recall)\b")
 
 
 class RecordedKernel:
@@ -31,53 +29,35 @@ class RecordedKernel:
         return CellResult("ok" if step.cell_status == "none" else step.cell_status, step.outputs, state)
 
 
-async def retold(recorded: Sequence[Trajectory], stage: Stage, sampled_here: bool) -> Found:
+async def retold(recorded: Sequence[Trajectory], stage: Stage, sampled_as: AgentSettings | None = None) -> Found:
     """The trajectories as this agent would meet them, told again action by action with the recorded outputs.
 
-    Those that were `sampled_here`, by a run of nbrl, keep the ids that were sampled where the agent is the same. Left out is what
-    this agent would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what
-    changed its own context, for how is not recorded.
+    What a run of nbrl `sampled_as` this very agent keeps its ids where the prompt is the same too. Left out is what this agent
+    would not have met so: what is too long for it, ends otherwise, or reads otherwise in its grammar; and what changed its own
+    context, for how is not recorded.
     """
     told: list[Trajectory] = []
     for each in recorded:
         stage.check()
-        if sampled_here and _suits(each, stage):
+        if sampled_as == stage.agent and _same_prompt(each, stage):
             told.append(each)
         elif (again := await _again(each, stage)) is not None:
             told.append(again)
     return Found(told, len(recorded) - len(told))
 
 
-def _suits(recorded: Trajectory, stage: Stage) -> bool:
-    """Whether this very agent could have made it: the same prompt, limits, grammar and generation prompt."""
+def _same_prompt(recorded: Trajectory, stage: Stage) -> bool:
+    """Whether it began with the system prompt of this stage and its tokenizer, and each action with its generation prompt."""
     system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction)
-    opening = stage.tokenizer.message("system", system.text, tags=system.tags)
-    cells = [step for step in recorded.steps if step.kind == "cell"]
-    if not recorded.nodes or recorded.nodes[0].token_ids != opening or len(cells) > stage.agent.max_steps:
+    opening, ends = stage.tokenizer.message("system", system.text, tags=system.tags), stage.tokenizer.generation_prompt()
+    if not recorded.nodes or recorded.nodes[0].token_ids != opening:
         return False
-    ends = stage.tokenizer.generation_prompt()
-    for place, node in enumerate(recorded.nodes):
-        if node.kind == "sampled":
-            prompt = recorded.path(node.parent)
-            if prompt[-len(ends) :] != ends or len(recorded.path(place)) > stage.agent.context_tokens:
-                return False
-            if not _reads(recorded.steps[node.step], node.token_ids, stage):
-                return False
-    return True
-
-
-def _reads(step: Step, ids: list[int], stage: Stage) -> bool:
-    """Whether the agent reads an action's ids as the step says."""
-    if step.kind == "summary":
-        return len(ids) <= stage.agent.summary_tokens
-    found = stage.agent.grammar.parse(stage.tokenizer.decode(ids))
-    same = found == Action(step.think, step.code) if not step.malformed else True
-    return len(ids) <= stage.agent.action_tokens and same
+    return all(recorded.path(node.parent)[-len(ends) :] == ends for node in recorded.sampled())
 
 
 async def _again(recorded: Trajectory, stage: Stage) -> Trajectory | None:
     """None if it cannot be told again as it was."""
-    if recorded.status is Status.FAILED or any(CHANGES.search(step.code) for step in recorded.steps):
+    if recorded.status is Status.FAILED or any(_uses_context(step.code) for step in recorded.steps):
         return None
     task = Task(
         recorded.id, recorded.group, recorded.sample, recorded.question, recorded.ability, 0, instruction=stage.instruction
@@ -92,3 +72,15 @@ async def _again(recorded: Trajectory, stage: Stage) -> Trajectory | None:
     kinds = [step.kind for step in told.steps] == [step.kind for step in recorded.steps]
     short = all(len(node.token_ids) <= stage.agent.action_tokens for node in told.sampled())
     return told if alike and kinds and short and told.sampled() else None
+
+
+def _uses_context(code: str) -> bool:
+    """Whether a cell may change the agent's context, however it gets hold of it."""
+    try:
+        found = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "context" in code  # what ran was perhaps a part of it
+    named = {node.id for node in found if isinstance(node, ast.Name)} | {
+        node.attr for node in found if isinstance(node, ast.Attribute)
+    }
+    return "context" in named | {node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)}

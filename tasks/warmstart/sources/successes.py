@@ -13,6 +13,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import is_trajectories, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
+from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import checked_name, known_run
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.retell import retold
@@ -33,12 +34,13 @@ class RunDemonstrations(Source):
     def record(self, stage: Stage, seed: int) -> Found:
         found = successes(self._storage, self.name, self.best)
         here = [each for each in found if stage.environment in ("", each.environment) or not each.environment]
-        told = asyncio.run(retold(here, stage, sampled_here=True))
+        sampled_as = resumed_config(self._storage, self.name, []).agent
+        told = asyncio.run(retold(here, stage, sampled_as))
         return Found(told.trajectories, told.left_out + len(found) - len(here))
 
     @property
     def _storage(self) -> Storage:
-        return Storage(StorageSettings(root=str(Path(self.root).absolute()) if "://" not in self.root else self.root))
+        return Storage(StorageSettings(root=self.root if "://" in self.root else str(Path(self.root).expanduser().absolute())))
 
 
 def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:

@@ -28,7 +28,7 @@ class SumsDemonstrations(Source):
         require_gym("sums")
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         rng, found = random.Random(f"sums {seed}"), []

@@ -41,7 +41,7 @@ class WorldDemonstrations(Source):
         return self
 
     def record(self, stage: Stage, seed: int) -> Found:
-        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)))
+        return whole(asyncio.run(self._record(stage, WORLDS_FROM + seed)), stage.tokenizer)
 
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         found = []

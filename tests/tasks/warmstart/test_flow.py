@@ -60,3 +60,17 @@ def test_a_killed_warm_start_goes_on_and_ends_with_the_same_weights(tmp_path: Pa
     refused = _make(tmp_path, "whole")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "exists; name a folder that does not" in refused.stderr
+
+
+def test_adapters_and_passes_in_bfloat16_teach_a_model_that_is_there(tmp_path: Path) -> None:
+    """What is written are whole weights, of which only the layers with adapters differ."""
+    settings = ["phases.demonstrations.demonstrations.world.count=32", "batch=4", "update.lora.rank=4", "update.dtype=bfloat16"]
+    flags = [part for setting in [*settings, "update.lr=1e-3", "checkpoint_steps=4"] for part in ("--set", setting)]
+    asked = [NBRL, "warmstart", "taught", "--from", str(TINY), "--training", "tiny-cpu", *flags, "--home", str(tmp_path / "home")]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    before, after = (load_file(folder / "model.safetensors") for folder in (TINY, tmp_path / "taught"))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert changed
+    assert all(".layers." in name and "norm" not in name for name in changed)

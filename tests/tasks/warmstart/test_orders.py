@@ -71,7 +71,7 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
 
 def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = frozenset(), **agent: object) -> Plan:
     training = load_training("tiny-cpu")
-    warmstart = load(Given(demonstrations=str(demonstrations)), [], Storage(StorageSettings(root="/nowhere")))
+    warmstart = load(Given(recipe="tiny", demonstrations=str(demonstrations)), [], Storage(StorageSettings(root="/nowhere")))
     settings = training.agent.model_copy(update=agent)
     stage = Stage(settings, ChatTokenizer.load(TINY, settings))
     work = WorkFolder(tmp_path / "out")
@@ -87,7 +87,7 @@ def _talk(folder: Path, *questions: str) -> Path:
 def test_a_source_that_gives_nothing_is_an_error_that_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"demonstrations\.chat holds no demonstrations"):
         _planned(tmp_path, _talk(tmp_path))
-    with pytest.raises(ConfigError, match=r"1 were left out: raise the training's agent\.context_tokens"):
+    with pytest.raises(ConfigError, match=r"1 were left out: .* raise the training's agent\.context_tokens"):
         _planned(tmp_path, _talk(tmp_path, "long " * 200))
 
 

@@ -1,5 +1,7 @@
 """Recipes of warm starts: what is said acts or is refused before anything is written."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from nbrl.tasks.warmstart.plan import check
 from nbrl.tasks.warmstart.recipe import Given, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
+from nbrl.tasks.warmstart.stage import training_of
 from nbrl.tasks.warmstart.work_folder import Block, Identity, Plan, check_free, opened
 from nbrl.tasks.warmstart.work_folder import check as check_folder
 
@@ -26,7 +29,7 @@ def load(recipe: str | None, overrides: list[str], start: str | None = None) -> 
 def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
     assert "tiny" in names()
     for name in names():
-        settings = load(name, [], None if "tiny" in name else str(TINY))
+        settings = load(name, ["training=tiny-cpu"] if name == "any" else [], None if "tiny" in name else str(TINY))
         load_training(settings.training)
         assert WarmstartSettings.model_validate(settings.model_dump(mode="json")) == settings
 
@@ -83,6 +86,56 @@ def test_a_name_of_a_run_and_a_folder_means_the_run(tmp_path: Path, monkeypatch:
     assert source_of("./mine", storage) == {"kind": "recorded", "path": str(tmp_path / "mine")}
 
 
+def test_a_run_and_a_recipe_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    few = ["environments.world.train=8", "rollout.prompts=8"]
+    for name in ("mine", "tiny-cpu"):
+        open_run(load_training("tiny-cpu", [*few, "agent.max_steps=3"]), name, storage)
+
+    def trained_as(**given: str) -> str:
+        return load_given(Given(**{"start": str(TINY), **given}), [], storage).training
+
+    assert trained_as(training="mine") == trained_as(start="mine") == "runs/mine"
+    assert trained_as(start="tiny-cpu") == trained_as(training="runs/tiny-cpu") == "runs/tiny-cpu"
+    assert training_of("runs/tiny-cpu", storage).agent.max_steps == 3
+    assert training_of("tiny-cpu", storage).agent.max_steps != 3
+    with pytest.raises(ConfigError, match="there are a recipe and a run of this name; give runs/tiny-cpu for the run"):
+        trained_as(training="tiny-cpu")
+
+
+def test_a_folder_beside_a_recipe_is_not_taken_for_its_training(tmp_path: Path) -> None:
+    (tmp_path / "tiny-cpu").mkdir()
+    (tmp_path / "mine.yaml").write_text("base: tiny\ntraining: tiny-cpu")
+    assert load(str(tmp_path / "mine.yaml"), []).training == "tiny-cpu"
+
+
+def test_a_name_that_is_too_long_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="there are no demonstrations"):
+        source_of("a" * 300, NOWHERE)
+
+
+def _broken(folder: Path, name: str, **changed: object) -> str:
+    """The tiny policy with other entries in its config.json."""
+    shutil.copytree(TINY, folder / name)
+    config = folder / name / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    return str(folder / name)
+
+
+def test_a_model_that_does_not_suit_agent_or_learner_is_refused_before_work_begins(tmp_path: Path) -> None:
+    storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("tiny-cpu")
+    for start, overrides, says in (
+        (_broken(tmp_path, "short", max_position_embeddings=64), [], "the policy reads at most 64 tokens"),
+        (_broken(tmp_path, "small", vocab_size=10), [], "more tokens than the model's vocab_size"),
+        (_broken(tmp_path, "deep", num_hidden_layers=99), [], "4 layer_types but num_hidden_layers 99"),
+        (str(TINY), ["update.lora.rank=4", "update.lora.target_modules=[nothing]"], "no linear layers named 'nothing'"),
+        (str(TINY), ["update.device=cuda"], "need a GPU each"),
+    ):
+        settings = load_given(Given(start=start, training="tiny-cpu"), overrides, storage)
+        with pytest.raises(ConfigError, match=says):
+            check(settings, training, storage, tmp_path / "out", tmp_path)
+
+
 def _identity(settings: WarmstartSettings, start: str = "digest") -> Identity:
     return Identity.of(settings, load_training("smollm2-135m"), start)
 
@@ -137,7 +190,7 @@ def test_files_of_demonstrations_are_read_before_work_begins(tmp_path: Path) -> 
     (tmp_path / "talk.jsonl").write_text('{"messages": []}')
     (tmp_path / "told.parquet").write_text("no table")
     for name, says in (("talk.jsonl", "line 1 of .* has no messages"), ("told.parquet", "told.parquet cannot be read")):
-        settings = load_given(Given(start=str(TINY), demonstrations=str(tmp_path / name)), [], NOWHERE)
+        settings = load_given(Given(start=str(TINY), training="tiny-cpu", demonstrations=str(tmp_path / name)), [], NOWHERE)
         with pytest.raises(ConfigError, match=says):
             check(settings, training, storage, tmp_path / "out", tmp_path)
 
@@ -151,7 +204,7 @@ def test_what_fails_before_there_is_a_plan_leaves_nothing(tmp_path: Path) -> Non
 def test_a_file_of_demonstrations_that_changed_is_another_warm_start(tmp_path: Path) -> None:
     talk = tmp_path / "talk.jsonl"
     talk.write_text("one")
-    settings = load_given(Given(start=str(TINY), demonstrations=str(talk)), [], NOWHERE)
+    settings = load_given(Given(start=str(TINY), training="tiny-cpu", demonstrations=str(talk)), [], NOWHERE)
     before = _identity(settings)
     talk.write_text("two")
     assert before.differences(_identity(settings)) == ["a file of demonstrations holds something else"]
@@ -184,10 +237,14 @@ def test_an_unknown_model_or_environment_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_recipe_a_model_is_taught_with_care_and_none_is_made_tiny(tmp_path: Path) -> None:
-    taught, made = load(None, [], str(TINY)), load(None, [])
+    taught, made = load_given(Given(start=str(TINY), training="tiny-cpu"), [], NOWHERE), load(None, [])
     assert (taught.update.lr, taught.start, taught.fresh) == (2e-5, str(TINY), None)
     assert made.fresh is not None
-    assert load_given(Given(start=str(TINY), training="tiny-cpu"), [], NOWHERE).training == "tiny-cpu"
+    assert taught.training == "tiny-cpu"
+    with pytest.raises(ConfigError, match="say as whose agent the model learns to act: --training"):
+        load(None, [], str(TINY))
+    with pytest.raises(ConfigError, match="say which model learns the demonstrations: --from MODEL"):
+        load_given(Given(demonstrations="world"), [], NOWHERE)
     with pytest.raises(ConfigError, match="--from is empty"):
         load(None, [], " ")
     for given in (Given(recipe=""), Given(demonstrations=" "), Given(training="")):

@@ -82,20 +82,21 @@ def test_sums_are_done_well_and_badly(stage: Stage) -> None:
     assert 5 < len(right) < 25
 
 
-def _told(recorded: list[Trajectory], stage: Stage, sampled_here: bool = False) -> Found:
-    return asyncio.run(retold(recorded, stage, sampled_here))
+def _told(recorded: list[Trajectory], stage: Stage, sampled_as: AgentSettings | None = None) -> Found:
+    return asyncio.run(retold(recorded, stage, sampled_as))
 
 
 def test_what_a_run_sampled_keeps_its_ids_where_the_agent_is_the_same(stage: Stage, good: list[Trajectory]) -> None:
     # The tool is a part of what the agent is told.
-    assert [each.nodes for each in _told(good, stage, sampled_here=True).trajectories] == [each.nodes for each in good]
-    for other in ({"code_style": "fence"}, {"think_tag": "plan"}):
-        silent = {"system_prompt": "Act."}
+    assert [each.nodes for each in _told(good, stage, AGENT).trajectories] == [each.nodes for each in good]
+    silent = {"system_prompt": "Act."}
+    for other in ({"code_style": "fence"}, {"think_tag": "plan"}, {"max_steps": 20}, {"context_tokens": 900}):
         before = Stage(AGENT.model_copy(update=silent), stage.tokenizer)
         sampled = WorldDemonstrations(kind="world", count=8, good=1.0).record(before, 3).trajectories
         now = Stage(AGENT.model_copy(update=silent | other), stage.tokenizer)
-        told = _told(sampled, now, sampled_here=True).trajectories
+        told = _told(sampled, now, before.agent).trajectories
         assert len(told) == 8
+        assert [each.nodes for each in told] == [each.nodes for each in _told(sampled, now).trajectories]
         assert not any(step.malformed for each in told for step in each.steps)
         assert all(
             now.agent.grammar.parse(now.tokenizer.decode(node.token_ids)) == Action(step.think, step.code)
@@ -105,12 +106,12 @@ def test_what_a_run_sampled_keeps_its_ids_where_the_agent_is_the_same(stage: Sta
 
 
 @pytest.mark.parametrize("limits", [{"context_tokens": 150, "action_tokens": 100}, {"action_tokens": 8}, {"max_steps": 1}])
-@pytest.mark.parametrize("sampled_here", [True, False])
+@pytest.mark.parametrize("sampled_as", [AGENT, None])
 def test_what_is_beyond_the_agents_limits_is_left_out(
-    stage: Stage, good: list[Trajectory], limits: dict[str, int], sampled_here: bool
+    stage: Stage, good: list[Trajectory], limits: dict[str, int], sampled_as: AgentSettings | None
 ) -> None:
     tight = Stage(AGENT.model_copy(update=limits), stage.tokenizer)
-    found = _told(good, tight, sampled_here)
+    found = _told(good, tight, sampled_as)
     assert found.left_out > 0
     assert all(
         len(each.path(place)) <= tight.agent.context_tokens
@@ -130,9 +131,13 @@ def test_ids_in_a_file_are_not_trusted(stage: Stage, good: list[Trajectory], tmp
     assert [node.token_ids for node in told.sampled()] == [node.token_ids for node in good[1].sampled()]
 
 
-def test_what_never_happened_is_not_told(stage: Stage, good: list[Trajectory]) -> None:
+@pytest.mark.parametrize(
+    "code",
+    ["context.drop(0)", "c = context; c.drop(0)", "globals()['context'].drop(0)", "from x import y; y.context.drop(", "context"],
+)
+def test_what_never_happened_is_not_told(stage: Stage, good: list[Trajectory], code: str) -> None:
     changing, failed, odd, malformed = (good[1].model_copy(deep=True) for _ in range(4))
-    changing.steps[0].code = "context.drop(0)"
+    changing.steps[0].code = code
     failed.status = Status.FAILED
     odd.steps[0].notepad = "not json"
     malformed.steps.insert(0, Step(think="```python\n1\n```", malformed="there is no <code> block"))
@@ -152,10 +157,20 @@ def test_a_summary_that_was_not_recorded_is_not_learnt(stage: Stage) -> None:
 
 def test_scripts_that_a_limit_cuts_off_are_no_demonstrations(stage: Stage) -> None:
     source = WorldDemonstrations(kind="world", count=20, good=1.0)
-    for limits in ({"action_tokens": 12}, {"max_steps": 2}):
+    for limits in ({"action_tokens": 12}, {"action_tokens": 20}, {"max_steps": 2}):
         found = source.record(Stage(AGENT.model_copy(update=limits), stage.tokenizer), 0)
         assert found.left_out > 0
         assert all(each.status is Status.ANSWERED for each in found.trajectories)
+        assert not any(step.malformed for each in found.trajectories for step in each.steps)
+    tight = Stage(AGENT.model_copy(update={"action_tokens": 20}), stage.tokenizer)
+    guesses = WorldDemonstrations(kind="world", count=40, show="guesses").record(tight, 0)
+    assert guesses.left_out > 0
+    assert all(len(node.token_ids) <= 20 for each in guesses.trajectories for node in each.sampled())
+
+
+def test_numbers_with_leading_zeros_are_calculated_with(stage: Stage) -> None:
+    found = GymDemonstrations(kind="reasoning_gym", tasks=("binary_alternation",), count=8).record(stage, 0)
+    assert (len(found.trajectories), found.left_out) == (8, 0)
 
 
 def test_links_in_a_folder_of_trajectories_are_not_followed(stage: Stage, good: list[Trajectory], tmp_path: Path) -> None:
@@ -238,6 +253,7 @@ def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp
         ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "not JSON that can be stored"),
         ("[" * 100_000, "not JSON that can be stored"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "answers no user"),
+        ('{"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}', "answers no user"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', "empty turn"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]}', "put it first"),
     ],
