@@ -74,7 +74,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
     from nbrl.tasks.warmstart.plan import check, describe
     from nbrl.tasks.warmstart.stage import training_of
 
-    training = training_of(settings.training, storage)
+    training = training_of(settings, storage)
     check(settings, training, storage, target, Path(home))
     if dry_run:
         out.print(describe(settings, training, target), markup=False, highlight=False, soft_wrap=True)
@@ -91,18 +91,17 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
     lines = [
         *(f"{phase}: loss {loss:.3f} at the end" for phase, loss in losses.items()),
         f"wrote the policy to {target}",
-        f"train it    {_trains(settings.training, training)} --set policy.path={shown}",
+        f"train it    {_trains(settings, training)} --set policy.path={shown}",
     ]
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _trains(named: str, training: Any) -> str:
-    """The command that trains like the recipe or run of this name, whose configuration is `training`."""
+def _trains(settings: Any, training: Any) -> str:
+    """The command that trains like the recipe or run of these settings, whose configuration is `training`."""
     from nbrl.tasks.runs.recipes import names
-    from nbrl.tasks.warmstart.stage import run_named
 
-    if run_named(named) is None:
-        return f"nbrl train {shlex.quote(named)}"
+    if settings.training_run is None:
+        return f"nbrl train {shlex.quote(settings.training)}"
     return f"nbrl train {training.name if training.name in names() else 'RECIPE'}"
 
 

@@ -14,9 +14,8 @@ from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import FOLDER as RECIPES
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.recipes import names as training_recipes
-from nbrl.tasks.warmstart.settings import WarmstartSettings
+from nbrl.tasks.warmstart.settings import OF_A_RUN, WarmstartSettings
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
-from nbrl.tasks.warmstart.stage import OF_A_RUN
 
 FOLDER = RECIPES / "warmstart"
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
+from nbrl.tasks.runs.run import NAME
 from nbrl.tasks.warmstart.fresh.settings import FreshModel
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
@@ -24,6 +25,9 @@ Demonstrations = Annotated[
     | RunDemonstrations,
     Field(discriminator="kind"),
 ]
+
+
+OF_A_RUN = "runs/"  # before the name of a run as a training, which a recipe may have too
 
 
 class _Closed(BaseModel):
@@ -104,6 +108,12 @@ class WarmstartSettings(_Closed):
         if (self.start is None) == (self.fresh is None):
             raise ValueError("name the model to start from with --from (or `start`), or describe a `fresh` one, not both")
         return self
+
+    @property
+    def training_run(self) -> str | None:
+        """The run of the storage that `training` names; None if it names a recipe."""
+        run = self.training.removeprefix(OF_A_RUN)
+        return run if run != self.training and NAME.fullmatch(run) else None
 
     @property
     def sources(self) -> dict[str, Demonstrations]:

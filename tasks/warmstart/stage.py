@@ -17,11 +17,8 @@ from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import resumed_config
-from nbrl.tasks.runs.run import NAME
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
-
-OF_A_RUN = "runs/"  # before the name of a run of the storage, which a recipe may have too
 
 
 def stages_of(
@@ -49,17 +46,11 @@ def _stage(
     return Stage(training.agent, tokenizer, tools, instruction, environment, cancelled)
 
 
-def training_of(name: str, storage: Storage) -> RunConfig:
-    """The configuration of a recipe, or of the run of the storage that `runs/NAME` names. Raises ConfigError if there is none."""
-    if (run := run_named(name)) is not None:
+def training_of(settings: WarmstartSettings, storage: Storage) -> RunConfig:
+    """The configuration of the training's recipe or run. Raises ConfigError if there is none."""
+    if (run := settings.training_run) is not None:
         return resumed_config(storage, run, [])
-    return load(name)
-
-
-def run_named(training: str) -> str | None:
-    """The run that settings name as their training; None if they name a recipe."""
-    run = training.removeprefix(OF_A_RUN)
-    return run if run != training and NAME.fullmatch(run) else None
+    return load(settings.training)
 
 
 def held_out(loaded: Mapping[str, Tables]) -> frozenset[str]:

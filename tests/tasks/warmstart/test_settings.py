@@ -92,15 +92,16 @@ def test_a_run_and_a_recipe_of_the_same_name_are_told_apart(tmp_path: Path) -> N
     for name in ("mine", "tiny-cpu"):
         open_run(load_training("tiny-cpu", [*few, "agent.max_steps=3"]), name, storage)
 
-    def trained_as(**given: str) -> str:
-        return load_given(Given(**{"start": str(TINY), **given}), [], storage).training
+    def given(overrides: list[str] | None = None, **named: str) -> WarmstartSettings:
+        return load_given(Given(**{"start": str(TINY), **named}), overrides or [], storage)
 
-    assert trained_as(training="mine") == trained_as(start="mine") == "runs/mine"
-    assert trained_as(start="tiny-cpu") == trained_as(training="runs/tiny-cpu") == "runs/tiny-cpu"
-    assert training_of("runs/tiny-cpu", storage).agent.max_steps == 3
-    assert training_of("tiny-cpu", storage).agent.max_steps != 3
+    assert given(training="mine").training == given(start="mine").training == "runs/mine"
+    run, recipe = given(start="tiny-cpu"), given(["training=tiny-cpu"])
+    assert run.training == given(training="runs/tiny-cpu").training == "runs/tiny-cpu"
+    assert training_of(run, storage).agent.max_steps == 3
+    assert training_of(recipe, storage).agent.max_steps != 3
     with pytest.raises(ConfigError, match="there are a recipe and a run of this name; give runs/tiny-cpu for the run"):
-        trained_as(training="tiny-cpu")
+        given(training="tiny-cpu")
 
 
 def test_a_folder_beside_a_recipe_is_not_taken_for_its_training(tmp_path: Path) -> None:
