@@ -20,7 +20,11 @@ from pathlib import Path
 
 from hardware import processor
 
+from nbrl.flows.cli.run_flow import run_flow
+from nbrl.flows.measure import measure
 from nbrl.infra.memory import MemoryPeak
+from nbrl.tasks.runs.measured import Measured
+from nbrl.tasks.runs.preflight import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
@@ -36,8 +40,10 @@ def size(pattern: str, text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def said(recipe: str, flags: list[str], option: str) -> str:
-    return subprocess.run([NBRL, "train", recipe, *flags, option], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+def measured(recipe: str, overrides: list[str]) -> Measured:
+    """As `--measure` does it, which shows rounded figures."""
+    start = prepared(recipe, overrides, "train")
+    return run_flow(start.config.home, lambda: measure(start))
 
 
 def trained(recipe: str, flags: list[str]) -> tuple[float, float, list[float]]:
@@ -61,10 +67,9 @@ def main() -> None:
     arguments = parser.parse_args()
     overrides = [f"iterations={arguments.iterations}", "evaluate.questions=1", *arguments.overrides]
     flags = [part for override in overrides for part in ("--set", override)]
-    plan, measured = (said(arguments.recipe, flags, option) for option in ("--dry-run", "--measure"))
-    iteration = re.search(r"\(rollout.*\n# time: about .* iterations of (\d+) (s|min)", measured)
-    if iteration is None:
-        raise SystemExit(f"the measurement names no time of an iteration:\n{measured[-2000:]}")
+    dry = [NBRL, "train", arguments.recipe, *flags, "--dry-run"]
+    plan = subprocess.run(dry, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    one = measured(arguments.recipe, overrides)
     memory, checkpoint, seconds = trained(arguments.recipe, flags)
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     print(
@@ -74,16 +79,16 @@ def main() -> None:
                 "changes": arguments.overrides,
                 "memory": {
                     "estimated": size(rf"# memory: about {SIZE}", plan),
-                    "measured": size(rf"# memory: {SIZE} more", measured),
+                    "measured": one.memory,
                     "real": memory,
                 },
                 "checkpoint": {
                     "estimated": size(rf"a checkpoint takes about {SIZE}", plan),
-                    "measured": size(rf"a checkpoint took {SIZE}", measured),
+                    "measured": one.checkpoint,
                     "real": checkpoint,
                 },
                 "seconds_of_an_iteration": {
-                    "measured": int(iteration[1]) * (60 if iteration[2] == "min" else 1),
+                    "measured": round(one.iteration_s, 1),
                     "real": [round(each, 1) for each in seconds],
                 },
                 "hardware": f"{processor()}, {available:.0f} GiB, no GPU used, Python {platform.python_version()}",

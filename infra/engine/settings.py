@@ -22,7 +22,7 @@ class EngineSettings(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="dtype of weights and computation; auto is float32 on the CPU and the model's own on a GPU; bfloat16 on the "
-        "CPU samples faster, but its log-probabilities are about 0.05 nats off",
+        "CPU takes less memory, but its log-probabilities are about 0.05 nats off",
     )
     count: int = Field(
         default=1,

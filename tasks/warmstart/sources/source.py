@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.trajectory import Node, Status, Trajectory
+from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 
 
@@ -22,12 +21,9 @@ class Found:
 
 def whole(played: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Found:
     """Those that no limit of the agent cut off: they came to an answer, and each of their actions to its end."""
-    kept = [each for each in played if each.status is Status.ANSWERED and all(map(partial(_ends, tokenizer), each.sampled()))]
+    answered = [each for each in played if each.status is Status.ANSWERED]
+    kept = [each for each in answered if all(node.token_ids[-1:] == [tokenizer.end_id] for node in each.sampled())]
     return Found(kept, len(played) - len(kept))
-
-
-def _ends(tokenizer: ChatTokenizer, action: Node) -> bool:
-    return action.token_ids[-1:] == [tokenizer.end_id]
 
 
 class Source(BaseModel):
