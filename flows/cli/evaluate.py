@@ -136,10 +136,7 @@ def _print(summary: Any, as_json: bool, flag: str) -> None:
     for row in rows(summary, brief=True):
         table.add_row(*map(plain, row))
     out.print(table, crop=False)
-    wrong = (
-        f"{summary.failed} failed and {summary.unscored} could not be scored: they count as wrong; "
-        if (summary.failed or summary.unscored)
-        else ""
-    )
-    out.print(f"{wrong}brackets are 95 % intervals over questions", highlight=False)
+    failed = f"{summary.failed} failed for the infrastructure and are left out; " if summary.failed else ""
+    unscored = f"{summary.unscored} could not be scored and count as wrong; " if summary.unscored else ""
+    out.print(f"{failed}{unscored}brackets are 95 % intervals over questions", highlight=False)
     out.print(f"nbrl show {summary.name}{flag}", highlight=False, soft_wrap=True)

@@ -47,8 +47,9 @@ def markdown(summary: EvaluationSummary, where: str) -> str:
         "",
         "Brackets hold 95 % bootstrap intervals over the questions. A missing answer is wrong.",
         "",
-        f"{summary.trajectories} trajectories, {summary.failed} failed and {summary.unscored} could not be scored (both count as "
-        f"wrong), {summary.sampled_tokens} sampled tokens, {summary.seconds:.0f} s.",
+        f"{summary.trajectories} trajectories, of which {summary.failed} failed for the infrastructure and are left out, and "
+        f"{summary.unscored} could not be scored and count as wrong; {summary.sampled_tokens} sampled tokens, "
+        f"{summary.seconds:.0f} s.",
         "",
         f"All answers: `{where}`",
         "",

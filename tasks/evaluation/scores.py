@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nbrl.agent.trajectory import Status
 from nbrl.tasks.evaluation.statistics import Estimate, estimate, pass_at
 from nbrl.tasks.reward.rules.qa import normalise
 
@@ -17,7 +18,10 @@ Samples = Sequence[Row]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores over some of the questions. `pass_at` is by k; `majority` is None where every question has one sample."""
+    """Scores over some of the questions.
+
+    `pass_at` is by k, over the questions with at least k samples; `majority` is None where every question has one sample.
+    """
 
     environment: str
     ability: str
@@ -37,9 +41,14 @@ class Scores:
 
 
 def by_question(answers: pa.Table) -> dict[str, Samples]:
-    """The rows of each question, in the order in which the questions were asked."""
+    """The rows of each question, in the order in which the questions were asked.
+
+    Trajectories that failed for the infrastructure say nothing about the policy and are left out.
+    """
     grouped: dict[str, list[Row]] = {}
     for row in answers.to_pylist():
+        if row["status"] == Status.FAILED:
+            continue
         grouped.setdefault(row["question_id"], []).append(row)
     return {name: sorted(rows, key=lambda row: row["sample"]) for name, rows in grouped.items()}
 
@@ -60,7 +69,7 @@ def scores(answers: pa.Table) -> list[Scores]:
 
 
 def _scores(questions: Sequence[Samples], environment: str = "", ability: str = "") -> Scores:
-    count = min((len(samples) for samples in questions), default=1)
+    count = max((len(samples) for samples in questions), default=1)
     several = [k for k in _powers(count) if k > 1]
     return Scores(
         environment,
@@ -68,7 +77,7 @@ def _scores(questions: Sequence[Samples], environment: str = "", ability: str = 
         len(questions),
         estimate([success(samples) for samples in questions]),
         estimate([_mean(samples, "f1") for samples in questions]),
-        {k: estimate([pass_at(len(samples), _right(samples), k) for samples in questions]) for k in several},
+        {k: estimate([pass_at(len(samples), _right(samples), k) for samples in questions if len(samples) >= k]) for k in several},
         estimate([majority(samples) for samples in questions]) if count > 1 else None,
     )
 

@@ -12,9 +12,9 @@ from nbrl.tasks.layout import EvaluationLayout
 class EvaluationSummary(BaseModel):
     """`scores` are the scores with their intervals; `metrics` holds the same numbers by name.
 
-    `failed` and `unscored` trajectories count as wrong. `seconds` is the wall time of sampling and scoring, `processor_seconds`
-    and `gpu_seconds` what they used of this machine, 0 where earlier releases did not measure it: all three by the process that
-    finished the evaluation.
+    `failed` trajectories are left out of the scores, `unscored` ones count as wrong. `seconds` is the wall time of sampling and
+    scoring, `processor_seconds` and `gpu_seconds` what they used of this machine, 0 where earlier releases did not measure it:
+    all three by the process that finished the evaluation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.agent.trajectory import Status
 from nbrl.infra.storage import Storage
 from nbrl.tasks.nodes.reward import FACETS, with_references
 from nbrl.tasks.reward.score import completed
@@ -25,9 +26,10 @@ def diagnose(storage: Storage, records: Sequence[Record], remedy: str) -> str:
     rewards = pa.concat_tables([completed(storage.read_table(each.rewards.path, each.rewards.digest)) for each in rounds])
     trajectories = pa.concat_tables([_with_references(storage, round_) for round_ in rounds])
     groups = dropped([record.metrics for record in records])
-    means = {name: sum(rewards[name].to_pylist()) / len(rewards) for name in FACETS}
+    scored = rewards.filter(pc.not_equal(rewards["status"], Status.FAILED))
+    means = {name: sum(scored[name].to_pylist()) / max(1, len(scored)) for name in FACETS}
     statuses = Counter(rewards["status"].to_pylist())
-    failed = statuses["failed"] / len(rewards)
+    failed = statuses[Status.FAILED] / len(rewards)
     ends = ", ".join(f"{status} {count}" for status, count in statuses.most_common())
     why = "; ".join(dict.fromkeys(record.skipped for record in records))
     counted = f"{len(records)} iterations in a row" if len(records) > 1 else "the last iteration"

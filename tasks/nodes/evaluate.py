@@ -39,8 +39,9 @@ def first_of_each(questions: pa.Table, count: int | None) -> pa.Table:
 async def evaluate(services: Services, scope: Scope) -> Artifact:
     """Evaluate a policy on the first `evaluate.questions` held-out questions of each environment, always with the same seed.
 
-    A trajectory that failed or could not be scored counts as wrong, so that an evaluation always covers all questions. Raises
-    BrokenInvariantError if one was sampled from other weights than those of the scope.
+    A trajectory that could not be scored counts as wrong; one that failed for the infrastructure is left out of the scores.
+    Raises RolloutError if more failed than `rollout.failed_share` allows, BrokenInvariantError if one was sampled from other
+    weights than those of the scope.
     """
     settings, config, layout = services.config.evaluate, services.config, scope.layout.round(0)
     version = await services.serve(scope)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
+from nbrl.agent.trajectory import Status
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.layout import RoundLayout
@@ -39,7 +40,11 @@ def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
-    """Mean of every facet, over all trajectories, over those of each environment, and of each of its abilities."""
+    """Mean of every facet, over all trajectories, over those of each environment, and of each of its abilities.
+
+    Trajectories that failed for the infrastructure are left out.
+    """
+    rewards = rewards.filter(pc.not_equal(rewards["status"], Status.FAILED))
     metrics = _means(rewards, "")
     # Those of runs that began before there were environments name none; they have abilities all the same.
     for environment in sorted(set(rewards["environment"].to_pylist()) - {""}):

@@ -1,6 +1,7 @@
 """rollout: turns every prompt of a round into its group of trajectories."""
 
 import asyncio
+import math
 from collections import Counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
 CORPUS = CorpusSearch()
+FAILURE_CHARS = 300  # shown of one
 ASKED = ["group", "question", "ability", "environment", "files", "collect", "answers"]
 
 
@@ -95,7 +97,8 @@ async def roll_out(
 ) -> Artifact:
     """Run all rows and write them as one table. Shared by training and evaluation; `name` is which. The chunks stay.
 
-    Raises RolloutError if every trajectory failed, BrokenInvariantError if one was sampled from other weights than `version`.
+    Raises RolloutError if more trajectories failed than `rollout.failed_share` allows, BrokenInvariantError if one was sampled
+    from other weights than `version`.
     """
     table = await services.runners.run(
         rows,
@@ -105,12 +108,24 @@ async def roll_out(
         services.engines.check_health,
         services.progress.say,
     )
+    check_failures(table, services.config.rollout.failed_share)
     return await asyncio.to_thread(_keep, services.storage, layout, table, version if services.engines.tells_version else None)
 
 
+def check_failures(table: pa.Table, allowed_share: float) -> None:
+    """Raises RolloutError if more trajectories failed than the share, rounded up, or all of them."""
+    failures = table.filter(pc.equal(table["status"], Status.FAILED))["failure"].to_pylist()
+    allowed = math.ceil(allowed_share * len(table) - 1e-9)  # 0.1 * 30 is a little more than 3
+    if len(failures) > allowed or len(failures) == len(table):
+        first = " ".join(failures[0].split())[:FAILURE_CHARS]
+        raise RolloutError(
+            f"{len(failures)} of {len(table)} trajectories failed for the infrastructure, of which rollout.failed_share = "
+            f"{allowed_share:g} allows {allowed}; the first says: {first}\n"
+            "Finished ones are kept: the same command tries only those that failed again."
+        )
+
+
 def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str | None) -> Artifact:
-    if all(status == Status.FAILED for status in table["status"].to_pylist()):
-        raise RolloutError(f"every trajectory failed; the first says: {table['failure'][0].as_py()}")
     if version is not None:
         check_weights(table, version)
     digest = storage.write_table(layout.trajectories, table)

@@ -29,4 +29,12 @@ class RolloutSettings(BaseModel):
         description="attempts at a trajectory, each in a fresh kernel, before it counts as failed",
         json_schema_extra={"decides": False},
     )
+    failed_share: float = Field(
+        0.05,
+        ge=0,
+        lt=1,
+        description="share of a round's trajectories, rounded up to a whole one, that may fail for the infrastructure; where "
+        "more do, none is scored: training starts its services again, an evaluation stops, and both keep what was finished",
+        json_schema_extra={"decides": False},
+    )
     tools: ToolSettings = ToolSettings()

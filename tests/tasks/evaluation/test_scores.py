@@ -84,6 +84,16 @@ def test_environments_and_abilities_have_scores_of_their_own() -> None:
     assert metrics(found, "agent")["success/a/y"] == 0.0
 
 
+def test_what_the_infrastructure_failed_at_enters_no_score() -> None:
+    failed = row("q1", 1, None, False) | {"status": "failed"}
+    alone = row("q3", 0, None, False) | {"status": "failed"}
+    answers = table(row("q1", 0, "42", True), failed, row("q2", 0, "1", False), row("q2", 1, "42", True), alone)
+    found = scores(answers)[0]
+    assert (found.questions, found.success.value) == (2, 0.75)
+    assert found.pass_at[2].value == 1.0  # of the one question with two samples
+    assert question_scores(answers, "agent") == {"q1": 1.0, "q2": 0.5}
+
+
 def test_one_sample_has_neither_pass_at_k_nor_a_vote() -> None:
     found = scores(table(row("q", 0, "42", True)))[0]
     assert (found.pass_at, found.majority) == ({}, None)
@@ -153,7 +163,7 @@ def test_a_report_says_what_was_asked_of_whom_and_how_sure_its_scores_are() -> N
     page = markdown(summary, "s3://b/answers.parquet")
     assert "# Evaluation of run@3" in page
     assert "majority vote" in page
-    assert "1 failed and 0 could not be scored" in page
+    assert "1 failed for the infrastructure and are left out, and 0 could not be scored and count as wrong" in page
     assert header(summary) == ["questions", "n", "success", "pass@2", "majority", "F1"]
     assert rows(summary)[0][:3] == ["all", "2", "0.250 [0.000, 0.500]"]
     assert EvaluationSummary.model_validate(summary.model_dump(mode="json")) == summary

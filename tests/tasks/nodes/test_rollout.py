@@ -3,13 +3,14 @@
 import asyncio
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from nbrl.agent.trajectory import Status
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout import chunk
-from nbrl.tasks.nodes.rollout import rollout
+from nbrl.tasks.nodes.rollout import check_failures, rollout
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services
 from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, prompts, services
@@ -30,16 +31,31 @@ def test_every_prompt_is_played_group_size_times_and_the_references_stay_behind(
     assert not any("42" in str(row) for row in asked)
 
 
+ANSWERED, FAILED = Status.ANSWERED, Status.FAILED
+
+
 def test_one_failed_trajectory_is_data(tmp_path: Path) -> None:
-    done = rolled_out(services(tmp_path, ends=[Status.ANSWERED, Status.FAILED]))
-    assert done.values["rollout/status/failed"] == 2.0
+    done = rolled_out(services(tmp_path, ends=[ANSWERED, ANSWERED, FAILED, ANSWERED]))
+    assert done.values["rollout/status/failed"] == 1.0
 
 
-def test_a_round_in_which_everything_failed_is_no_data(tmp_path: Path) -> None:
-    made = services(tmp_path, ends=[Status.FAILED])
-    with pytest.raises(RolloutError, match="every trajectory failed; the first says: the wire was cut"):
+@pytest.mark.parametrize(("ends", "failed"), [([FAILED], 4), ([ANSWERED, FAILED], 2)])
+def test_a_round_in_which_too_many_failed_is_no_data(tmp_path: Path, ends: list[Status], failed: int) -> None:
+    made = services(tmp_path, ends=ends)
+    with pytest.raises(RolloutError, match=rf"{failed} of 4 trajectories failed .* allows 1; the first says: the wire was cut"):
         rolled_out(made)
     assert not made.storage.exists(SCOPE.layout.round(0).trajectories)
+
+
+@pytest.mark.parametrize(("share", "allowed"), [(0.0, 0), (0.05, 2), (0.1, 3), (0.99, 29)])
+def test_as_many_may_fail_as_the_share_rounded_up_but_never_all(share: float, allowed: int) -> None:
+    def round_with(failed: int) -> pa.Table:
+        status = [FAILED] * failed + [ANSWERED] * (30 - failed)
+        return pa.table({"status": status, "failure": ["the wire was cut"] * 30})
+
+    check_failures(round_with(allowed), share)
+    with pytest.raises(RolloutError):
+        check_failures(round_with(allowed + 1), share)
 
 
 def test_actions_of_other_weights_stop_the_run(tmp_path: Path) -> None:
