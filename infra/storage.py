@@ -41,6 +41,11 @@ class StorageSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     root: str = Field(".nbrl/storage", description="a folder, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
+    shared: bool = Field(
+        False,
+        description="set it where a cluster is joined (ray.address) and root is a folder that every machine of it sees at the "
+        "same path, as on a network file system",
+    )
 
 
 def sha256(data: bytes) -> str:

@@ -10,6 +10,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tools.library import own_tool
 from nbrl.agent.tools.settings import SimulatedSearch
+from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.settings import GROUP_RELATIVE, WITH_CRITIC
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
@@ -50,6 +51,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
             f"rollout.episodes_per_runner is {config.rollout.episodes_per_runner} but sandbox.max_live only "
             f"{config.sandbox.max_live}: every episode holds a kernel; raise the latter"
         )
+    _check_storage(config)
     rules = {rule for each in contents.values() for rule in each.rules}
     _check_packages(rules)
     _check_tools(config, contents)
@@ -57,6 +59,18 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     if purpose == "train":
         check_devices(config.update, config.ray)
         _check_training(config)
+
+
+def _check_storage(config: RunConfig) -> None:
+    """Check that the machines of a cluster that is joined can see the storage."""
+    storage = config.storage
+    if config.ray.address is not None and not storage.shared and Storage(storage).is_local:
+        raise ConfigError(
+            f"storage.root {storage.root} is a folder of this machine, which those of the cluster at ray.address may not see; "
+            "give the root of a cloud such as s3://bucket/prefix, or set storage.shared to true if all of them see it there"
+        )
+    if config.ray.address is None and storage.shared:
+        raise ConfigError("storage.shared has no effect without ray.address, which joins a cluster; leave it out")
 
 
 def _check_policy(config: RunConfig, purpose: Purpose) -> None:

@@ -30,8 +30,10 @@ def server() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
-        ("ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("storage.shared=true ray.address=127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("storage.shared=true ray.address=ray://127.0.0.1:{port}", "no Ray cluster answers at"),
+        ("ray.address=10.0.0.1:6379", "set storage.shared to true if all of them see it there"),
+        ("storage.shared=true", "storage.shared has no effect without ray.address"),
         ("tracking.tensorboard=s3://bucket/x", "is no folder of this machine"),
         ("tracking.tensorboard=/proc/none", "tracking.tensorboard: nothing can be written"),
         ("tracking.uri=foo", "is no tracking server or database"),
@@ -41,8 +43,8 @@ def server() -> Iterator[str]:
         ("engine.device=cuda", "no NVIDIA GPU is found"),
         ("update.workers=640", "update.workers is 640"),
         ("policy.path=./nowhere", "does not exist"),
-        ("ray.address=foo", "is no address of a cluster"),
-        ("ray.address=foo:bar", "is no address of a cluster"),
+        ("storage.shared=true ray.address=foo", "is no address of a cluster"),
+        ("storage.shared=true ray.address=foo:bar", "is no address of a cluster"),
         ("tracking.uri=ftp://x", "is no tracking server or database"),
         ("tracking.uri=sqlite:////nowhere/at/all/x.db", "there is no folder /nowhere/at/all"),
         ("storage.root=http://nope", "neither a folder nor an address with s3://"),
@@ -52,7 +54,7 @@ def server() -> Iterator[str]:
 def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError) as error:
-        preflight(load("tiny-cpu", [override.format(port=free_port())]), "train")
+        preflight(load("tiny-cpu", override.format(port=free_port()).split()), "train")
     assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
@@ -60,7 +62,7 @@ def test_what_cannot_work_here_is_one_sentence(override: str, words: str, monkey
 @pytest.mark.process
 def test_what_answers_is_taken_whatever_the_proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # nobody is there
-    preflight(load("tiny-cpu", [f"ray.address={server}", f"tracking.uri=http://{server}"]), "train")
+    preflight(load("tiny-cpu", [f"ray.address={server}", "storage.shared=true", f"tracking.uri=http://{server}"]), "train")
 
 
 @pytest.mark.process

@@ -125,7 +125,7 @@ def test_devices_that_our_own_cluster_lacks_are_refused_before_it_starts(overrid
     with pytest.raises(ConfigError, match=r"update\.(workers 2 need a GPU each|offload optimizer moves state)"):
         check_config(load("tiny-cpu", overrides))
     joined = [each for each in overrides if not each.startswith("ray.")]
-    check_config(load("tiny-cpu", [*joined, "ray.address=somewhere:1"]))
+    check_config(load("tiny-cpu", [*joined, "ray.address=somewhere:1", "storage.shared=true"]))
 
 
 def test_offload_is_refused_where_there_is_nothing_to_move_off() -> None:
