@@ -1,13 +1,16 @@
 """Ray for this process: a cluster of our own on this machine, or one that exists.
 
 Our own cluster runs under a keeper and is joined by address, so that no raylet, agent or worker outlives us, kill -9 included.
-It listens on 127.0.0.1 only.
+Ray's servers listen on every interface, whatever address they are given, and run the code of whoever may connect: ours ask for
+a token that is drawn anew for each cluster and lies in a file that only its owner can read. A cluster that is joined keeps its
+own way of authentication, which Ray reads from RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH and ~/.ray/auth_token.
 """
 
 import atexit
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -25,7 +28,6 @@ TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder
 PREFIX = "nbrl-ray-"
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",
     "RAY_DATA_USE_DATASOURCE_V2": "0",  # version 2 starts 32 actors to read the footer of one Parquet file
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_DEDUP_LOGS": "0",
@@ -76,6 +78,7 @@ def start(settings: RaySettings, log_dir: Path) -> None:
     if address is None and _child is None:
         _remove_leftovers()
         folder = TEMPORARY / f"{PREFIX}{os.getpid()}"
+        _draw_token(folder)
         _port = free_port()
         _child = Child.start(
             _command(settings, _port, folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
@@ -87,6 +90,7 @@ def start(settings: RaySettings, log_dir: Path) -> None:
         return
     if address is None:
         assert _child is not None
+        _read_token()
         _wait(_child, settings.start_timeout_s)
         address = f"127.0.0.1:{_port}"
     else:
@@ -132,10 +136,28 @@ def stop() -> None:
         shutil.rmtree(TEMPORARY / f"{PREFIX}{os.getpid()}", ignore_errors=True)
 
 
+def _draw_token(folder: Path) -> None:
+    """A token in a new `folder`, named in the environment of this process and of all that it starts."""
+    folder.mkdir(mode=0o700)  # Ray makes its own folder, below this one, writable for everybody
+    file = folder / "token"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token:
+        token.write(secrets.token_hex(32))
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # that of another cluster, which Ray would prefer
+    os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)})
+
+
+def _read_token() -> None:
+    """Let Ray read mode and token again: it did when it was imported, which may have been before they were drawn."""
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # compiled
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
 def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
     line = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
     line += ["--include-dashboard=false", "--include-log-monitor=false", "--node-ip-address=127.0.0.1", f"--port={port}"]
-    line += [f"--temp-dir={folder}", f"--object-store-memory={settings.object_store_mb << 20}"]
+    line += [f"--temp-dir={folder / 'ray'}", f"--object-store-memory={settings.object_store_mb << 20}"]
     if settings.num_cpus is not None:
         line.append(f"--num-cpus={settings.num_cpus}")
     if settings.num_gpus is not None:

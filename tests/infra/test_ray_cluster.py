@@ -55,6 +55,47 @@ def test_works_and_leaves_nothing(tmp_path: Path, ending: str, processes: Callab
         assert processes(f"MARK={mark}") == []
 
 
+STRANGER = """
+import os, sys
+os.environ.update(RAY_AUTH_MODE=sys.argv[2], RAY_AUTH_TOKEN=sys.argv[3], RAY_gcs_rpc_server_reconnect_timeout_s="5")
+import ray
+
+try:
+    ray.init(address=sys.argv[1], _node_ip_address="127.0.0.1", log_to_driver=False)
+except BaseException as error:
+    print("refused", error)
+else:
+    print("welcome")
+"""
+
+
+@pytest.mark.parametrize(("mode", "token"), [("disabled", ""), ("token", "a" * 64)])
+def test_who_has_not_the_token_is_refused(tmp_path: Path, mode: str, token: str) -> None:
+    script = DRIVER.replace("import ray, ray.data", "print(ray_cluster._port, flush=True)\nsys.stdin.read()\nsys.exit()", 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), "stop"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        port = int(owner.stdout.readline())
+        line = [sys.executable, "-c", STRANGER, f"127.0.0.1:{port}", mode, token]
+        told = subprocess.run(line, capture_output=True, text=True, timeout=120)
+        owner.stdin.close()
+    assert "welcome" not in told.stdout
+    assert "refused" in told.stdout or told.returncode != 0
+
+
+def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
+    script = DRIVER.replace(
+        "import ray, ray.data",
+        "token = Path(os.environ['RAY_AUTH_TOKEN_PATH'])\nprint(oct(token.stat().st_mode), oct(token.parent.stat().st_mode))\n"
+        "print(len(token.read_text()))\nray_cluster.stop()\nprint(token.exists())\nsys.exit()",
+        1,
+    )
+    outcome = subprocess.run([sys.executable, "-c", script, str(tmp_path), "stop"], capture_output=True, text=True)
+    assert outcome.stdout == "0o100600 0o40700\n64\nFalse\n", outcome.stderr
+
+
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom nbrl.infra import ray_cluster\nfrom nbrl.infra.errors import ServerError\n"
