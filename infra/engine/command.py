@@ -118,8 +118,12 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
             "CUDA_VISIBLE_DEVICES": "",
             "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use
         }
-    elif gpu is not None:
-        visible = base.get("CUDA_VISIBLE_DEVICES", ",".join(str(i) for i in range(gpus()))).split(",")
+    else:
+        # Compiled kernels outlive an engine; its temporary files, among which torch would keep them, do not.
+        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path.home() / ".cache/nbrl/inductor"))
+    if gpu is not None:
+        named = base.get("CUDA_VISIBLE_DEVICES")
+        visible = [str(i) for i in range(gpus())] if named is None else named.split(",")
         end = len(visible) - gpu
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[max(0, end - settings.tensor_parallel) : end])
     return variables

@@ -1,6 +1,5 @@
 """Starts, monitors and ends SGLang servers, each a supervised child in the engine's own Python environment."""
 
-import contextlib
 import os
 import re
 import time
@@ -11,6 +10,7 @@ import httpx
 
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom, Door, command, environment, vocabulary_size
+from nbrl.infra.engine.leftovers import remove_temporary, sweep, temporary
 from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
@@ -20,7 +20,6 @@ from nbrl.infra.process.health import wait_until_healthy
 POLL_S = 0.1
 PORT_S = 5.0
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
-SHARED_MEMORY = Path("/dev/shm")
 ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
 
@@ -75,7 +74,8 @@ class EngineServer:
         deadline = time.monotonic() + PORT_S
         while port_in_use(self.port) and time.monotonic() < deadline:  # threads of a killed process may end after it
             time.sleep(POLL_S)
-        _sweep()
+        remove_temporary(self.port)
+        sweep()
 
     def last_words(self) -> str:
         """The line of the log that best explains why the engine ended."""
@@ -134,10 +134,10 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
     gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
-    _sweep()
+    sweep()
     child = Child.start(
         command(settings, model_path, place.port, settings.base_seed + index, place.room, version, adapter, place.door),
-        env=environment(settings, model_path, dict(os.environ), gpu),
+        env=environment(settings, model_path, os.environ | {"TMPDIR": str(temporary(place.port))}, gpu),
         log=place.logs / f"engine-{index}.log",
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
@@ -177,26 +177,3 @@ def _serves(url: str, key: str) -> bool:
         return httpx.post(f"{url}/generate", json=body, headers=headers, timeout=30.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def _sweep() -> None:
-    """Remove the shared memory of killed engines."""
-    for path in SHARED_MEMORY.glob("sglang_loads_*"):
-        with contextlib.suppress(FileNotFoundError):  # another of our runs may sweep too
-            if path.stat().st_uid == os.geteuid() and not _mapped(path):
-                path.unlink()
-
-
-def _mapped(path: Path) -> bool:
-    """Whether some process of ours still has this shared memory open.
-
-    Sandboxes, which have users of their own, are passed over: they give files of theirs any name, and map them as often as they
-    like. Names are bytes, which need not be text.
-    """
-    users = os.readlink("/proc/self/ns/user")
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            ours = process.stat().st_uid == os.geteuid() and os.readlink(process / "ns/user") == users
-            if ours and os.fsencode(path) in (process / "maps").read_bytes():
-                return True
-    return False

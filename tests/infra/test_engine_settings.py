@@ -9,6 +9,11 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbrl.infra.engine.settings.gpus", lambda: 0)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 99}))
