@@ -10,15 +10,13 @@ a seed of its own. Two engines share the requests. The last line is one JSON obj
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from hardware import processor
+from hardware import cpu_machine
 
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
@@ -78,7 +76,6 @@ def main() -> None:
             speeds = measure(arguments.model.resolve(), dtype, count, at_once, arguments.tokens, round_)
             found[dtype, count].append(speeds)
             print(f"{dtype}, {count} engine(s): {', '.join(f'{each:.0f}' for each in speeds)} tokens/s", flush=True)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     medians = {
         f"{dtype}-{count}": [round(statistics.median(each), 1) for each in zip(*rounds, strict=True)]
         for (dtype, count), rounds in found.items()
@@ -91,7 +88,7 @@ def main() -> None:
                 "tokens_per_second": medians,
                 "tokens": arguments.tokens,
                 "rounds": arguments.rounds,
-                "hardware": f"{processor()}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}",
+                "hardware": cpu_machine(),
             }
         )
     )

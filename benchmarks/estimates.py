@@ -9,8 +9,6 @@ JSON object: bytes and seconds as estimated, as measured in one iteration, and a
 
 import argparse
 import json
-import os
-import platform
 import re
 import shutil
 import subprocess
@@ -18,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from hardware import processor
+from hardware import cpu_machine
 
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.measure import measure
@@ -71,7 +69,6 @@ def main() -> None:
     plan = subprocess.run(dry, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     one = measured(arguments.recipe, overrides)
     memory, checkpoint, seconds = trained(arguments.recipe, flags)
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     print(
         json.dumps(
             {
@@ -91,7 +88,7 @@ def main() -> None:
                     "measured": round(one.iteration_s, 1),
                     "real": [round(each, 1) for each in seconds],
                 },
-                "hardware": f"{processor()}, {available:.0f} GiB, no GPU used, Python {platform.python_version()}",
+                "hardware": cpu_machine(),
             }
         )
     )

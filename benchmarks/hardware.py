@@ -16,3 +16,9 @@ def processor() -> str:
 def hardware() -> str:
     """The GPU where there is one, which a benchmark then takes, else the processor."""
     return f"1 {torch.cuda.get_device_name()}" if torch.cuda.is_available() else processor()
+
+
+def cpu_machine() -> str:
+    """Processor, memory and Python of a benchmark that uses no GPU."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{processor()}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}"

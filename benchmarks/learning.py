@@ -17,14 +17,12 @@ command, with both evaluations and the start of all servers (of a shipped policy
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from hardware import processor
+from hardware import cpu_machine
 from pretrained import evaluated, fetched, warmed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +97,6 @@ def main() -> None:
     for seed in arguments.seeds.split(","):
         results.append(train(arguments.recipe, int(seed), arguments.overrides, base))
         print(json.dumps(results[-1]), flush=True)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     worst = {
         "recipe": results[0]["recipe"],
         **{key: max(r[key] for r in results) for key in ("em_base", "em_warm", "em_before") if key in results[0]},
@@ -111,7 +108,7 @@ def main() -> None:
         "seeds": [r["seed"] for r in results],
         "mismatch_max": max(r["mismatch_max"] for r in results),
         "overhead_share": max(r["overhead_share"] for r in results),
-        "hardware": f"{processor()}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}",
+        "hardware": cpu_machine(),
     }
     print(json.dumps(worst))
 

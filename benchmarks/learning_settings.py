@@ -10,13 +10,11 @@ each iteration, and the seconds of an iteration.
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
-from hardware import processor
+from hardware import cpu_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
@@ -53,9 +51,7 @@ def main() -> None:
     for number in range(len(CHANGES)):
         found.append(first_iterations(number, arguments.warm.resolve(), arguments.recipe, arguments.iterations))
         print(json.dumps(found[-1]), flush=True)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    hardware = f"{processor()}, {memory:.0f} GiB, no GPU used, Python {platform.python_version()}"
-    print(json.dumps({"recipe": arguments.recipe, "iterations": arguments.iterations, "runs": found, "hardware": hardware}))
+    print(json.dumps({"recipe": arguments.recipe, "iterations": arguments.iterations, "runs": found, "hardware": cpu_machine()}))
 
 
 if __name__ == "__main__":
