@@ -16,9 +16,10 @@ from nbrl.tasks.runs.config import RunConfig
 UNITS = ("B", "kB", "MB", "GB", "TB")
 STATE_BYTES = 12  # per trained number in float32: the number and AdamW's two moments
 GRADIENT_BYTES = 4
+STAGED_BYTES = STATE_BYTES + 4  # host memory of a checkpoint: copies of the state, and of the whole weights that engines load
 # Resident memory without a model, measured on Linux: an engine's three processes, a worker with torch, Ray and transformers, and
 # everything else together (the command, Prefect, MLflow, Ray, a runner); a kernel beside the one that all are forked from.
-ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, KERNEL_BYTES = 1.5e9, 0.5e9, 2.6e9, 12e6
+ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, KERNEL_BYTES = 1.1e9, 0.5e9, 3.0e9, 12e6
 # Numbers that a layer keeps of each token for its backward pass, as multiples of its widths.
 KEPT_HIDDEN, KEPT_INNER = 10, 5
 
@@ -51,11 +52,10 @@ def disk(config: RunConfig) -> str:
     folder = Path(config.policy.path)
     if not folder.is_dir():
         return ""
-    tensors, keep = weights(folder).values(), config.checkpoints
-    trained = 0 if config.update.lora else sum(info.elements for info in tensors)
+    tensors, keep = weights(folder), config.checkpoints
     float32 = config.published_dtype == "float32"
-    model = sum(info.elements * (4 if float32 else FLOATS.get(info.dtype, 4)) for info in tensors)
-    state = STATE_BYTES * trained * (1 if config.update.critic is None else 2)
+    model = sum(info.elements * (4 if float32 else FLOATS.get(info.dtype, 4)) for info in tensors.values())
+    state = STATE_BYTES * trained_numbers(config, tensors)
     recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
     others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))
     total = recent * (model + state) + others * (model + state if keep.state == "all" else model)
@@ -72,18 +72,19 @@ def memory(config: RunConfig) -> str:
 
 
 def memory_shares(config: RunConfig) -> dict[str, float]:
-    """Bytes of a training on a CPU by what takes them; empty on a GPU, for a cluster, or if the model's files are not here."""
+    """Bytes of a training on a CPU by what takes them, in the phase that takes most: kernels live while trajectories are sampled,
+    gradients while the policy is updated. Empty on a GPU, for a cluster, or if the model's files are not here.
+    """
     folder = Path(config.policy.path)
     if not folder.is_dir() or config.ray.address is not None or gpus():
         return {}
     tensors, shape = weights(folder), Shape.of(json.loads((folder / "config.json").read_text()))
     if shape is None:
         return {}
-    return {
-        "engines": config.engine.count * engine_bytes(config, tensors, shape),
-        "learner": learner_bytes(config, tensors, shape),
-        "everything else": OTHERS_BYTES + config.sandbox.max_live * KERNEL_BYTES,
-    }
+    engines, kernels = config.engine.count * engine_bytes(config, tensors, shape), config.sandbox.max_live * KERNEL_BYTES
+    sampling = {"engines": engines, "learner": idle_learner_bytes(config, tensors), "everything else": OTHERS_BYTES + kernels}
+    updating = {"engines": engines, "learner": learner_bytes(config, tensors, shape), "everything else": OTHERS_BYTES}
+    return max(sampling, updating, key=lambda shares: sum(shares.values()))
 
 
 def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
@@ -94,21 +95,33 @@ def engine_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Sh
     return ENGINE_BYTES + number * parameters + kept * (config.engine.max_total_tokens or CPU_TOTAL_TOKENS)
 
 
-def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
-    """Of all workers on a CPU at the peak of a step: sharded state and gradients, and what the backward pass needs of a
-    micro-batch. A batch has at most as many tokens as its trajectories may have.
-    """
+def idle_learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo]) -> float:
+    """Of all workers on a CPU between two updates: sharded state, and weights that are not trained."""
     update = config.update
     parameters = sum(info.elements for info in tensors.values())
-    frozen = 4 * parameters if update.kl_coefficient and not update.lora else 0
-    trained = 0 if update.lora else parameters * (1 if update.critic is None else 2)
-    state = (STATE_BYTES + GRADIENT_BYTES) * trained + (4 * parameters if update.lora else 0) + frozen
+    frozen = 4 * parameters if update.kl_coefficient or update.lora else 0
+    return update.workers * WORKER_BYTES + STATE_BYTES * trained_numbers(config, tensors) + frozen
+
+
+def trained_numbers(config: RunConfig, tensors: Mapping[str, TensorInfo]) -> int:
+    """Numbers that an update changes, without those of adapters, which are few."""
+    models = 1 if config.update.critic is None else 2
+    return 0 if config.update.lora else models * sum(info.elements for info in tensors.values())
+
+
+def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: Shape) -> float:
+    """Of all workers on a CPU at the end of an update: besides the state, gradients, what the backward pass needs of a
+    micro-batch, and the copies of which the checkpoint is written. A batch has at most as many tokens as its trajectories may
+    have.
+    """
+    update = config.update
     batch = config.rollout.prompts * config.rollout.group_size * config.agent.context_tokens
     tokens = min(update.tokens_per_micro_batch, math.ceil(batch / update.workers))
     layers = 1 if update.activation_checkpointing else shape.num_hidden_layers
     kept = KEPT_HIDDEN * shape.hidden_size + KEPT_INNER * shape.intermediate_size
     number = {"bfloat16": 2, "float32": 4, "float64": 8}[update.dtype]
-    return update.workers * (WORKER_BYTES + tokens * layers * kept * number) + state
+    more = (GRADIENT_BYTES + STAGED_BYTES) * trained_numbers(config, tensors)
+    return idle_learner_bytes(config, tensors) + update.workers * tokens * layers * kept * number + more
 
 
 def in_words(size: float) -> str:
