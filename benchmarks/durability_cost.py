@@ -35,9 +35,12 @@ from benchmarks.older_storing import Bucket, Folder, Made, store
 from benchmarks.stopwatch import Stopwatch
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.flows.iterate import iterate
+from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RESULT, RunLayout
-from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.checkpoint.shelf import shelf_on
+from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes import reward as reward_node
@@ -56,6 +59,7 @@ from tests.clouds import Proxy, s3_server
 from tests.durability.crash_lab import map_here
 from tests.durability.crash_tracking import FileTracking
 from tests.flows.made import record
+from tests.tasks.learner.alone import Alone
 from tests.tasks.nodes.doubles import DoubleFleet, DoubleProgress
 
 RUN = "made"
@@ -124,19 +128,24 @@ class Runners:
         return self._table
 
 
+ALONE: Any = Alone()
+
+
 class Learner:
     """Makes the checkpoint of the real iteration."""
 
-    def __init__(self, made: Made) -> None:
-        self._made = made
+    def __init__(self, storage: Storage, nodes: NodeSettings, made: Made) -> None:
+        self._storage, self._nodes, self._made = storage, nodes, made
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        digest = checkpoint_folder.order_digest(order)
+        storage, tables = self._storage, read_tables(order, self._storage)
+        start = checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
+        digest = order_digest(order, tables, start)
         real = UpdateResult.model_validate_json((self._made.checkpoint / RESULT).read_bytes())
         result = real.model_copy(update={"order": digest, "checkpoint": order.checkpoint_out})
-        partial = checkpoint_folder.partial(order.checkpoint_out)
-        shutil.copytree(self._made.checkpoint, partial, dirs_exist_ok=True)
-        checkpoint_folder.finish(order.checkpoint_out, result)
+        shelf = shelf_on(storage, self._nodes, ALONE)
+        shutil.copytree(self._made.checkpoint, shelf.begin(order.checkpoint_out), dirs_exist_ok=True)
+        shelf.finish(order.checkpoint_out, result)
         return result
 
 
@@ -173,14 +182,12 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     tracking: Any = FileTracking(folder / "mlflow.json")
     books = Books(config, storage, run, tracking)
     books.catch_up()
-    scratch = folder / "scratch"
-    if not storage.is_local:
-        shutil.copytree(made.checkpoint.parent / Path(before.checkpoint).name, scratch / before.checkpoint)
-    learner: Any = Learner(made)
+    nodes = NodeSettings(cache=str(folder / "cache"))
+    learner: Any = Learner(storage, nodes, made)
     delivery: Any = Delivery(books)
     runners: Any = Runners(storage, made)
     training = Training(learner, delivery)
-    services = Services(config, storage, scratch, DoubleProgress(), DoubleFleet("1"), runners, training)
+    services = Services(config, storage, NodeCache(nodes), DoubleProgress(), DoubleFleet("1"), runners, training)
     services.reads.questions(run.layout.data, "train")  # the first iteration has read them
     writer = Writer(run, newest(storage, run.layout))
     ready()

@@ -10,7 +10,9 @@ from typing import Any
 
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.storage import Storage
-from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.checkpoint import identity
+from nbrl.tasks.learner.checkpoint.cloud_shelf import CloudShelf
+from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
 from nbrl.tasks.nodes import update
 from nbrl.tasks.runs import results
 
@@ -59,10 +61,9 @@ class Stopwatch:
         """Watch all operations of storages, and what else the durability of an iteration costs."""
         for name in METHODS:
             self._wrap(Storage, name)
-        for owner, name in ((results, "find"), (results, "keep"), (update, "part_digest")):
+        shelves = [(kind, "finish") for kind in (FolderShelf, CloudShelf)]
+        for owner, name in (*shelves, (results, "find"), (results, "keep"), (update, "part_digest"), (identity, "order_digest")):
             self._wrap(owner, name)
-        for name in ("order_digest", "finish"):
-            self._wrap(checkpoint_folder, name)
         for name in OPERATIONS:
             self._count(name)
 

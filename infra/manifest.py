@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -20,12 +21,22 @@ def file_sha256(path: Path) -> str:
 
 def write_manifest(folder: Path) -> None:
     """Write the manifest of all files in `folder`, and flush everything to disk."""
-    names = _files(folder)
+    digests = digests_of(folder)
+    (folder / MANIFEST).write_bytes(manifest_bytes(digests))
     with ThreadPoolExecutor(PARALLEL) as pool:  # disks flush several files in little more time than one
-        digests = list(pool.map(lambda name: file_sha256(folder / name), names))
-        (folder / MANIFEST).write_text(json.dumps(dict(zip(names, digests, strict=True)), indent=1))
-        list(pool.map(_flush, (folder / name for name in (*names, MANIFEST))))
+        list(pool.map(_flush, (folder / name for name in (*digests, MANIFEST))))
         list(pool.map(flush_folder, (folder, *(path for path in folder.rglob("*") if path.is_dir()))))
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of all files in a folder, by name, without its manifest."""
+    names = _files(folder)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return dict(zip(names, pool.map(lambda name: file_sha256(folder / name), names), strict=True))
+
+
+def manifest_bytes(digests: Mapping[str, str]) -> bytes:
+    return json.dumps(dict(sorted(digests.items())), indent=1).encode()
 
 
 def _flush(path: Path) -> None:
@@ -54,9 +65,8 @@ def _is_entry(name: str, digest: object) -> bool:
     return isinstance(digest, str) and below and name == str(path)
 
 
-def part_digest(folder: Path, below: str) -> str:
-    """SHA-256 over the names and digests of a folder's files `below` a part of it, by its manifest: no file is read again."""
-    manifest = read_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
+def part_digest(manifest: Mapping[str, str], below: str) -> str:
+    """SHA-256 over the names and digests of a folder's files `below` a part of it, by its manifest: no file is read."""
     part = {name: digest for name, digest in sorted(manifest.items()) if name.startswith(below)}
     return hashlib.sha256(json.dumps(part).encode()).hexdigest()
 

@@ -24,7 +24,7 @@ from nbrl.infra.blobs import Blobs, LocalBlobs
 from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
-from nbrl.infra.manifest import MANIFEST, PARALLEL, file_sha256, read_manifest, write_manifest
+from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
 
@@ -214,9 +214,26 @@ class Storage:
         names = read_manifest((source / MANIFEST).read_bytes(), str(source / MANIFEST))
         if not names:
             raise StorageError(f"{source} holds no files to store at {self.uri(prefix)}")
+        self._put_files(source, names, prefix)
+        return self.write_bytes(f"{prefix}/{MANIFEST}", (source / MANIFEST).read_bytes())
+
+    def read_manifest(self, prefix: str) -> dict[str, str]:
+        """SHA-256 of all files of a stored folder, by name. Raises MissingError and DamagedError."""
+        key = f"{_checked(prefix)}/{MANIFEST}"
+        return read_manifest(self.read_bytes(key), self.uri(key))
+
+    def upload_part(self, source: Path, prefix: str) -> dict[str, str]:
+        """Copy a folder's files below `prefix`, where others store further parts; returns the SHA-256 of each by its name.
+
+        The folder exists once somebody writes its manifest, of all parts.
+        """
+        digests = digests_of(source)
+        self._put_files(source, digests, _checked(prefix))
+        return digests
+
+    def _put_files(self, source: Path, names: Iterable[str], prefix: str) -> None:
         with ThreadPoolExecutor(PARALLEL) as pool, self._named("store", prefix):
             list(pool.map(lambda name: self._blobs.put(f"{prefix}/{name}", source / name), names))
-        return self.write_bytes(f"{prefix}/{MANIFEST}", (source / MANIFEST).read_bytes())
 
     def download_folder(self, prefix: str, target: Path, below: str = "") -> Path:
         """Download a folder and check it against its manifest; `target` is replaced once the download is complete.
@@ -224,9 +241,8 @@ class Storage:
         With `below`, only the files of that subfolder come, at the same places.
         """
         prefix = _checked(prefix)
-        key = f"{prefix}/{MANIFEST}"
-        listed = self.read_bytes(key)
-        manifest = read_manifest(listed, self.uri(key))
+        listed = self.read_bytes(f"{prefix}/{MANIFEST}")
+        manifest = read_manifest(listed, self.uri(f"{prefix}/{MANIFEST}"))
         chosen = {name: digest for name, digest in manifest.items() if not below or name.startswith(f"{below}/")}
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))

@@ -13,10 +13,22 @@ from pathlib import Path
 from typing import Literal
 
 from nbrl.infra.process.child import Child, free_port, port_in_use
+from nbrl.infra.storage import Storage
 
 START_S = 60.0
 Fault = Literal["", "refused", "slow", "cut", "dropped"]
 FAULTS: tuple[Fault, ...] = ("refused", "slow", "cut", "dropped")
+
+
+class FolderCloud(Storage):
+    """A storage in a folder that passes for a cloud: nobody gets the path of an object."""
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    def local_path(self, key: str) -> None:
+        return None
 
 
 @contextmanager

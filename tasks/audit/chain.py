@@ -7,7 +7,8 @@ from pathlib import Path
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, RESULT
-from nbrl.tasks.learner.checkpoint.checkpoint_folder import order_digest
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
@@ -43,8 +44,8 @@ def _check_weights(storage: Storage, checkpoint: str, digest: str) -> Iterator[s
         if folder is None:
             folder = storage.download_folder(checkpoint, Path(scratch, "checkpoint"))
         check_folder(folder)
-        if part_digest(folder, f"{HF}/") != digest:
-            yield "the checkpoint holds other weights than the update made"
+    if part_digest(storage.read_manifest(checkpoint), f"{HF}/") != digest:
+        yield "the checkpoint holds other weights than the update made"
 
 
 def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> str:
@@ -52,12 +53,6 @@ def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        start = folder / "before"
-        if before.checkpoint:
-            start.mkdir()
-            (start / RESULT).write_bytes(storage.read_bytes(f"{before.checkpoint}/{RESULT}"))
-        place = start if before.checkpoint else None
-        order = make_order(config, storage, scope, advantages, trajectories, place, folder / "tables", "")
-        return order_digest(order)
+    order = make_order(config, scope, advantages, trajectories)
+    start = checkpoint_identity(storage, before.checkpoint) if before.checkpoint else order.initial
+    return order_digest(order, read_tables(order, storage), start)

@@ -8,11 +8,13 @@ from pathlib import Path
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import part_digest
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.places import Places
+from nbrl.tasks.model_folder.placed import PlacedModel
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
@@ -41,22 +43,35 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     trajectories = [round_.trajectories for round_ in record.rounds]
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
-        folder = Path(scratch)
-        start = storage.local_path(before.checkpoint) if before.checkpoint else None
-        if before.checkpoint and start is None:
-            start = storage.download_folder(before.checkpoint, folder / "before")
-        order = make_order(config, storage, scope, advantages, trajectories, start, folder / "tables", str(folder / "out"))
-        asyncio.run(_update(config, run, order, folder / "train"))
-        made = part_digest(folder / "out", f"{HF}/")
+        order = make_order(config, scope, advantages, trajectories)
+        aside = _inputs_of(storage, order, Path(scratch))
+        asyncio.run(_update(config, run, order, aside, Path(scratch) / "train"))
+        made = part_digest(aside.read_manifest(order.checkpoint_out), f"{HF}/")
     if made != record.weights:
         number = record.iteration + 1
         yield f"the update of iteration {number} done again makes other weights ({made[:12]}, not {record.weights[:12]})"
 
 
-async def _update(config: RunConfig, run: Run, order: UpdateOrder, folder: Path) -> None:
+def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
+    """A storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
+    aside = Storage(StorageSettings(root=str(folder / "storage")))
+    for table in (*order.trajectories, order.advantages):
+        aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
+    if (start := order.checkpoint_in) is not None:
+        place = folder / "storage" / start
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if (local := storage.local_path(start)) is not None:
+            place.symlink_to(local, target_is_directory=True)
+        else:
+            storage.download_folder(start, place)
+    return aside
+
+
+async def _update(config: RunConfig, run: Run, order: UpdateOrder, aside: Storage, notes: Path) -> None:
+    places = Places(PlacedModel(str(fetch(config.policy))), aside)
     try:
         await asyncio.to_thread(ray_cluster.start, config.ray, Home(config.home).logs)
-        learner = LearnerHandle.start(config.update, str(fetch(config.policy)), str(folder), derive_seed(run.seed, "learner"))
+        learner = LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"))
         try:
             await learner.ready()
             await learner.update(order)

@@ -1,7 +1,6 @@
 """The learner: one rank of it. All ranks execute the same orders in the same sequence."""
 
 import gc
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +11,18 @@ import torch.distributed as dist
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
-from nbrl.tasks.learner.batch.read import read_order
-from nbrl.tasks.learner.checkpoint import checkpoint_folder, hugging_face
+from nbrl.tasks.learner.batch.read import make_batch
+from nbrl.tasks.learner.checkpoint import hugging_face
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.checkpoint.rounding import Rounding
+from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.determinism import set_determinism
 from nbrl.tasks.learner.process.memory import give_back
 from nbrl.tasks.learner.process.ranks import Ranks
@@ -56,12 +59,15 @@ class Learner:
     the next order; any other exception means that the ranks may be out of step and the process must end.
     """
 
-    def __init__(self, settings: UpdateSettings, model_path: str, device: torch.device, seed: int = 0) -> None:
+    def __init__(self, settings: UpdateSettings, places: Places, device: torch.device, seed: int = 0) -> None:
         """`seed` initialises new weights and this rank's generators."""
         set_determinism(settings.deterministic)
-        self._settings, self._model_path, self._device, self._seed = settings, model_path, device, seed
+        self._settings, self._device, self._seed = settings, device, seed
         self._dtype = DTYPES[settings.dtype]
         self._ranks, self._timer = Ranks(device), Timer(device)
+        self._storage, self._shelf = places.storage, shelf_on(places.storage, places.nodes, self._ranks)
+        self._initial = self._ranks.together(places.initial)
+        model_path = self._model_path = str(self._initial.path)
         self._ranks.together(lambda: check_model(model_path))
         self._stored_dtype = stored_dtype(model_path)
         self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
@@ -88,7 +94,7 @@ class Learner:
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
             models[CRITIC] = OptimizedModel(critic, settings, rate)
         self._config = policy.lm.config
-        self._holds: str | None = INITIAL  # checkpoint_folder.identity of the state in memory
+        self._holds: str | None = INITIAL  # checkpoint_identity of the state in memory
         passes = Passes(settings, self._ranks, self._device, self._timer, policy, reference, critic)
         return _Loaded(policy, models, passes)
 
@@ -101,13 +107,15 @@ class Learner:
         ranks, timer, out = self._ranks, self._timer, order.checkpoint_out
         timer.begin()
         with timer.phase("read"):
-            digest = ranks.together(lambda: checkpoint_folder.order_digest(order))
-            earlier = ranks.together(lambda: checkpoint_folder.earlier_result(order, digest))
+            start = ranks.from_first(lambda: self._identity(order.checkpoint_in))
+            tables = ranks.together(lambda: read_tables(order, self._storage))
+            digest = ranks.from_first(lambda: order_digest(order, tables, start or order.initial))
+            earlier = ranks.from_first(lambda: self._shelf.earlier_result(order, digest))
             if earlier is not None:
                 return earlier
-            batch = ranks.together(lambda: read_order(order, self._settings, self._config))
+            batch = ranks.together(lambda: make_batch(tables, order, self._settings, self._config))
         with timer.phase("load"):
-            loaded = self._bring(order.checkpoint_in)
+            loaded = self._bring(order.checkpoint_in, start)
         self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
         constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
         trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
@@ -125,13 +133,15 @@ class Learner:
             proof=Proof(sequences=sequences, before=mismatch_before(batch.forest, trained.before_N)),
             skipped=trained.skipped,
         )
-        ranks.on_first(lambda: checkpoint_folder.finish(out, result))
-        self._holds = ranks.together(lambda: checkpoint_folder.identity(out))
+        self._shelf.finish(out, result)
+        self._holds = ranks.from_first(lambda: self._identity(out))
         return result
 
-    def _bring(self, checkpoint_in: str | None) -> _Loaded:
-        """Load the state from which the order starts, unless memory already holds it."""
-        start = INITIAL if checkpoint_in is None else self._ranks.together(lambda: checkpoint_folder.identity(checkpoint_in))
+    def _identity(self, checkpoint: str | None) -> str:
+        return INITIAL if checkpoint is None else checkpoint_identity(self._storage, checkpoint)
+
+    def _bring(self, checkpoint_in: str | None, start: str) -> _Loaded:
+        """Load the state of the identity `start`, from which the order starts, unless memory already holds it."""
         loaded = self._loaded
         if loaded is not None and start == self._holds:
             return loaded
@@ -142,9 +152,9 @@ class Learner:
         self._holds = None
         if checkpoint_in is not None:
             for name, model in loaded.models.items():
-                folder = Path(checkpoint_in) / name
-                self._ranks.together(partial(model.check, folder))
-                model.load(folder)
+                with self._ranks.together(partial(self._shelf.open, checkpoint_in, name)) as lease:
+                    self._ranks.together(partial(model.check, lease.path / name))
+                    model.load(lease.path / name)
         self._holds = start
         return loaded
 
@@ -156,9 +166,9 @@ class Learner:
         write_tokens: Callable[[Path], None],
     ) -> list[ProofSequence]:
         """Write the checkpoint except its result, and compute its proof's log-probs meanwhile. An error leaves nothing."""
-        ranks, timer, folder = self._ranks, self._timer, checkpoint_folder.partial(order.checkpoint_out)
+        ranks, timer = self._ranks, self._timer
         with timer.phase("stage"):
-            ranks.on_first(lambda: checkpoint_folder.clear_partial(order.checkpoint_out))
+            folder = self._shelf.begin(order.checkpoint_out)
             writing = [model.save(folder / name, self._groups[name]) for name, model in loaded.models.items()]
         try:
             try:
@@ -174,8 +184,7 @@ class Learner:
             for state in writing:
                 ranks.together(state.check)
         except UpdateError:
-            if ranks.rank == 0:  # the disk may be full
-                shutil.rmtree(folder, ignore_errors=True)
+            self._shelf.abandon(order.checkpoint_out)  # the disk may be full
             raise
         return sequences
 

@@ -1,4 +1,4 @@
-"""Work orders to the learner and their results. All paths are local."""
+"""Work orders to the learner and their results. Tables and checkpoints are named by their keys on a storage."""
 
 from typing import Any, Literal
 
@@ -8,16 +8,26 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.proof import Proof, of_this_release
 
 
+class StoredTable(BaseModel):
+    """A table on the storage, and the SHA-256 of its bytes; empty if they are not to be compared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    digest: str = ""
+
+
 class UpdateOrder(BaseModel):
     """The optimiser steps of one batch. The order is a pure function of its inputs: the same order gives the same checkpoint.
 
-    `trajectories`: Parquet in agent.trajectory.SCHEMA. `advantages`: Parquet with columns trajectory (string), step (int32) and
+    `trajectories`: tables in agent.trajectory.SCHEMA. `advantages`: a table with columns trajectory (string), step (int32) and
     advantage (float64), one row for every sampled step of every trajectory to train on; other trajectories are ignored.
     `estimator`: if given, that table has the column reward instead of advantage, and the learner applies this estimator; a
     trajectory in which nothing was sampled may have one row with only its name, and then counts in its group.
     `seed` decides how trajectories are shuffled into minibatches.
     `initial`: the digest of the initial model, which is where the chain of checkpoints begins.
-    `checkpoint_in`: the folder of an earlier result, or None for the initial model. `checkpoint_out`: the folder to make.
+    `checkpoint_in`: the key of an earlier result's folder, or None for the initial model. `checkpoint_out`: that of the folder to
+    make.
     `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
     `steps`: optimiser steps, each on its share of the trajectories; None takes `epochs` and `minibatches` of the settings.
     `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
@@ -28,8 +38,8 @@ class UpdateOrder(BaseModel):
 
     iteration: int = Field(ge=0)
     seed: int = Field(0, ge=0)
-    trajectories: str
-    advantages: str
+    trajectories: list[StoredTable]
+    advantages: StoredTable
     estimator: AdvantageSettings | None = None
     initial: str = ""
     checkpoint_in: str | None = None

@@ -93,7 +93,7 @@ def _found(services: Services, scope: Scope, node: str, inputs: list[str]) -> Ar
     if key not in services.reads.keys_of(scope):
         return None
     try:
-        return results.find(services.storage, scope, key, services.scratch)
+        return results.find(services.storage, scope, key, services.cache)
     except (MissingError, DamagedError) as error:
         what = str(error).partition(";")[0]  # without the advice, which this makes needless
         services.progress.say(f"nbrl: {scope.title}: {node} is done again, for what it made is lost: {what}")
@@ -107,7 +107,7 @@ def _kept(services: Services, scope: Scope, node: str, inputs: list[str], made: 
     if first == made:
         return made
     try:
-        results.verify(services.storage, first, services.scratch)
+        results.verify(services.storage, first, services.cache)
     except (MissingError, DamagedError):
         results.replace(services.storage, scope, node, inputs, made)
         return made

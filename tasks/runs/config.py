@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
@@ -152,6 +153,7 @@ class RunConfig(BaseModel):
     engine: EngineSettings = EngineSettings()
     sandbox: SandboxSettings = SandboxSettings()
     ray: RaySettings = Field(RaySettings(), json_schema_extra={"decides": False})
+    nodes: NodeSettings = Field(NodeSettings(), json_schema_extra={"decides": False})
     storage: StorageSettings = Field(StorageSettings(), json_schema_extra={"decides": False})
     tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra={"decides": False})
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import check_whole, part_digest
+from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, StageLayout, is_chunk, policy_folder
 from nbrl.tasks.metrics import success_of
@@ -55,7 +55,7 @@ def key_of(scope: Scope, node: str, inputs: list[str]) -> str:
     return scope.layout.result(node, hashlib.sha256("\n".join([scope.run_id, *inputs]).encode()).hexdigest())
 
 
-def find(storage: Storage, scope: Scope, key: str, scratch: Path) -> Artifact | None:
+def find(storage: Storage, scope: Scope, key: str, cache: NodeCache) -> Artifact | None:
     """The artifact of a finished node, or None if there is no such result.
 
     Raises MissingError or DamagedError where the result is, but not what it names, and TakenOverError if it is of a process that
@@ -69,14 +69,14 @@ def find(storage: Storage, scope: Scope, key: str, scratch: Path) -> Artifact | 
         raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
     if result.epoch > scope.epoch:
         check_newest(storage, scope.run_layout, scope.epoch)
-    verify(storage, result.artifact, scratch)
+    verify(storage, result.artifact, cache)
     return result.artifact
 
 
-def verify(storage: Storage, artifact: Artifact, scratch: Path) -> None:
+def verify(storage: Storage, artifact: Artifact, cache: NodeCache) -> None:
     """Raises MissingError or DamagedError unless all objects of an artifact are what the node wrote.
 
-    A remote checkpoint is downloaded into `scratch`, where the publish then finds it.
+    Of a checkpoint on a cloud only the weights that engines serve are read, into the cache; the rest by whoever needs it.
     """
     for key, digest in artifact.parts.items():
         storage.read_bytes(key, digest)
@@ -85,10 +85,10 @@ def verify(storage: Storage, artifact: Artifact, scratch: Path) -> None:
         return
     folder = storage.local_path(artifact.path)
     if folder is None:
-        folder = storage.download_folder(artifact.path, scratch / artifact.path)
+        cache.lease(storage, artifact.path, HF).release()
     else:
         check_whole(folder)
-    if part_digest(folder, f"{HF}/") != artifact.digest:
+    if part_digest(storage.read_manifest(artifact.path), f"{HF}/") != artifact.digest:
         raise DamagedError(f"{storage.uri(artifact.path)} holds other weights than the update made")
 
 

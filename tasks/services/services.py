@@ -1,13 +1,14 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
 import asyncio
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from nbrl.infra.node_cache import Lease, NodeCache
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import HF
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -27,7 +28,7 @@ class Training:
 
 
 class Services:
-    """Handles of the services, without any state of the run. `scratch` is a local folder that is deleted with the services.
+    """Handles of the services, without any state of the run. `cache` has copies of checkpoints that lie on a cloud.
 
     This is not a dataclass, because Prefect traverses the fields of dataclasses that are arguments of flows and tasks.
     """
@@ -36,15 +37,16 @@ class Services:
         self,
         config: RunConfig,
         storage: Storage,
-        scratch: Path,
+        cache: NodeCache,
         progress: Progress,
         engines: EngineFleet,
         runners: RunnerPool,
         training: Training | None = None,
     ) -> None:
-        self.config, self.storage, self.scratch, self.progress = config, storage, scratch, progress
+        self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
         self.engines, self.runners, self._training = engines, runners, training
         self.reads = Reads(storage)
+        self._leases: list[Lease] = []
 
     @property
     def learner(self) -> LearnerService:
@@ -73,19 +75,8 @@ class Services:
         await self.engines.serve(version, bring)
         return version
 
-    def kept(self, folder: Path, path: str) -> Path:
-        """Move a local copy of the remote folder `path` to where `local_folder` finds it, in place of those beside it."""
-        copy = self.scratch / path
-        shutil.rmtree(copy.parent, ignore_errors=True)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        return folder.rename(copy)
-
     async def local_folder(self, path: str) -> Path:
-        """A folder of the storage as a local path, which is fetched into scratch if the storage is remote."""
-        local = self.storage.local_path(path)
-        if local is not None:
-            return local
-        copy = self.scratch / path
-        if not copy.exists():
-            await asyncio.to_thread(self.storage.download_folder, path, copy)
-        return copy
+        """A checkpoint of the storage as a folder of this machine."""
+        lease = await asyncio.to_thread(self.cache.lease, self.storage, path, "" if self.config.update.lora else HF)
+        self._leases = [*self._leases[-1:], lease]  # the one before is served until this one is published
+        return lease.path

@@ -12,12 +12,15 @@ from nbrl.infra import ray_cluster
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
+from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.learner.places import Places
+from nbrl.tasks.model_folder.placed import PlacedModel
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -68,10 +71,11 @@ async def _learner(
     stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path, progress: Progress
 ) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
+    places = Places(PlacedModel(str(model)), Storage(config.storage), config.nodes)
 
     def start(number: int) -> LearnerHandle:
         notes = scratch / f"train-{number}"  # Ray Train would continue what it finds there
-        return LearnerHandle.start(config.update, str(model), str(notes), derive_seed(run.seed, "learner"), grows)
+        return LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"), grows)
 
     learner = LearnerService(start, progress.say)
     stack.callback(learner.stop)
@@ -108,9 +112,10 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     """Start engine, Ray with runners and learner, and delivery to MLflow; the engine serves the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
-        scratch = _scratch(stack, home, run.name)
+        scratch, cache = _scratch(stack, home, run.name), NodeCache(config.nodes)
         initial, weights = fetch(config.policy), newest_policy(storage, run)
-        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, weights, scratch) if weights.checkpoint else None
+        part = "" if config.update.lora else HF
+        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, weights, cache, part) if weights.checkpoint else None
         progress.begin(f"{run.name}: starting")
 
         async def on_ray() -> tuple[RunnerPool, LearnerService]:
@@ -129,7 +134,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             on_ray(),
         )
         async with watched(ray_cluster.check, engines.check_health):
-            yield Services(config, storage, scratch, progress, engines, runners, Training(learner, delivery))
+            yield Services(config, storage, cache, progress, engines, runners, Training(learner, delivery))
 
 
 @asynccontextmanager
@@ -139,7 +144,6 @@ async def evaluation_services(
     """Start runners, and an engine for a model in a folder; the model behind a server is already served."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
-        scratch = _scratch(stack, home, "evaluate")
         progress.begin("starting")
 
         folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
@@ -156,7 +160,7 @@ async def evaluation_services(
 
         engines, runners = await both(engine(), on_ray())
         async with watched(ray_cluster.check, engines.check_health):
-            yield Services(config, storage, scratch, progress, engines, runners)
+            yield Services(config, storage, NodeCache(config.nodes), progress, engines, runners)
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
@@ -182,12 +186,12 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
     return scratch
 
 
-def _checkpoint(storage: Storage, run: Run, policy: Weights, scratch: Path) -> Path:
+def _checkpoint(storage: Storage, run: Run, policy: Weights, cache: NodeCache, part: str) -> Path:
     """The checkpoint of a policy as a local folder. Raises DamagedError if it is gone or differs from what was written."""
     try:
         local = storage.local_path(policy.checkpoint)
         if local is None:
-            return storage.download_folder(policy.checkpoint, scratch / policy.checkpoint)
+            return cache.lease(storage, policy.checkpoint, part).path
         if has_manifest(policy.checkpoint):
             check_whole(local)
         if not (local / HF).is_dir():

@@ -5,12 +5,12 @@ import random
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nbrl.agent.trajectory import Trajectory, to_table
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.settings import WarmstartSettings
@@ -60,15 +60,14 @@ def _unseen(found: Found, held_out: frozenset[str]) -> Found:
 
 def order_of(settings: WarmstartSettings, work: WorkFolder, number: int, block: Block, start: str) -> UpdateOrder:
     """The order of a block, which continues from the checkpoint of the one before. `start` is the first model's digest."""
-    folder = work.order(number)
     return UpdateOrder(
         iteration=number,
         seed=derive_seed(settings.seed, "block", number),
-        trajectories=str(folder / "trajectories.parquet"),
-        advantages=str(folder / "advantages.parquet"),
+        trajectories=[StoredTable(key=work.trajectories(number))],
+        advantages=StoredTable(key=work.advantages(number)),
         initial="" if number else start,
-        checkpoint_in=str(work.checkpoint(number - 1)) if number else None,
-        checkpoint_out=str(work.checkpoint(number)),
+        checkpoint_in=work.checkpoint(number - 1) if number else None,
+        checkpoint_out=work.checkpoint(number),
         dtype=settings.dtype,
         steps=block.steps,
         proof_token_ids=UNPROVED,
@@ -100,12 +99,10 @@ def walk(trajectories: Sequence[Trajectory], count: int, seed: int, phase: str) 
 
 def _write(work: WorkFolder, block: int, trajectories: Sequence[Trajectory]) -> None:
     """Every sampled action has the advantage 1. The learner splits an order by groups, so each demonstration is one."""
-    folder = work.order(block)
     alone = [each.model_copy(update={"group": each.id}) for each in trajectories]
     learnt = [{"trajectory": each.id, "step": node.step, "advantage": 1.0} for each in alone for node in each.sampled()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(to_table(alone), folder / "trajectories.parquet")
-        pq.write_table(pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA), folder / "advantages.parquet")
-    except OSError as error:
-        raise ConfigError(f"{folder} could not be written: {error}; make room there, and use the same command") from error
+        work.storage.write_table(work.trajectories(block), to_table(alone))
+        work.storage.write_table(work.advantages(block), pa.Table.from_pylist(learnt, schema=ADVANTAGES_SCHEMA))
+    except StorageError as error:
+        raise ConfigError(f"{error}; make room there, and use the same command") from error

@@ -72,7 +72,7 @@ class Plan(BaseModel):
 
 
 class WorkFolder:
-    """`storage` has the small files, of which each is whole or absent."""
+    """`storage` is the folder, whose objects are whole or absent: the plan, the orders' tables, results and checkpoints."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -97,12 +97,16 @@ class WorkFolder:
         """From now on the folder is this warm start's."""
         self.storage.create_json(PLAN, plan.model_dump(mode="json"))
 
-    def order(self, block: int) -> Path:
-        """Folder of the tables of a block's order."""
-        return self.path / "orders" / f"{block:04d}"
+    def trajectories(self, block: int) -> str:
+        """Key of a table of a block's order."""
+        return f"orders/{block:04d}/trajectories.parquet"
 
-    def checkpoint(self, block: int) -> Path:
-        return self.path / "checkpoints" / f"{block:04d}"
+    def advantages(self, block: int) -> str:
+        return f"orders/{block:04d}/advantages.parquet"
+
+    def checkpoint(self, block: int) -> str:
+        """Key of the folder of a block's checkpoint."""
+        return f"checkpoints/{block:04d}"
 
     def result(self, block: int) -> dict[str, float] | None:
         """The metrics of a block; None if it is not trained yet."""
@@ -113,16 +117,16 @@ class WorkFolder:
         """Record that a block is trained, and delete the checkpoint before its own."""
         self.storage.write_json(_result(block), metrics)
         if block:
-            shutil.rmtree(self.checkpoint(block - 1), ignore_errors=True)
+            shutil.rmtree(self.path / self.checkpoint(block - 1), ignore_errors=True)
 
     def check_whole(self, plan: Plan) -> None:
         """Raises ConfigError if somebody deleted what the next block needs: its tables, and the checkpoint it goes on from."""
         done = [block for block in range(len(plan.blocks)) if self.result(block) is not None]
         following = len(done)
-        needed = [self.path / _result(block) for block in range(max(done, default=0))]
-        needed += [self.order(following)] if following < len(plan.blocks) else []
+        needed = [_result(block) for block in range(max(done, default=0))]
+        needed += [self.trajectories(following), self.advantages(following)] if following < len(plan.blocks) else []
         needed += [self.checkpoint(following - 1)] if following else []
-        if gone := [path for path in needed if not path.exists()]:
+        if gone := [path for path in (self.path / key for key in needed) if not path.exists()]:
             raise ConfigError(
                 f"{gone[0]} of an unfinished warm start is gone; bring it back, or delete {self.path} to begin anew"
             )
@@ -130,7 +134,7 @@ class WorkFolder:
     def finish(self, block: int) -> None:
         """Make the model of the last block the output, and delete everything else. Raises ConfigError if the output exists."""
         check_free(self.out)
-        made = self.checkpoint(block) / HF
+        made = self.path / self.checkpoint(block) / HF
         for file in made.iterdir():
             file.chmod(DEFAULT_MODE)
         try:

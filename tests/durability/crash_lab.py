@@ -24,17 +24,17 @@ import fastapi  # noqa: F401 (Prefect imports it late; the children share what i
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.flows import train as train_module
 from nbrl.infra.blobs import LocalBlobs
-from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_folder
+from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, STATE
-from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import reward as reward_node
@@ -53,6 +53,7 @@ from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
 from nbrl.tasks.tracking.books import Books
 from tests.durability.crash_tracking import FileTracking
+from tests.tasks.learner.alone import folder_shelf
 from tests.tasks.nodes.doubles import DoubleFleet
 
 SETTINGS = [
@@ -159,22 +160,23 @@ class Runners:
 class Learner:
     """Weights are a digest of the weights before, the sampled tokens and the advantages."""
 
-    def __init__(self, death: Death) -> None:
-        self._death = death
+    def __init__(self, storage: Storage, death: Death) -> None:
+        self._storage, self._death = storage, death
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
         return self._update(order)
 
     def _update(self, order: UpdateOrder) -> UpdateResult:
-        digest = checkpoint_folder.order_digest(order)
-        if earlier := checkpoint_folder.earlier_result(order, digest):
+        storage, shelf, tables = self._storage, folder_shelf(self._storage), read_tables(order, self._storage)
+        start = checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
+        digest = order_digest(order, tables, start)
+        if earlier := shelf.earlier_result(order, digest):
             return earlier
-        before = Path(order.checkpoint_in, HF, "model.safetensors").read_bytes() if order.checkpoint_in else b""
-        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in _rows(order.trajectories)]
-        weights = hashlib.sha256(json.dumps([before.hex(), tokens, _rows(order.advantages)]).encode()).digest()
-        folder = checkpoint_folder.partial(order.checkpoint_out)
+        before = storage.read_bytes(f"{order.checkpoint_in}/{HF}/model.safetensors") if order.checkpoint_in else b""
+        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in tables.trajectories.to_pylist()]
+        weights = hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist()]).encode()).digest()
         self._death.step()
-        checkpoint_folder.clear_partial(order.checkpoint_out)
+        folder = shelf.begin(order.checkpoint_out)
         for part in (HF, STATE):
             self._death.step()
             (folder / part).mkdir()
@@ -188,7 +190,7 @@ class Learner:
             proof=Proof(sequences=[ProofSequence(token_ids=[1, 2], first=1, logprobs=[-0.5])], before=Mismatch(mean=0, high=0)),
         )
         self._death.step()
-        checkpoint_folder.finish(order.checkpoint_out, result)
+        shelf.finish(order.checkpoint_out, result)
         self._death.step()
         return result
 
@@ -207,10 +209,6 @@ class InlineDelivery:
         self._books.end(Ending("FINISHED"))
 
 
-def _rows(path: str) -> list[dict[str, Any]]:
-    return list(pq.read_table(path).to_pylist())
-
-
 def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
     @asynccontextmanager
     async def doubles(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
@@ -218,13 +216,12 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         local = storage.local_path(newest.checkpoint) if newest.checkpoint else None
         if local is not None:
             check_folder(local)
-        scratch = Home(config.home).logs
         fleet = Fleet(str(newest.updates), death)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
         delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
         runners: Any = Runners(storage, fleet)
-        learner: Any = Learner(death)
-        yield Services(config, storage, scratch, progress, fleet, runners, Training(learner, delivery))
+        learner: Any = Learner(storage, death)
+        yield Services(config, storage, NodeCache(config.nodes), progress, fleet, runners, Training(learner, delivery))
         delivery.finish()
 
     return doubles

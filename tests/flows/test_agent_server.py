@@ -66,7 +66,9 @@ def test_each_further_try_of_a_busy_server_is_told(tmp_path: Path) -> None:
         done = run(tmp_path, TASK, "--endpoint", f"{server.url}/v1", "--no-save")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert "nbrl: the model server answered 429; trying again in 0.0 s (2 of 6)\n" in done.stderr
-    assert re.search(r"nbrl: the model server answered 503; trying again in (0\.[5-9]|1\.0) s \(3 of 6\)\n", done.stderr), done.stderr
+    assert re.search(r"nbrl: the model server answered 503; trying again in (0\.[5-9]|1\.0) s \(3 of 6\)\n", done.stderr), (
+        done.stderr
+    )
 
 
 def test_quiet_is_quiet_about_further_tries_too(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""Reads an order's two tables into a forest, and moves a packed tree to a device."""
+"""Makes a forest of an order's tables, and moves a packed tree to a device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -33,15 +32,18 @@ class Batch:
         return len(self.trajectories)
 
 
-def read_batch(trajectories: str, advantages: str, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
-    """Read a batch; `schema` is that of `advantages`. Raises UpdateError if the tables do not match or have no training data."""
-    by_trajectory = _read_steps(advantages, schema)
-    rows = pq.read_table(trajectories, columns=["id", "group", "nodes"]).to_pylist()
+def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
+    """The batch of two tables; `schema` is that of `advantages`.
+
+    Raises UpdateError if the tables do not match or have no training data.
+    """
+    by_trajectory = _steps(advantages, schema)
+    rows = trajectories.select(["id", "group", "nodes"]).to_pylist()
     ids = {row["id"] for row in rows}
     if missing := sorted(set(by_trajectory) - ids):
-        raise UpdateError(f"{len(missing)} trajectories have advantages but are not in {trajectories}, first {missing[0]}")
+        raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
     if len(ids) != len(rows):
-        raise UpdateError(f"{trajectories} holds a trajectory twice")
+        raise UpdateError("the order's tables hold a trajectory twice")
     rows = [row for row in rows if row["id"] in by_trajectory]
     nodes = [[Node.model_validate(node) for node in row["nodes"]] for row in rows]
     examples = [Example(row["id"], tree, by_trajectory[row["id"]]) for row, tree in zip(rows, nodes, strict=True)]
@@ -53,11 +55,10 @@ def read_batch(trajectories: str, advantages: str, schema: pa.Schema = ADVANTAGE
     return Batch(forest, names, groups, [examples[index].advantages for index in order])
 
 
-def _read_steps(path: str, schema: pa.Schema) -> dict[str, dict[int, float]]:
+def _steps(table: pa.Table, schema: pa.Schema) -> dict[str, dict[int, float]]:
     """Advantages or rewards by trajectory and step."""
-    table = pq.read_table(path)
     if not table.schema.equals(schema):
-        raise UpdateError(f"{path} has columns {table.schema.names}, not {schema.names} of their types")
+        raise UpdateError(f"the table of advantages has columns {table.schema.names}, not {schema.names} of their types")
     name = schema.names[-1]
     by_trajectory: dict[str, dict[int, float]] = {}
     for row in table.to_pylist():

@@ -1,22 +1,23 @@
-"""Reads the batch of an order and checks it against settings and model."""
+"""Makes the batch of an order, and checks it against settings and model."""
 
 from transformers import PretrainedConfig
 
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.batch import Batch, read_batch
+from nbrl.tasks.learner.batch.batch import Batch, batch_of
+from nbrl.tasks.learner.order_tables import OrderTables
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 
 
-def read_order(order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
-    """Read an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
+def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
+    """The batch of an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
     if order.estimator is None and (settings.critic or settings.kl_in_reward):
         raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):
         raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
-    batch = read_batch(order.trajectories, order.advantages, schema)
+    batch = batch_of(tables.trajectories, tables.advantages, schema)
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")

@@ -13,6 +13,7 @@ from ray.actor import ActorHandle
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
@@ -33,18 +34,19 @@ class LearnerHandle:
         self._mailbox, self._run = mailbox, run
 
     @classmethod
-    def start(cls, settings: UpdateSettings, model_path: str, storage_path: str, seed: int = 0, grows: bool = False) -> Self:
-        """Begin to start the run and return at once. Ray Train stores its own files under `storage_path`.
+    def start(cls, settings: UpdateSettings, places: Places, notes: str, seed: int = 0, grows: bool = False) -> Self:
+        """Begin to start the run and return at once. Ray Train stores its own files in the local folder `notes`.
 
         `seed` initialises new weights. If the cluster `grows`, ranks wait for GPUs that it does not have yet.
 
-        Raises UpdateError if `model_path` is not a model folder, or the settings do not fit the cluster's devices.
+        Raises UpdateError if the settings do not fit the cluster's devices, or the model is not one and lies on this machine.
         """
-        check_model(model_path)
+        if places.model.storage is None:
+            check_model(places.model.path)
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
-        threading.Thread(target=_fit, args=(run, settings, model_path, storage_path, mailbox, cuda, seed), daemon=True).start()
+        threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed), daemon=True).start()
         return cls(mailbox, run)
 
     async def ready(self) -> None:
@@ -97,9 +99,7 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
-def _fit(
-    run: Run, settings: UpdateSettings, model_path: str, storage_path: str, mailbox: ActorHandle, cuda: bool, seed: int
-) -> None:
+def _fit(run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox: ActorHandle, cuda: bool, seed: int) -> None:
     # Ray Train's preemption watcher costs a process, and any failure ends this run anyway.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
@@ -111,14 +111,14 @@ def _fit(
 
         trainer = TorchTrainer(
             loop,
-            train_loop_config={"settings": settings, "model_path": model_path, "mailbox": mailbox, "seed": seed},
+            train_loop_config={"settings": settings, "places": places, "mailbox": mailbox, "seed": seed},
             torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if cuda else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=settings.workers,
                 use_gpu=cuda,
                 resources_per_worker={"CPU": CPU_SHARE} | ({"GPU": 1} if cuda else {}),
             ),
-            run_config=RunConfig(name="learner", storage_path=storage_path, failure_config=FailureConfig(max_failures=0)),
+            run_config=RunConfig(name="learner", storage_path=notes, failure_config=FailureConfig(max_failures=0)),
         )
         trainer.fit()
         run.set_result(None)

@@ -23,7 +23,7 @@ def loop(config: dict[str, Any]) -> None:
     rank = ray.train.get_context().get_world_rank()
     torch.set_num_threads(settings.threads_per_worker)
     transformers.utils.logging.disable_progress_bar()
-    learner = Learner(settings, config["model_path"], ray.train.torch.get_device(), config["seed"])
+    learner = Learner(settings, config["places"], ray.train.torch.get_device(), config["seed"])
     ray.get(mailbox.report_up.remote(rank))
     for number in count():
         order = ray.get(mailbox.take.remote(number))

@@ -1,7 +1,7 @@
 """The ranks of a learner: every one executes the same orders in the same sequence."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,19 @@ class Ranks:
         """Collective. Do the work on rank 0; a failure raises UpdateError on every rank."""
         self.together(work if self.rank == 0 else lambda: None)
 
+    def from_first(self, work: Callable[[], Value]) -> Value:
+        """Collective. What the work gives on rank 0, which alone does it; a failure raises UpdateError on every rank."""
+        value = self.together(work if self.rank == 0 else lambda: None)
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return cast(Value, values[0])
+
+    def gathered(self, value: Value) -> list[Value]:
+        """Collective. The values of all ranks, in their order."""
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
     def together(self, work: Callable[[], Value]) -> Value:
         """Collective. Do local work without collectives of its own; if it fails on any rank, raise UpdateError on all."""
         failure = ""
@@ -30,8 +43,7 @@ class Ranks:
             value = work()
         except Exception as error:
             failure = str(error) if isinstance(error, UpdateError) else f"{type(error).__name__}: {error}"
-        failures: list[str] = [""] * self.count
-        dist.all_gather_object(failures, failure)
+        failures = self.gathered(failure)
         if any(failures):
             raise UpdateError(next(text for text in failures if text))
         return value

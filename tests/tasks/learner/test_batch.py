@@ -10,7 +10,7 @@ import torch
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.tables import REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, read_batch, to_device
+from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, batch_of, to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 
@@ -18,9 +18,9 @@ from tests.tasks.learner import update_lab
 def test_only_trajectories_with_advantages_are_read(tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(1)
     order = update_lab.write_order(tmp_path, trajectories, "out")
-    rows = [row for row in pq.read_table(order.advantages).to_pylist() if row["trajectory"] in ("t1", "t4")]
-    pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), order.advantages)
-    batch = read_batch(order.trajectories, order.advantages)
+    rows = [row for row in pq.read_table(tmp_path / "advantages.parquet").to_pylist() if row["trajectory"] in ("t1", "t4")]
+    pq.write_table(pa.Table.from_pylist(rows, schema=ADVANTAGES_SCHEMA), tmp_path / "advantages.parquet")
+    batch = batch_of(*update_lab.tables(order))
     assert batch.examples == 2
     first = trajectories[1]
     assert batch.forest.targets == sum(len(n.token_ids) for t in (first, trajectories[4]) for n in t.sampled())
@@ -30,9 +30,9 @@ def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> No
     trajectories = update_lab.make_trajectories(1, 2)
     early = trajectories[1].model_copy(update={"id": "early", "nodes": trajectories[1].nodes[:2]})
     order = update_lab.write_order(tmp_path, [*trajectories, early], "out", estimator=AdvantageSettings(estimator="rloo"))
-    rows = [*pq.read_table(order.advantages).to_pylist(), {"trajectory": "early", "step": None, "reward": None}]
-    pq.write_table(pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA), order.advantages)
-    batch = read_batch(order.trajectories, order.advantages, REWARDS_SCHEMA)
+    rows = [*pq.read_table(tmp_path / "advantages.parquet").to_pylist(), {"trajectory": "early", "step": None, "reward": None}]
+    pq.write_table(pa.Table.from_pylist(rows, schema=REWARDS_SCHEMA), tmp_path / "advantages.parquet")
+    batch = batch_of(*update_lab.tables(order), REWARDS_SCHEMA)
     assert (batch.groups, batch.steps[2]) == (["g"] * 3, {})
     assert batch.forest.targets == sum(len(n.token_ids) for t in trajectories for n in t.sampled())
 
@@ -49,16 +49,16 @@ def test_a_trajectory_without_a_step_is_read_for_its_group(tmp_path: Path) -> No
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path, rows: list[tuple[str, int, float]], message: str) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), "out")
     table = pa.Table.from_pylist([dict(zip(ADVANTAGES_SCHEMA.names, row, strict=True)) for row in rows], schema=ADVANTAGES_SCHEMA)
-    pq.write_table(table, order.advantages)
+    pq.write_table(table, tmp_path / "advantages.parquet")
     with pytest.raises(UpdateError, match=message):
-        read_batch(order.trajectories, order.advantages)
+        batch_of(*update_lab.tables(order))
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), "out")
-    pq.write_table(pa.table({"trajectory": ["t0"], "advantage": [1.0]}), order.advantages)
+    pq.write_table(pa.table({"trajectory": ["t0"], "advantage": [1.0]}), tmp_path / "advantages.parquet")
     with pytest.raises(UpdateError, match="columns"):
-        read_batch(order.trajectories, order.advantages)
+        batch_of(*update_lab.tables(order))
 
 
 def test_no_example_makes_a_micro_batch_without_targets() -> None:

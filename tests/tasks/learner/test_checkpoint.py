@@ -17,13 +17,15 @@ from nbrl.infra.manifest import check_folder
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
-from nbrl.tasks.learner.checkpoint import checkpoint_folder, sharded_state
+from nbrl.tasks.learner.checkpoint import sharded_state
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.proof import Proof
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.alone import folder_shelf
 from tests.tasks.learner.update_lab import make_learner
 
 GAE = AdvantageSettings(estimator="gae")
@@ -39,7 +41,7 @@ def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str 
         {"workers": workers, "dtype": "float64", "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1, "critic": {"lr": 0.1}}
         | {"warmup_steps": 2, "lr_schedule": "cosine", "lr_decay_steps": 5}
     )
-    learner, results = Learner(settings, str(policy), torch.device("cpu")), []
+    learner, results = Learner(settings, update_lab.places(policy), torch.device("cpu")), []
     if before is None:
         torch.rand(3)
     for number in numbers:
@@ -84,16 +86,16 @@ def test_a_learner_that_goes_on_from_a_checkpoint_loads_no_second_model(
 ) -> None:
     settings = UpdateSettings(workers=1, lr=1e-2, kl_coefficient=0)
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "a"))
-    first = Learner(settings, str(policy), torch.device("cpu")).execute(order)
+    first = Learner(settings, update_lab.places(policy), torch.device("cpu")).execute(order)
     loaded = []
     monkeypatch.setattr(
         learner_module, "load_sharded", lambda *given, **more: loaded.append(load_sharded(*given, **more)) or loaded[-1]
     )
-    learner = Learner(settings, str(policy), torch.device("cpu"))
+    learner = Learner(settings, update_lab.places(policy), torch.device("cpu"))
     on = {"iteration": 1, "checkpoint_in": first.checkpoint}
-    second = learner.execute(order.model_copy(update=on | {"checkpoint_out": str(tmp_path / "b")}))
+    second = learner.execute(order.model_copy(update=on | {"checkpoint_out": update_lab.key(tmp_path / "b")}))
     assert len(loaded) == 1
-    again = learner.execute(order.model_copy(update=on | {"checkpoint_out": str(tmp_path / "c")}))
+    again = learner.execute(order.model_copy(update=on | {"checkpoint_out": update_lab.key(tmp_path / "c")}))
     assert len(loaded) == 2
     assert again.proof == second.proof != first.proof
 
@@ -106,7 +108,7 @@ def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> 
             os.kill(os.getpid(), signal.SIGKILL)
 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    learner = Learner(UpdateSettings(workers=1, lr=1e-2), str(policy), torch.device("cpu"))
+    learner = Learner(UpdateSettings(workers=1, lr=1e-2), update_lab.places(policy), torch.device("cpu"))
     sys.addaudithook(hook)
     learner.execute(order)
 
@@ -130,9 +132,9 @@ def test_a_kill_leaves_nothing_of_the_name_and_the_order_can_be_done_again(
     assert child.exitcode == -signal.SIGKILL
     assert (tmp_path / "out.partial" / "state").is_dir()
     assert not (tmp_path / "out").exists()
-    learner = Learner(UpdateSettings(workers=1, lr=1e-2), str(policy), torch.device("cpu"))
+    learner = Learner(UpdateSettings(workers=1, lr=1e-2), update_lab.places(policy), torch.device("cpu"))
     again = learner.execute(order)
-    other = learner.execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "other")}))
+    other = learner.execute(order.model_copy(update={"checkpoint_out": update_lab.key(tmp_path / "other")}))
     assert again.proof == other.proof
     assert not (tmp_path / "out.partial").exists()
 
@@ -176,12 +178,13 @@ def test_a_state_that_cannot_be_written_or_read_is_an_error(tmp_path: Path) -> N
 @pytest.mark.parametrize(("text", "words"), [(None, "no result.json"), ("", "spoilt"), ("{", "spoilt"), ("{}", "iteration")])
 def test_a_checkpoint_without_a_whole_result_is_not_taken_for_finished(tmp_path: Path, text: str | None, words: str) -> None:
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1), str(tmp_path / "out"))
+    shelf = folder_shelf(update_lab.STORAGE)
     (tmp_path / "out").mkdir()
     if text is not None:
         (tmp_path / "out" / "result.json").write_text(text)
-    assert checkpoint_folder.earlier_result(order, "digest") is None  # its order is carried out again
+    assert shelf.earlier_result(order, "digest") is None  # its order is carried out again
     with pytest.raises(UpdateError, match=f"not a finished checkpoint.*{words}") as caught:
-        checkpoint_folder.identity(order.checkpoint_out)
+        checkpoint_identity(update_lab.STORAGE, order.checkpoint_out)
     assert "\n" not in str(caught.value)
 
 
@@ -195,19 +198,20 @@ def test_a_finished_checkpoint_that_is_damaged_is_made_again(tmp_path: Path) -> 
         proof=Proof(sequences=[], before=None),
     )
 
+    shelf = folder_shelf(update_lab.STORAGE)
+
     def finish() -> None:
-        checkpoint_folder.clear_partial(order.checkpoint_out)
-        (checkpoint_folder.partial(order.checkpoint_out) / "weights").write_bytes(b"weights")
-        checkpoint_folder.finish(order.checkpoint_out, result)
+        (shelf.begin(order.checkpoint_out) / "weights").write_bytes(b"weights")
+        shelf.finish(order.checkpoint_out, result)
 
     finish()
-    assert checkpoint_folder.earlier_result(order, "digest") == result
+    assert shelf.earlier_result(order, "digest") == result
     (tmp_path / "out/weights").write_bytes(b"weighty")
-    assert checkpoint_folder.earlier_result(order, "digest") is None
+    assert shelf.earlier_result(order, "digest") is None
     finish()
-    assert checkpoint_folder.earlier_result(order, "digest") == result
+    assert shelf.earlier_result(order, "digest") == result
     (tmp_path / "out/manifest.json").unlink()
-    assert checkpoint_folder.earlier_result(order, "digest") is None
+    assert shelf.earlier_result(order, "digest") is None
 
 
 @pytest.mark.usefixtures("alone")

@@ -51,7 +51,10 @@ def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
     run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
-    learner, before = Learner(UpdateSettings(workers=1, lr=1e-3, **settings), policy, torch.device("cpu")), None
+    learner, before = (
+        Learner(UpdateSettings(workers=1, lr=1e-3, **settings), update_lab.places(Path(policy)), torch.device("cpu")),
+        None,
+    )
     for number in range(updates):
         out = root / run.layout.checkpoint(number + 1, "e0001-abcdef")
         out.parent.mkdir(parents=True, exist_ok=True)

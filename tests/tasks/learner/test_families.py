@@ -85,7 +85,7 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
         (source / "generation_config.json").unlink()
     check_model(str(source))
     settings = UpdateSettings(workers=1, lr=1e-3, kl_coefficient=0)
-    learner = Learner(settings, str(source), torch.device("cpu"))
+    learner = Learner(settings, update_lab.places(source), torch.device("cpu"))
     trajectories = update_lab.make_trajectories(1, 3)
     ids = trajectories[0].path(len(trajectories[0].nodes) - 1)
     before = learner._loaded.passes.logprobs(chain(ids))
@@ -102,7 +102,7 @@ def test_a_model_is_loaded_trained_and_exported(tmp_path: Path, family: str, dty
     rounding = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 2e-1}[dtype]  # of the exported weights
     torch.testing.assert_close(own_logprobs(own(exported), ids), again, rtol=0, atol=rounding)
     assert (again - torch.tensor(before)).abs().max() > 1e-3
-    reloaded = Learner(settings, str(exported), torch.device("cpu"))._loaded.passes.logprobs(chain(ids))
+    reloaded = Learner(settings, update_lab.places(exported), torch.device("cpu"))._loaded.passes.logprobs(chain(ids))
     torch.testing.assert_close(torch.tensor(reloaded), own_logprobs(own(exported), ids), rtol=1e-5, atol=2e-5)
 
 
@@ -111,7 +111,7 @@ def test_adapters_are_trained_and_merged(tmp_path: Path, family: str, dtype: str
     source = tmp_path / "model"
     make(source, family, dtype, fields)
     settings = UpdateSettings(workers=1, lr=1e-2, lora=LoraSettings(rank=2))
-    learner, trajectories = Learner(settings, str(source), torch.device("cpu")), update_lab.make_trajectories(1, 3)
+    learner, trajectories = Learner(settings, update_lab.places(source), torch.device("cpu")), update_lab.make_trajectories(1, 3)
     ids = trajectories[0].path(3)
     result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), proof_token_ids=ids))
     check_model(str(tmp_path / "out" / "hf"))

@@ -17,6 +17,7 @@ from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.recipes import load
+from tests.tasks.learner import update_lab
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 
@@ -135,7 +136,7 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(folder: Path, los
     save_file(kept | {f"model.layers.0.self_attn.{more}": torch.zeros(64)}, folder / "model.safetensors")
     check_model(str(folder))
     with pytest.raises(UpdateError, match=words):
-        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+        Learner(UpdateSettings(workers=1), update_lab.places(folder), torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("alone")
@@ -153,7 +154,7 @@ def test_a_configuration_that_makes_no_model_of_the_weights_is_one_sentence(
     configure(folder, **fields)
     check_model(str(folder))
     with pytest.raises(UpdateError, match=words) as caught:
-        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+        Learner(UpdateSettings(workers=1), update_lab.places(folder), torch.device("cpu"))
     assert "\n" not in str(caught.value)
 
 
@@ -164,7 +165,7 @@ def test_an_output_layer_of_its_own_is_refused_where_the_configuration_ties_it(f
     save_file(found | {"lm_head.weight": output}, folder / "model.safetensors", {"format": "pt"})
     check_model(str(folder))
     with pytest.raises(UpdateError, match=r"lm_head\.weight other than its embedding.*tie_word_embeddings true"):
-        Learner(UpdateSettings(workers=1), str(folder), torch.device("cpu"))
+        Learner(UpdateSettings(workers=1), update_lab.places(folder), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("named", [None, "float32", "float8"])

@@ -24,16 +24,18 @@ def workers() -> list[int]:
 
 def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
-        handle = LearnerHandle.start(UpdateSettings(workers=2, lr=1e-3, deterministic=True), str(policy), str(tmp_path / "notes"))
+        handle = LearnerHandle.start(
+            UpdateSettings(workers=2, lr=1e-3, deterministic=True), update_lab.places(policy), str(tmp_path / "notes")
+        )
         try:
             await handle.ready()
             trajectories = update_lab.make_trajectories(0)
             first = update_lab.write_order(tmp_path / "0", trajectories, str(tmp_path / "out0"))
-            second = {"iteration": 1, "checkpoint_in": first.checkpoint_out, "checkpoint_out": str(tmp_path / "out1")}
+            second = {"iteration": 1, "checkpoint_in": first.checkpoint_out, "checkpoint_out": update_lab.key(tmp_path / "out1")}
             result = await handle.update(first)
             assert result.metrics["update/skipped"] == 0
             with pytest.raises(UpdateError, match="not a finished checkpoint"):
-                await handle.update(first.model_copy(update=second | {"checkpoint_in": str(tmp_path / "nowhere")}))
+                await handle.update(first.model_copy(update=second | {"checkpoint_in": update_lab.key(tmp_path / "nowhere")}))
             assert (await handle.update(first.model_copy(update=second))).metrics["update/kl"] > 0
             assert await handle.update(first) == result
 
@@ -57,7 +59,7 @@ def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None
 @pytest.mark.long
 def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
-        handle = LearnerHandle.start(UpdateSettings(workers=1), str(policy), str(tmp_path / "notes"))
+        handle = LearnerHandle.start(UpdateSettings(workers=1), update_lab.places(policy), str(tmp_path / "notes"))
         await handle.ready()
         assert workers()
         handle.stop()
@@ -74,10 +76,10 @@ def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match=r"config\.json"):
-        LearnerHandle.start(UpdateSettings(), str(tmp_path), str(tmp_path / "notes"))
+        LearnerHandle.start(UpdateSettings(), update_lab.places(tmp_path), str(tmp_path / "notes"))
 
 
 def test_offload_without_gpus_is_refused_at_once(policy: Path, tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match=r"update\.offload optimizer .* runs on the CPU"):
-        LearnerHandle.start(UpdateSettings(offload=("optimizer",)), str(policy), str(tmp_path / "notes"))
+        LearnerHandle.start(UpdateSettings(offload=("optimizer",)), update_lab.places(policy), str(tmp_path / "notes"))
     assert not (tmp_path / "notes").exists()

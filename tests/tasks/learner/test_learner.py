@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.learner.orders import StoredTable, UpdateResult
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import EXACT, make_learner, weights
 
@@ -68,7 +68,7 @@ def test_a_step_makes_rewarded_tokens_likelier(policy: Path, tmp_path: Path) -> 
         out = str(tmp_path / str(number))
         order = update_lab.write_order(tmp_path, trajectories, out, lambda _: 1.0, iteration=number, checkpoint_in=before)
         losses.append(learner.execute(order).metrics["update/loss"])
-        before = out
+        before = order.checkpoint_out
     assert losses[0] > losses[1] > losses[2]
 
 
@@ -78,11 +78,11 @@ def test_kl_is_zero_at_the_reference_and_then_grows(policy64: Path, tmp_path: Pa
     learner = make_learner(policy64, **EXACT, kl_coefficient=0.5)
     with_kl = learner.execute(first)
     without = make_learner(policy64, **EXACT, kl_coefficient=0).execute(
-        first.model_copy(update={"checkpoint_out": str(tmp_path / "without")})
+        first.model_copy(update={"checkpoint_out": update_lab.key(tmp_path / "without")})
     )
     assert with_kl.metrics["update/kl"] == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(weights(with_kl.checkpoint), weights(without.checkpoint), rtol=1e-12, atol=1e-12)
-    second = {"iteration": 1, "checkpoint_in": with_kl.checkpoint, "checkpoint_out": str(tmp_path / "second")}
+    second = {"iteration": 1, "checkpoint_in": with_kl.checkpoint, "checkpoint_out": update_lab.key(tmp_path / "second")}
     metrics = learner.execute(first.model_copy(update=second)).metrics
     assert metrics["update/kl"] > 0
     assert metrics["update/loss"] == pytest.approx(metrics["update/pg_loss"] + 0.5 * metrics["update/kl"])
@@ -132,7 +132,7 @@ def run_of(learner: Learner, folder: Path, numbers: range, before: str | None, o
 def test_a_resumed_run_is_bitwise_that_of_an_undisturbed_one(policy: Path, tmp_path: Path) -> None:
     options = {"warmup_steps": 3, "kl_coefficient": 0.1}
     undisturbed = run_of(make_learner(policy, **options), tmp_path, range(4), None, "a")
-    resumed = run_of(make_learner(policy, **options), tmp_path, range(2, 4), str(tmp_path / "a1"), "b")
+    resumed = run_of(make_learner(policy, **options), tmp_path, range(2, 4), update_lab.key(tmp_path / "a1"), "b")
     assert_same(undisturbed[2], resumed[0])
     assert_same(undisturbed[3], resumed[1])
 
@@ -140,7 +140,7 @@ def test_a_resumed_run_is_bitwise_that_of_an_undisturbed_one(policy: Path, tmp_p
 def test_an_order_from_elsewhere_loads_its_checkpoint(policy: Path, tmp_path: Path) -> None:
     learner = make_learner(policy)
     first = run_of(learner, tmp_path, range(3), None, "a")
-    assert_same(run_of(learner, tmp_path, range(2, 3), str(tmp_path / "a1"), "again")[0], first[2])
+    assert_same(run_of(learner, tmp_path, range(2, 3), update_lab.key(tmp_path / "a1"), "again")[0], first[2])
     assert_same(run_of(learner, tmp_path, range(1), None, "anew")[0], first[0])
 
 
@@ -173,8 +173,8 @@ def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path
     learner, trajectories = make_learner(policy), update_lab.make_trajectories(2)
     order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"))
     for field, value, message in [
-        ("checkpoint_in", str(tmp_path / "nowhere"), "not a finished checkpoint"),
-        ("trajectories", str(tmp_path / "none.parquet"), "none.parquet"),
+        ("checkpoint_in", update_lab.key(tmp_path / "nowhere"), "not a finished checkpoint"),
+        ("trajectories", [StoredTable(key="none.parquet")], "none.parquet"),
         ("proof_token_ids", [1, update_lab.VOCAB], "vocabulary"),
     ]:
         with pytest.raises(UpdateError, match=message):
@@ -195,7 +195,7 @@ def test_proof_and_export_agree_with_transformers(policy: Path, tmp_path: Path) 
         if node.kind == "sampled"
     }
     result = make_learner(policy).execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out")))
-    folder = Path(result.checkpoint) / "hf"
+    folder = update_lab.place(result) / "hf"
     assert {(*each.token_ids,): len(each.token_ids) - each.first for each in result.proof.sequences} == sampled
     lm = AutoModelForCausalLM.from_pretrained(folder)
     for each in result.proof.sequences:
@@ -251,7 +251,7 @@ def test_log_probs_of_a_later_minibatch_are_not_taken_for_those_before_the_first
 
 
 def read_logprobs(result: UpdateResult) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(Path(result.checkpoint) / TOKEN_LOGPROBS).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(update_lab.place(result) / TOKEN_LOGPROBS).to_pylist()
     return found
 
 

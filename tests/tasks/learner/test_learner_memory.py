@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from nbrl.tasks.errors import UpdateError
@@ -53,7 +52,9 @@ def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     monkeypatch.setattr(learner_module, "load_sharded", spy)
     result = learner.execute(order)
     assert alive == [False]
-    fresh = make_learner(policy, kl_coefficient=0).execute(order.model_copy(update={"checkpoint_out": str(tmp_path / "fresh")}))
+    fresh = make_learner(policy, kl_coefficient=0).execute(
+        order.model_copy(update={"checkpoint_out": update_lab.key(tmp_path / "fresh")})
+    )
     assert result.proof == fresh.proof
 
 
@@ -72,7 +73,7 @@ def test_the_seed_of_an_order_decides_its_minibatches(policy: Path, tmp_path: Pa
     for number, seed in enumerate((1, 1, 2)):
         order = update_lab.write_order(tmp_path, trajectories, str(tmp_path / str(number)), seed=seed)
         made = make_learner(policy, kl_coefficient=0, minibatches=4, loss={"kind": "ppo"}).execute(order)
-        found.append(load_file(Path(made.checkpoint) / "hf" / "model.safetensors")["model.embed_tokens.weight"])
+        found.append(update_lab.weights(made)["model.embed_tokens.weight"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 

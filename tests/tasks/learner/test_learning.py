@@ -114,7 +114,7 @@ def naive_steps(
 
 
 def learn(policy: Path, folder: Path, trajectories: list[Trajectory], **fields: Any) -> UpdateResult:
-    learner = Learner(UpdateSettings.model_validate(PLAIN | fields), str(policy), torch.device("cpu"))
+    learner = Learner(UpdateSettings.model_validate(PLAIN | fields), update_lab.places(policy), torch.device("cpu"))
     return learner.execute(update_lab.write_order(folder, trajectories, str(folder / "out")))
 
 
@@ -202,7 +202,7 @@ def test_minibatches_are_optimiser_steps_whose_ratio_moves(policy64: Path, tmp_p
 def test_a_step_that_is_not_finite_is_left_out_and_the_others_are_taken(policy64: Path, tmp_path: Path) -> None:
     trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(15, 4), 0.1)
     settings = UpdateSettings.model_validate(PLAIN | {"loss": {"kind": "ppo"}, "minibatches": 4})
-    learner = Learner(settings, str(policy64), torch.device("cpu"))
+    learner = Learner(settings, update_lab.places(policy64), torch.device("cpu"))
     bad = lambda row: float("inf") if row == 0 else 1.0  # noqa: E731
     result = learner.execute(update_lab.write_order(tmp_path, trajectories, str(tmp_path / "out"), bad))
     assert (result.metrics["update/steps"], result.metrics["update/skipped"]) == (3, 1)

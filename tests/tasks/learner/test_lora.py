@@ -36,7 +36,7 @@ def make(policy: Path, **fields: Any) -> Learner:
 
 
 def adapters(checkpoint: str) -> dict[str, torch.Tensor]:
-    return load_file(Path(checkpoint) / "adapter" / ADAPTER_WEIGHTS)
+    return load_file(update_lab.place(checkpoint) / "adapter" / ADAPTER_WEIGHTS)
 
 
 def base(policy: Path) -> PreTrainedModel:
@@ -62,7 +62,7 @@ def test_a_step_of_the_adapters_is_that_of_the_naive_gradient_and_moves_nothing_
         assert parameter.requires_grad == (".lora_" in name)
         assert ".lora_" in name or torch.equal(parameter.full_tensor(), frozen[name])
 
-    folder = Path(first.checkpoint) / "adapter"  # the second step is taken from adapters that are not 0
+    folder = update_lab.place(first) / "adapter"  # the second step is taken from adapters that are not 0
     lm = PeftModel.from_pretrained(base(policy64), folder, is_trainable=True, autocast_adapter_dtype=False).eval()
     total, count, row = torch.zeros((), dtype=torch.float64), 0, 0
     for trajectory in trajectories:
@@ -86,7 +86,7 @@ def test_the_export_is_the_model_with_its_adapters_merged(policy64: Path, tmp_pa
     result = make(policy64, **EXACT).execute(
         update_lab.write_order(tmp_path, trajectories, f"{tmp_path}/out", proof_token_ids=ids)
     )
-    out = Path(result.checkpoint)
+    out = update_lab.place(result)
     expected = torch.tensor(result.proof.sequences[0].logprobs, dtype=torch.float64)
     torch.testing.assert_close(own_logprobs(base(out / "hf"), ids), expected, rtol=1e-6, atol=1e-6)
     beside = PeftModel.from_pretrained(base(policy64), out / "adapter", autocast_adapter_dtype=False)
@@ -125,7 +125,7 @@ def test_the_reference_is_the_policy_without_adapters_and_no_second_model(
     second = learner.execute(order)
     assert len(loaded) == 1
     beside = Learner(
-        UpdateSettings(**({"workers": 1, "kl_coefficient": 0.5} | EXACT)), str(policy64), torch.device("cpu")
+        UpdateSettings(**({"workers": 1, "kl_coefficient": 0.5} | EXACT)), update_lab.places(policy64), torch.device("cpu")
     )  # its reference is a model of its own
     ours, theirs = (each._loaded.passes._reference(*_inputs(trajectories)) for each in (learner, beside))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
@@ -161,13 +161,15 @@ def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
     result = learner.execute(order)
     assert result.metrics["critic/grad_norm"] > 0
     for name in ("state", "critic"):
-        saved = dcp.FileSystemReader(Path(result.checkpoint) / name).read_metadata().state_dict_metadata
+        saved = dcp.FileSystemReader(update_lab.place(result) / name).read_metadata().state_dict_metadata
         kept = [key for key in saved if key.startswith("model.")]
         assert kept
         assert all(".lora_" in key or key.startswith("model.head.") for key in kept)
     again = update_lab.write_order(tmp_path, update_lab.make_trajectories(2), f"{tmp_path}/b", estimator=estimate, iteration=1)
     on, restarted = (
-        each.execute(again.model_copy(update={"checkpoint_in": result.checkpoint, "checkpoint_out": f"{tmp_path}/{name}"}))
+        each.execute(
+            again.model_copy(update={"checkpoint_in": result.checkpoint, "checkpoint_out": update_lab.key(tmp_path / name)})
+        )
         for name, each in (("on", learner), ("restarted", make(policy, **settings)))
     )
     assert on.metrics["critic/loss"] == restarted.metrics["critic/loss"]

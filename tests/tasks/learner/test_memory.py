@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 def learn(policy: Path, folder: Path, estimate: AdvantageSettings | None = None, **fields: Any) -> list[UpdateResult]:
     """Two orders in a row."""
     settings = UpdateSettings.model_validate({"workers": 1, "lr": 1e-2, "kl_coefficient": 0.1} | fields)
-    learner, results = Learner(settings, str(policy), torch.device("cpu")), list[UpdateResult]()
+    learner, results = Learner(settings, update_lab.places(policy), torch.device("cpu")), list[UpdateResult]()
     for number in range(2):
         before = results[-1].checkpoint if results else None
         order = update_lab.write_order(

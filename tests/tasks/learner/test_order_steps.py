@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from nbrl.agent.trajectory import Trajectory
-from nbrl.tasks.learner.batch.batch import read_batch
+from nbrl.tasks.learner.batch.batch import batch_of
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.checkpoint.checkpoint_folder import order_digest
+from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import EXACT, make_learner, make_trajectories, weights, write_order
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -26,7 +26,7 @@ def test_its_steps_are_those_of_orders_of_one_step_each(policy64: Path, tmp_path
     whole = make_learner(policy64, **SUPERVISED).execute(order)
     assert whole.metrics["update/steps"] == 3
 
-    batch = read_batch(order.trajectories, order.advantages)
+    batch = batch_of(*update_lab.tables(order))
     shares = minibatches(batch.groups, Targets.of(batch.forest), 1, 3, seed)
     assert sorted(example for share in shares for example in share) == list(range(batch.examples))
     learner, before = make_learner(policy64, **SUPERVISED), None
@@ -57,5 +57,5 @@ def test_repeated_demonstrations_become_likelier(policy64: Path, tmp_path: Path)
 
 def test_the_number_of_steps_identifies_an_order_only_where_it_is_given(tmp_path: Path) -> None:
     order = write_order(tmp_path, _apart(1), str(tmp_path / "out"))
-    digests = {order_digest(order.model_copy(update={"steps": steps})) for steps in (None, 1, 2)}
+    digests = {update_lab.digest_of(order.model_copy(update={"steps": steps})) for steps in (None, 1, 2)}
     assert len(digests) == 3

@@ -6,9 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.agent.trajectory import Trajectory
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.learner.batch.proof_actions import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
 from nbrl.tasks.learner.batch.tree import Example, Forest
-from nbrl.tasks.learner.checkpoint import checkpoint_folder
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity
 from nbrl.tasks.learner.orders import UpdateResult
 from tests.tasks.learner import update_lab
 
@@ -56,7 +57,7 @@ def test_a_result_of_an_earlier_release_is_read(tmp_path: Path) -> None:
         '{"iteration":3,"order":"o","metrics":{},"checkpoint":"c","canary_token_ids":[4,5],"canary_logprobs":[-0.5],"skipped":""}'
     )
     (tmp_path / "result.json").write_text(stored)
-    assert checkpoint_folder.identity(str(tmp_path))
+    assert checkpoint_identity(Storage(StorageSettings(root=str(tmp_path.parent))), tmp_path.name)
     proof = UpdateResult.model_validate_json(stored).proof
     assert (proof.sequences[0].token_ids, proof.sequences[0].logprobs, proof.before) == ([4, 5], [-0.5], None)
     with pytest.raises(ValidationError):

@@ -36,7 +36,7 @@ def configured(policy: Path, **lora: object) -> RunConfig:
 
 def two_updates(policy: Path, folder: Path) -> list[UpdateResult]:
     settings, results, before = UpdateSettings(workers=1, lr=0.1, lora=LORA), list[UpdateResult](), None
-    learner = Learner(settings, str(policy), torch.device("cpu"))
+    learner = Learner(settings, update_lab.places(policy), torch.device("cpu"))
     for number in range(2):
         trajectories = update_lab.make_trajectories(1)
         order = update_lab.write_order(
@@ -85,7 +85,7 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
             await fleet.publish(None, "0")
             first = await client.score(canary)
             for number, result in enumerate(results):
-                await fleet.publish(Path(result.checkpoint), str(number + 1))
+                await fleet.publish(update_lab.place(result), str(number + 1))
                 assert await client.score(canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
                 assert max(abs(a - b) for a, b in zip(first, result.proof.sequences[0].logprobs, strict=True)) > 0.1
                 ids, logprobs, version = await sampled(client.adapter, 8)

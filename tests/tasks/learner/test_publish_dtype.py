@@ -26,7 +26,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step(policy: Path, folder: Path, lr: float, dtype: str) -> UpdateResult:
-    learner = Learner(UpdateSettings(workers=1, lr=lr), str(policy), torch.device("cpu"))
+    learner = Learner(UpdateSettings(workers=1, lr=lr), update_lab.places(policy), torch.device("cpu"))
     order = update_lab.write_order(
         folder, update_lab.make_trajectories(1), str(folder / "out"), proof_token_ids=[5, *range(40)], dtype=dtype
     )
@@ -59,7 +59,7 @@ def test_a_small_step_of_a_policy_in_bfloat16_reaches_the_published_weights(halv
     stored, full = (step(halved, tmp_path / dtype, 1e-6, dtype) for dtype in ("stored", "float32"))
     assert changed(halved, stored) < 0.05
     assert changed(halved, full) > 0.9
-    kept, named = (json.loads((Path(each.checkpoint) / "hf/config.json").read_text())["dtype"] for each in (stored, full))
+    kept, named = (json.loads((update_lab.place(each) / "hf/config.json").read_text())["dtype"] for each in (stored, full))
     assert (kept, named) == ("bfloat16", "float32")
 
 
@@ -71,7 +71,7 @@ def test_an_engine_on_the_cpu_serves_what_the_trainer_has_of_a_policy_in_bfloat1
 
     async def error(result: UpdateResult, version: str) -> float:
         async with engine.client() as client:
-            await client.publish(Path(result.checkpoint) / "hf", version)
+            await client.publish(update_lab.place(result) / "hf", version)
             scored = await client.score(result.proof.sequences[0].token_ids)
         return max(abs(a - b) for a, b in zip(scored, result.proof.sequences[0].logprobs, strict=True))
 

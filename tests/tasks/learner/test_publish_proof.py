@@ -93,7 +93,7 @@ def published(root: Path, halved: Path, engine: EngineServer, folder: Path, othe
             shutil.copytree(root / "storage", folder / "storage", dirs_exist_ok=True)
             result = SCOPE.layout.update_result
             made.storage.write_bytes(result, (root / "update.json").read_bytes())
-            digest = part_digest(folder / "storage" / CHECKPOINT, f"{HF}/")
+            digest = part_digest(made.storage.read_manifest(CHECKPOINT), f"{HF}/")
             return await publish.alone(made, SCOPE, Artifact(path=CHECKPOINT, digest=digest, parts={result: "x"}))
 
     return asyncio.run(work())

@@ -24,10 +24,10 @@ def settings(workers: int) -> UpdateSettings:
 
 def learn(policy: Path, workers: int, folder: Path, restart_at: int | None = None) -> list[dict[str, Any]]:
     """Execute three orders in a row, with a new learner from `restart_at` on; what tells their results apart."""
-    learner, results, before = Learner(settings(workers), str(policy), torch.device("cpu")), [], None
+    learner, results, before = Learner(settings(workers), update_lab.places(policy), torch.device("cpu")), [], None
     for number in range(3):
         if number == restart_at:
-            learner = Learner(settings(workers), str(policy), torch.device("cpu"))
+            learner = Learner(settings(workers), update_lab.places(policy), torch.device("cpu"))
         order = update_lab.write_order(
             folder / f"rank{dist.get_rank()}-{number}",
             update_lab.make_trajectories(number, 7),
@@ -41,7 +41,7 @@ def learn(policy: Path, workers: int, folder: Path, restart_at: int | None = Non
         tokens = pq.read_table(f"{before}/{TOKEN_LOGPROBS}")
         results.append({"metrics": result.metrics, "proof": update_lab.proved(result), "weights": weights, "tokens": tokens})
     with pytest.raises(UpdateError, match="proc"):
-        learner.execute(order.model_copy(update={"checkpoint_out": "/proc/nowhere/out"}))
+        learner.execute(order.model_copy(update={"checkpoint_out": "proc/nowhere/out"}))
     return results
 
 

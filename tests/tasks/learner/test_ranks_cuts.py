@@ -29,8 +29,8 @@ def learn(policy: Path, workers: int, budget: int, folder: Path) -> tuple[dict[s
     for each in trajectories:
         each.nodes[:2] = trajectories[0].nodes[:2]
     order = update_lab.write_order(folder / f"rank{dist.get_rank()}", trajectories, str(folder / "out"))
-    result = Learner(settings, str(policy), torch.device("cpu")).execute(order)
-    return result.metrics, load_file(f"{result.checkpoint}/hf/model.safetensors")
+    result = Learner(settings, update_lab.places(policy), torch.device("cpu")).execute(order)
+    return result.metrics, load_file(update_lab.place(result) / "hf/model.safetensors")
 
 
 @pytest.mark.process

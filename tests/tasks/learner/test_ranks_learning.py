@@ -50,7 +50,7 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
     for name, (fields, estimate) in MANY.items():
         exact = {"workers": workers, "dtype": dtype, "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1}
         settings = UpdateSettings.model_validate(exact | {"tokens_per_micro_batch": budget} | fields)
-        learner, before = Learner(settings, str(policy), torch.device("cpu")), None
+        learner, before = Learner(settings, update_lab.places(policy), torch.device("cpu")), None
         results[name] = []
         for number in range(2):
             trajectories = update_lab.sample_as(policy, update_lab.make_trajectories(number, 7), 0.3)

@@ -7,7 +7,8 @@ from transformers import Qwen3Config
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.read import read_order
+from nbrl.tasks.learner.batch.read import make_batch
+from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
@@ -34,7 +35,7 @@ def chain(length: int) -> Trajectory:
 
 def read(order: UpdateOrder) -> int:
     """Tokens to train on."""
-    return read_order(order, UpdateSettings(workers=1), MODEL).forest.targets
+    return make_batch(read_tables(order, update_lab.STORAGE), order, UpdateSettings(workers=1), MODEL).forest.targets
 
 
 def test_an_empty_selection_is_refused(tmp_path: Path) -> None:

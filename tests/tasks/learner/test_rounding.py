@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.checkpoint.checkpoint_folder import order_digest
 from nbrl.tasks.learner.checkpoint.rounding import Rounding, stochastic
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load
@@ -52,7 +51,7 @@ def test_an_order_carried_out_again_rounds_the_same(tmp_path: Path) -> None:
     for name, rounding in (("a", "stochastic"), ("b", "stochastic"), ("c", "nearest")):
         trajectories = update_lab.make_trajectories(1)
         order = update_lab.write_order(tmp_path / name, trajectories, str(tmp_path / name / "out"), rounding=rounding)
-        found.append((order_digest(order), update_lab.weights(update_lab.make_learner(policy, lr=1e-5).execute(order))))
+        found.append((update_lab.digest_of(order), update_lab.weights(update_lab.make_learner(policy, lr=1e-5).execute(order))))
     (first, one), (second, again), (third, nearest) = found
     assert first == second != third
     assert all(torch.equal(one[name], again[name]) for name in one)

@@ -95,7 +95,7 @@ def test_the_proof_and_the_export_do_not_wait_for_the_state(
     order = update_lab.write_order(tmp_path, update_lab.make_trajectories(1, 2), str(tmp_path / "out"), estimator=GAE)
     result = make(policy).execute(order)
     assert met == [True, True]  # the policy's state and the critic's
-    assert {path.name for path in Path(result.checkpoint).iterdir()} == {
+    assert {path.name for path in update_lab.place(result).iterdir()} == {
         "critic",
         "hf",
         "logprobs.parquet",

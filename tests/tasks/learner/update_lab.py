@@ -17,25 +17,58 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
+from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.order_tables import read_tables
+from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
+from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.settings import UpdateSettings
+from nbrl.tasks.model_folder.placed import PlacedModel
 
 VOCAB = 300
 # With eps 1 and no clip Adam's first step is lr * g / (|g| + 1): smooth in the gradient, so weights tell gradients apart.
 EXACT: dict[str, Any] = {"workers": 1, "dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0, "grad_clip": 1e9}
 
 
+# The storage of these tests: keys are paths without their first slash.
+STORAGE = Storage(StorageSettings(root="/"))
+
+
+def key(path: Path | str) -> str:
+    return str(path).lstrip("/")
+
+
+def place(of: UpdateResult | str) -> Path:
+    """The folder of a checkpoint, or of the one that an update made."""
+    return Path("/", of if isinstance(of, str) else of.checkpoint)
+
+
+def places(policy: Path) -> Places:
+    return Places(PlacedModel(str(policy)), STORAGE)
+
+
 def make_learner(policy: Path, seed: int = 0, **fields: Any) -> Learner:
     """One of a single rank on the CPU."""
     settings = UpdateSettings.model_validate({"workers": 1, "lr": 1e-3} | fields)
-    return Learner(settings, str(policy), torch.device("cpu"), seed)
+    return Learner(settings, places(policy), torch.device("cpu"), seed)
 
 
 def weights(of: UpdateResult | str) -> dict[str, torch.Tensor]:
     """The model's, of a checkpoint or of the update that made one."""
-    return load_file(Path(of if isinstance(of, str) else of.checkpoint) / "hf" / "model.safetensors")
+    return load_file(place(of) / "hf" / "model.safetensors")
+
+
+def digest_of(order: UpdateOrder) -> str:
+    """The digest of an order that starts from the initial model."""
+    return order_digest(order, read_tables(order, STORAGE), order.initial)
+
+
+def tables(order: UpdateOrder) -> tuple[pa.Table, pa.Table]:
+    """Trajectories and advantages of an order."""
+    read = read_tables(order, STORAGE)
+    return read.trajectories, read.advantages
 
 
 def proved(result: UpdateResult) -> list[float]:
@@ -161,9 +194,9 @@ def write_order(
     pq.write_table(to_table(trajectories), folder / "trajectories.parquet")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "advantages.parquet")
     return UpdateOrder(
-        trajectories=str(folder / "trajectories.parquet"),
-        advantages=str(folder / "advantages.parquet"),
-        checkpoint_out=out,
+        trajectories=[StoredTable(key=key(folder / "trajectories.parquet"))],
+        advantages=StoredTable(key=key(folder / "advantages.parquet")),
+        checkpoint_out=key(out),
         **({"iteration": 0} | fields),
     )
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import chunk
@@ -150,7 +151,15 @@ def services(
     config = load("tiny-cpu", ["rollout.prompts=4", "rollout.group_size=2", *overrides])
     learner: Any = None
     training = Training(learner, delivery)
-    return Services(config, storage, folder / "scratch", DoubleProgress(), fleet or DoubleFleet("2"), runners, training)
+    return Services(
+        config,
+        storage,
+        NodeCache(NodeSettings(cache=str(folder / "cache"))),
+        DoubleProgress(),
+        fleet or DoubleFleet("2"),
+        runners,
+        training,
+    )
 
 
 def prompts(made: Services, count: int = 2) -> Artifact:

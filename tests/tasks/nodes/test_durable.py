@@ -200,7 +200,9 @@ def test_a_result_whose_checkpoint_is_gone_is_made_again(tmp_path: Path) -> None
         (folder / "hf").mkdir(parents=True, exist_ok=True)
         (folder / "hf/weights").write_bytes(b"weights")
         write_manifest(folder)
-        return Artifact(path=scope.next_checkpoint, digest=part_digest(folder, "hf/"))
+        return Artifact(
+            path=scope.next_checkpoint, digest=part_digest(services.storage.read_manifest(scope.next_checkpoint), "hf/")
+        )
 
     asked = Artifact(path="t", digest="1")
 

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,9 @@ from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.learner.batch.batch import read_batch
+from nbrl.tasks.learner.batch.batch import Batch, batch_of
+from nbrl.tasks.learner.order_tables import read_tables
+from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
@@ -59,14 +60,19 @@ def test_blocks_have_the_steps_of_their_phases_and_every_step_its_batch(tmp_path
     assert plan.steps == 12
     for number, block in enumerate(plan.blocks):
         order = order_of(warmstart, work, number, block, "digest")
-        batch = read_batch(order.trajectories, order.advantages)
+        batch = _batch(work, order)
         assert batch.examples == block.steps * warmstart.batch
         assert len(set(batch.groups)) == batch.examples
         assert {value for steps in batch.steps for value in steps.values()} == {1.0}
         assert (order.initial, order.checkpoint_in is None) == (("digest", True) if number == 0 else ("", False))
-    before = pq.read_table(order.trajectories)
+    before = work.storage.read_table(order.trajectories[0].key)
     assert work.plan() == plan
-    assert pq.read_table(order.trajectories) == before
+    assert work.storage.read_table(order.trajectories[0].key) == before
+
+
+def _batch(work: WorkFolder, order: UpdateOrder) -> Batch:
+    tables = read_tables(order, work.storage)
+    return batch_of(tables.trajectories, tables.advantages)
 
 
 def _planned(tmp_path: Path, demonstrations: Path, held_out: frozenset[str] = frozenset(), **agent: object) -> Plan:
@@ -94,7 +100,8 @@ def test_a_source_that_gives_nothing_is_an_error_that_says_why(tmp_path: Path) -
 def test_questions_that_are_held_out_are_never_demonstrated(tmp_path: Path) -> None:
     plan = _planned(tmp_path, _talk(tmp_path, "Is it?", "Was it?", "Will it?"), frozenset({"Was it?"}))
     assert plan.demonstrations == {"demonstrations": (2, 1)}
-    asked = pq.read_table(WorkFolder(tmp_path / "out").order(0) / "trajectories.parquet")["question"].to_pylist()
+    work = WorkFolder(tmp_path / "out")
+    asked = work.storage.read_table(work.trajectories(0))["question"].to_pylist()
     assert set(asked) == {"Is it?", "Will it?"}
 
 
@@ -107,5 +114,5 @@ def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None
     kept_back = held_out(stored.load(training.environments))
     plan = make_plan(warmstart, {None: stage}, work, Identity.of(warmstart, training, "digest"), kept_back)
     assert plan.demonstrations["habits"][1] > 0
-    tables = [pq.read_table(work.order(number) / "trajectories.parquet") for number in range(len(plan.blocks))]
+    tables = [work.storage.read_table(work.trajectories(number)) for number in range(len(plan.blocks))]
     assert not kept_back & {question for table in tables for question in table["question"].to_pylist()}

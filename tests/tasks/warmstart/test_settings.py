@@ -147,7 +147,8 @@ def test_another_warm_start_in_the_same_place_is_refused_and_the_same_one_goes_o
         held = opened(out, _identity(settings))
         with pytest.raises(ConfigError, match="another process makes"), held:
             pass
-        work.order(0).mkdir(parents=True)
+        work.storage.write_bytes(work.trajectories(0), b"")
+        work.storage.write_bytes(work.advantages(0), b"")
         work.begin(Plan(identity=_identity(settings), blocks=[Block("habits", 3)], demonstrations={"habits": (48, 0)}))
     with opened(out, _identity(settings)) as work:
         plan = work.plan()
@@ -170,13 +171,14 @@ def test_an_unfinished_warm_start_of_which_a_part_was_deleted_is_refused(tmp_pat
     blocks = [Block("habits", 1)] * 3
     with opened(out, _identity(settings)) as work:
         for number in range(3):
-            work.order(number).mkdir(parents=True)
+            for table in (work.trajectories(number), work.advantages(number)):
+                work.storage.write_bytes(table, b"")
         work.begin(Plan(identity=_identity(settings), blocks=blocks, demonstrations={"habits": (48, 0)}))
         for number in range(2):
-            work.checkpoint(number).mkdir(parents=True)
+            (work.path / work.checkpoint(number)).mkdir(parents=True)
             work.keep(number, {"loss": 1.0})
     check_folder(out, _identity(settings))
-    for part in ("orders/0002", "checkpoints/0001", "results/0000.json"):
+    for part in ("orders/0002/advantages.parquet", "checkpoints/0001", "results/0000.json"):
         (work.path / part).rename(tmp_path / "away")
         with pytest.raises(ConfigError, match=rf"{part} of an unfinished warm start is gone; bring it back, or delete"):
             check_folder(out, _identity(settings))

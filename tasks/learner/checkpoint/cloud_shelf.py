@@ -1,0 +1,68 @@
+"""Checkpoints on a cloud: each rank stores what it wrote, and the manifest, which is stored last, makes a folder of the parts."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.manifest import MANIFEST, manifest_bytes, read_manifest
+from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout import HF, RESULT
+from nbrl.tasks.learner.checkpoint.identity import result_of
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.process.ranks import Ranks
+
+
+class CloudShelf:
+    """A Shelf on a cloud. What this rank writes, and what it reads, lies on the disk of its machine meanwhile."""
+
+    def __init__(self, storage: Storage, nodes: NodeSettings, ranks: Ranks) -> None:
+        self._storage, self._ranks, self._cache = storage, ranks, NodeCache(nodes)
+        self._writing = ExitStack()  # the folder between `begin` and `finish`
+        self._mine = Path()
+
+    def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
+        """Whether the objects are what the manifest says is seen by whoever reads them."""
+        checkpoint = order.checkpoint_out
+        try:
+            manifest = read_manifest(self._storage.read_bytes(f"{checkpoint}/{MANIFEST}"), self._storage.uri(checkpoint))
+            stored = set(self._storage.list(checkpoint))
+            if any(f"{checkpoint}/{name}" not in stored for name in manifest):
+                return None
+            self._storage.read_bytes(f"{checkpoint}/{RESULT}", manifest.get(RESULT, ""))
+        except (MissingError, DamagedError):
+            return None
+        result = result_of(self._storage, checkpoint)
+        if result.iteration != order.iteration:
+            raise UpdateError(f"{checkpoint} is of iteration {result.iteration}, not {order.iteration}")
+        return result if result.order == digest else None
+
+    def begin(self, out: str) -> Path:
+        self._writing.close()
+        self._mine = self._ranks.together(lambda: self._writing.enter_context(self._cache.scratch(f"rank-{self._ranks.rank}")))
+        return self._mine
+
+    def abandon(self, out: str) -> None:
+        self._writing.close()
+
+    def finish(self, out: str, result: UpdateResult) -> None:
+        ranks, storage, folder = self._ranks, self._storage, self._mine
+        if ranks.rank == 0:
+            (folder / RESULT).write_text(result.model_dump_json())
+        parts = ranks.gathered(ranks.together(lambda: storage.upload_part(folder, out)))
+        manifest = manifest_bytes({name: digest for part in parts for name, digest in part.items()})
+
+        def complete() -> None:
+            storage.write_bytes(f"{out}/{MANIFEST}", manifest)
+            (folder / MANIFEST).write_bytes(manifest)
+            self._cache.adopt(folder, HF)  # so that the engines of this machine need not fetch it
+
+        ranks.on_first(complete)
+        self._writing.close()
+
+    def open(self, checkpoint: str, part: str) -> Lease:
+        try:
+            return self._cache.lease(self._storage, checkpoint, part)
+        except StorageError as error:
+            raise UpdateError(str(error)) from error

@@ -1,0 +1,53 @@
+"""Where the ranks put a checkpoint and find it again: on a folder that all of them see, or on a cloud.
+
+A checkpoint has `state/` (sharded, to resume from) and with a critic its state in `critic/`, `hf/` (safetensors, to serve),
+`logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json` (the result of the order) and `manifest.json`
+(the SHA-256 of every file). With LoRA the states hold only adapters, `hf/` is merged, and `adapter/` is in peft's format.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from nbrl.infra.node_cache import Lease, NodeSettings
+from nbrl.infra.storage import Storage
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.process.ranks import Ranks
+
+
+class Shelf(Protocol):
+    """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete."""
+
+    def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
+        """The result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this
+        iteration, is ignored.
+        """
+        ...
+
+    def begin(self, out: str) -> Path:
+        """Collective. An empty folder into which this rank writes its part of the checkpoint `out`."""
+        ...
+
+    def abandon(self, out: str) -> None:
+        """Delete what this rank wrote since `begin`."""
+        ...
+
+    def finish(self, out: str, result: UpdateResult) -> None:
+        """Collective. Make the checkpoint of all parts, in place of that of another order; rank 0's `result` is the one that
+        counts. Raises UpdateError on every rank if one could not.
+        """
+        ...
+
+    def open(self, checkpoint: str, part: str) -> Lease:
+        """The checkpoint as a local folder, of which the subfolder `part` is there. Raises UpdateError if it is not."""
+        ...
+
+
+def shelf_on(storage: Storage, nodes: NodeSettings, ranks: Ranks) -> Shelf:
+    """Each kind is imported where it is needed, because both import this module's types."""
+    if storage.is_local:
+        from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
+
+        return FolderShelf(storage, ranks)
+    from nbrl.tasks.learner.checkpoint.cloud_shelf import CloudShelf
+
+    return CloudShelf(storage, nodes, ranks)

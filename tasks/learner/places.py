@@ -1,0 +1,25 @@
+"""Where a learner finds its model, and the tables and checkpoints of its orders."""
+
+from dataclasses import dataclass, field
+
+from nbrl.infra.errors import StorageError
+from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.model_folder.placed import PlacedModel
+
+
+@dataclass(frozen=True)
+class Places:
+    """`storage` holds what orders name."""
+
+    model: PlacedModel
+    storage: Storage
+    nodes: NodeSettings = field(default_factory=NodeSettings)
+
+    def initial(self) -> Lease:
+        """The initial model on this machine. Raises UpdateError if it cannot be had."""
+        try:
+            return self.model.lease(NodeCache(self.nodes))
+        except StorageError as error:
+            raise UpdateError(str(error)) from error
