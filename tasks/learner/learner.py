@@ -63,7 +63,7 @@ class Learner:
         """`seed` initialises new weights and this rank's generators."""
         set_determinism(settings.deterministic)
         self._settings, self._device, self._seed = settings, device, seed
-        self._dtype = DTYPES[settings.dtype]
+        self._dtype = DTYPES[settings.passes_dtype(device.type == "cuda")]
         self._ranks, self._timer = Ranks(device), Timer(device)
         self._storage, self._shelf = places.storage, shelf_on(places.storage, places.nodes, self._ranks)
         self._initial = self._ranks.together(places.initial)

@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nbrl.infra.processor import computes_in_bfloat16
+
 Old = Annotated[
     Literal["trainer", "engine"],
     Field(
@@ -105,8 +107,10 @@ class StepSettings(_Closed):
         description="auto uses CUDA if the Ray cluster has GPUs; each worker then needs one",
         json_schema_extra={"decides": False},
     )
-    dtype: Literal["float32", "bfloat16", "float64"] = Field(
-        "float32", description="dtype of the forward and backward pass; bfloat16 keeps float32 master weights"
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = Field(
+        "float32",
+        description="dtype of the forward and backward pass; bfloat16 keeps float32 master weights; auto is bfloat16 on GPUs and "
+        "on processors that compute in it (avx512_bf16, amx_bf16), and float32 on others",
     )
     activation_checkpointing: bool = Field(
         False,
@@ -135,6 +139,12 @@ class StepSettings(_Closed):
         if not all(0 <= beta < 1 for beta in self.betas):  # Adam divides by 1 - beta
             raise ValueError(f"betas are {self.betas}, but each must be at least 0 and below 1")
         return self
+
+    def passes_dtype(self, cuda: bool) -> Literal["float32", "bfloat16", "float64"]:
+        """`dtype` where `auto` is decided, for GPUs or this machine's processor."""
+        if self.dtype == "auto":
+            return "bfloat16" if cuda or computes_in_bfloat16() else "float32"
+        return self.dtype
 
 
 class UpdateSettings(StepSettings):

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.gpu import gpus
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
@@ -202,10 +203,11 @@ class RunConfig(BaseModel):
     @property
     def mismatch_floor(self) -> Mismatch:
         """A mismatch of engine and trainer that says nothing, whatever it was before a step."""
-        learner_in_full = self.update.dtype != "bfloat16"
+        # What `auto` becomes in a cluster is not known here.
+        passes = "bfloat16" if self.update.dtype == "auto" and self.ray.address else self.update.passes_dtype(gpus() > 0)
         return (
             FLOAT32_NATS
-            if learner_in_full and self.engine.computes_in_float32 and self.published_dtype == "float32"
+            if passes != "bfloat16" and self.engine.computes_in_float32 and self.published_dtype == "float32"
             else BFLOAT16_NATS
         )
 

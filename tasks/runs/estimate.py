@@ -119,7 +119,7 @@ def learner_bytes(config: RunConfig, tensors: Mapping[str, TensorInfo], shape: S
     tokens = min(update.tokens_per_micro_batch, math.ceil(batch / update.workers))
     layers = 1 if update.activation_checkpointing else shape.num_hidden_layers
     kept = KEPT_HIDDEN * shape.hidden_size + KEPT_INNER * shape.intermediate_size
-    number = {"bfloat16": 2, "float32": 4, "float64": 8}[update.dtype]
+    number = {"bfloat16": 2, "float32": 4, "float64": 8}[update.passes_dtype(cuda=False)]
     more = (GRADIENT_BYTES + STAGED_BYTES) * trained_numbers(config, tensors)
     return idle_learner_bytes(config, tensors) + update.workers * tokens * layers * kept * number + more
 

@@ -1,6 +1,8 @@
 """What a person should know of a configuration and its questions before work starts, though nothing prevents it."""
 
+from nbrl.infra.gpu import gpus
 from nbrl.infra.memory import available_mb
+from nbrl.infra.processor import computes_in_bfloat16
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.estimate import in_words, memory_shares
@@ -9,7 +11,7 @@ from nbrl.tasks.runs.prepared import Prepared
 
 def warnings_of(start: Prepared) -> list[str]:
     """One sentence each: of its engines, its memory, and its questions as `review` has them."""
-    return [*_engines(start.config), *_memory(start.config), *review(start)]
+    return [*_engines(start.config), *_passes(start.config), *_memory(start.config), *review(start)]
 
 
 def _engines(config: RunConfig) -> list[str]:
@@ -19,6 +21,15 @@ def _engines(config: RunConfig) -> list[str]:
             "which a training sees as mismatch (mismatch/logprob_mean_abs); engine.dtype auto computes in float32"
         ]
     return []
+
+
+def _passes(config: RunConfig) -> list[str]:
+    if config.update.dtype != "bfloat16" or gpus() or config.ray.address is not None or computes_in_bfloat16():
+        return []
+    return [
+        "update.dtype is bfloat16, which this processor does not compute in (no avx512_bf16, no amx_bf16): an update takes "
+        "several times as long as in float32; set update.dtype to auto or float32"
+    ]
 
 
 def _memory(config: RunConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nbrl.infra.gpu import gpus
 from nbrl.infra.ray_cluster import check_address
 from nbrl.infra.storage import Storage
 from nbrl.tasks.runs.config import RunConfig
@@ -43,10 +44,11 @@ def describe(settings: WarmstartSettings, training: RunConfig, out: Path) -> str
     start = f"from {settings.start}" if settings.start else "a model made from nothing"
     update = settings.update
     adapters = f", LoRA of rank {update.lora.rank}" if update.lora else ""
+    passes = update.passes_dtype(gpus() > 0)
     lines = [
         f"{out}: {start}, to act as the agent of {settings.training}",
         *(_phase(name, phase) for name, phase in settings.phases.items()),
-        f"{settings.batch} demonstrations per step, lr {update.lr:g}, {update.dtype} passes, {update.workers} workers{adapters}; "
+        f"{settings.batch} demonstrations per step, lr {update.lr:g}, {passes} passes, {update.workers} workers{adapters}; "
         f"a state to continue from every {settings.checkpoint_steps} steps",
         f"prompt, but for tools: {training.agent.render_system_prompt('').text!r}",
     ]

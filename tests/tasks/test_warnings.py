@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.runs import estimate, warnings
+from nbrl.tasks.learner import settings
+from nbrl.tasks.runs import config, estimate, warnings
 from nbrl.tasks.runs.config import BFLOAT16_NATS, FLOAT32_NATS, RunConfig
 from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.prepared import Prepared
@@ -31,6 +32,27 @@ def test_an_engine_in_bfloat16_on_a_cpu_is_warned_of() -> None:
     (warning,) = warnings_of(Prepared.of(load("tiny-cpu", ["engine.dtype=bfloat16"]), None))
     assert "0.05 nats" in warning
     assert warnings_of(Prepared.of(load("tiny-cpu"), None)) == []
+
+
+@pytest.mark.parametrize(("able", "dtype", "count"), [(False, "bfloat16", 1), (True, "bfloat16", 0), (False, "auto", 0)])
+def test_passes_in_bfloat16_on_a_processor_without_it_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, able: bool, dtype: str, count: int
+) -> None:
+    monkeypatch.setattr(warnings, "gpus", lambda: 0)
+    monkeypatch.setattr(warnings, "computes_in_bfloat16", lambda: able)
+    found = warnings_of(Prepared.of(load("tiny-cpu", [f"update.dtype={dtype}"]), None))
+    assert len([each for each in found if "set update.dtype to auto or float32" in each]) == count
+
+
+@pytest.mark.parametrize("able", [False, True])
+def test_auto_passes_are_in_bfloat16_only_where_that_is_computed(monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
+    monkeypatch.setattr(settings, "computes_in_bfloat16", lambda: able)
+    update = load("tiny-cpu", ["update.dtype=auto"]).update
+    assert (update.passes_dtype(cuda=False), update.passes_dtype(cuda=True)) == ("bfloat16" if able else "float32", "bfloat16")
+    monkeypatch.setattr(config, "gpus", lambda: 0)
+    floor = BFLOAT16_NATS if able else FLOAT32_NATS
+    assert load("tiny-cpu", ["update.dtype=auto"]).mismatch_floor == floor
+    assert load("tiny-cpu", ["update.dtype=auto", "ray.address=a:1", "storage.root=s3://b"]).mismatch_floor == BFLOAT16_NATS
 
 
 def test_an_engine_in_bfloat16_gets_weights_as_they_are_stored() -> None:

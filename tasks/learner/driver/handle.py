@@ -44,6 +44,7 @@ class LearnerHandle:
         if places.model.storage is None:
             check_model(places.model.path)
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
+        settings = settings.model_copy(update={"dtype": settings.passes_dtype(cuda)})  # the same on all machines
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
         run: Run = Future()
         threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed), daemon=True).start()
