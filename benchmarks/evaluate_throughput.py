@@ -24,6 +24,7 @@ from nbrl.agent.policies.scripted import ScriptedPolicy
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.evaluation.answers import answers_of
@@ -48,7 +49,7 @@ class ScriptedSamplers:
     """Plays the cells in every episode."""
 
     def __init__(self, plan: RunnerPlan) -> None:
-        self.renderer = ChatTokenizer.load(plan.model_path, plan.agent)
+        self.renderer = ChatTokenizer.load(plan.model.place, plan.agent)
         self._script = [f"<think>I multiply the numbers</think>\n<code>{cell}</code>" for cell in CELLS]
 
     @asynccontextmanager
@@ -68,7 +69,7 @@ class Ours:
         agent, sandbox, rollout = config.agent, config.sandbox, config.rollout
         home = Home(folder / "home")
         self.runner = Runner(
-            RunnerPlan(config.policy.path, environments, "attached", self._storage, agent, sandbox, rollout, home)
+            RunnerPlan(PlacedFolder(config.policy.path), environments, "attached", self._storage, agent, sandbox, rollout, home)
         )
 
     async def evaluate(self, count: int) -> None:

@@ -12,11 +12,11 @@ from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.model_folder.placed import PlacedModel
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.learner import LearnerService
@@ -102,7 +102,7 @@ async def _learner(
     update, seed = settings.update.for_learner(plan.steps), derive_seed(settings.seed, "learner")
     grows = settings.ray.address is not None  # a cluster of others may add machines
 
-    places = Places(PlacedModel(str(model)), work.storage)
+    places = Places(PlacedFolder(str(model)), work.storage)
 
     def start(number: int) -> LearnerHandle:
         notes = work.path / "ray" / str(number)  # Ray Train would continue what it finds there

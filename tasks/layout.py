@@ -342,6 +342,16 @@ def is_update_result(key: str) -> bool:
     return key.endswith(f"/{UPDATE_RESULT}")
 
 
+def initial_policy(digest: str) -> str:
+    """Folder of a model that runs begin from, by its content; only clusters of several machines need it."""
+    return f"policies/{digest}"
+
+
+def initial_texts(digest: str) -> str:
+    """Folder of the same model without its weights."""
+    return f"policies/{digest}-texts"
+
+
 def updates_of(checkpoint: str) -> int:
     """Updates that made the checkpoint in this folder."""
     return int(checkpoint.rpartition("/")[2].partition("-")[0])

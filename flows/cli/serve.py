@@ -1,9 +1,8 @@
 """`nbrl serve`: a trained policy behind an OpenAI-compatible address."""
 
-import contextlib
+import secrets
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -74,10 +73,10 @@ def serve(
             raise ConfigError(f"--host {host}: whoever reaches this address could use the model; give --api-key-env NAME")
         settings = _engine(set_ or [], device, port)
         place = LocalHome(checked_home(home))
-        with folder_of(storage_at(root), place.root, model) as folder, _key_file(place.root, key) as keys:
+        with folder_of(storage_at(root), place.root, model) as folder:
             called = name or _called(model)
             with err.status(f"starting {model}"):
-                server = launch(settings, folder, _logs(place.root), door=Door(called, host, keys), key=key)
+                server = launch(settings, folder, _logs(place.root), door=Door(host, key, secrets.token_urlsafe(32), called))
                 wait([server])
             try:
                 url = f"http://{told(host)}:{port}/v1"
@@ -104,31 +103,8 @@ def _engine(overrides: list[str], device: str, port: int) -> "EngineSettings":
     return from_settings(EngineSettings, {"device": device, "port": port}, "the options", bare)
 
 
-@contextlib.contextmanager
-def _key_file(home: Path, key: str) -> Iterator[Path]:
-    """The keys as SGLang's configuration, in a file that only this user can read: a command line is everybody's to see.
-
-    Nobody is told the key of an administrator, without which SGLang changes no weights and ends no request: pages of other sites
-    in a browser reach a server of this machine, too.
-    """
-    import os
-    import secrets
-
-    import yaml
-
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / f"serve-{os.getpid()}.yaml"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            yaml.safe_dump({"admin-api-key": secrets.token_urlsafe(32)} | ({"api-key": key} if key else {}), file)
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _logs(home: Path) -> Path:
-    """A folder for this user alone: SGLang writes its options, with the key, into its log, and runs keep logs of `home/logs`."""
+    """A folder for this user alone, because prompts may stand in the log."""
     folder = home / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.engine.keys import headers
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
@@ -29,12 +30,15 @@ class EngineClient:
     `adapter` is what requests for the policy must name: ADAPTER after one was published, else None.
     """
 
-    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None) -> None:
-        self.url = url
+    def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, key: str = "") -> None:
+        """`key` is what the engine asks of requests and of its administrator; empty if it asks for none."""
+        self.url, self.key = url, key
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
         self.adapter: str | None = None
-        self._http = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers(key), timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False
+        )
 
     async def __aenter__(self) -> "EngineClient":
         return self

@@ -1,7 +1,7 @@
 """Makes SGLang's command line and environment from the settings and the model."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
 
 ENGINE_CODE = Path(__file__).parent / "environment"
+LOOPBACK = "127.0.0.1"
 LAUNCHERS = {"cpu": ENGINE_CODE / "launch.py", "cuda": ENGINE_CODE / "launch_gpu.py"}
 CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
@@ -25,14 +26,14 @@ class AdapterRoom:
 
 @dataclass(frozen=True)
 class Door:
-    """How an engine serves others than ourselves: text too, under a name, at an address.
-
-    `keys` is a file of SGLang's configuration in YAML, with the keys that requests must bring.
+    """Where an engine listens, and to whom: requests must bring `key`, if there is one, and those that change weights
+    `administrator`. With a `name` it takes and gives text too, as the model of this name.
     """
 
-    name: str
-    host: str
-    keys: Path
+    host: str = LOOPBACK
+    key: str = field(default="", repr=False)
+    administrator: str = field(default="", repr=False)
+    name: str = ""
 
 
 def command(
@@ -43,17 +44,18 @@ def command(
     room: AdapterRoom | None = None,
     version: str = "initial",
     adapter: Path | None = None,
-    door: Door | None = None,
+    door: Door = Door(),
+    keys: Path | None = None,
 ) -> list[str]:
-    """The launch line; the server's weights are called `version`.
+    """The launch line; the server's weights are called `version`, and `keys` is a file with the door's keys.
 
-    Without a `door`, tokens go in and out as ids, so that the server never loads a tokenizer.
+    Without a name, tokens go in and out as ids, so that the server never loads a tokenizer.
 
     With an `adapter` the server has it, as ADAPTER, before it takes the first request.
     """
     flags: dict[str, str] = {
         "model-path": str(model_path),
-        "host": door.host if door else "127.0.0.1",
+        "host": door.host,
         "port": str(port),
         "random-seed": str(seed),
         "max-running-requests": str(settings.max_running_requests),
@@ -61,10 +63,9 @@ def command(
         "skip-server-warmup": "",  # `server.wait` sends the first request
         "weight-version": version,
     }
-    if door is None:
-        flags["skip-tokenizer-init"] = ""
-    else:
-        flags |= {"served-model-name": door.name, "config": str(door.keys)}
+    flags |= {"served-model-name": door.name} if door.name else {"skip-tokenizer-init": ""}
+    if keys is not None:
+        flags["config"] = str(keys)
     if settings.max_total_tokens is not None:
         flags["max-total-tokens"] = str(settings.max_total_tokens)
     if settings.seeded_sampling:
@@ -95,11 +96,18 @@ def command(
     return line + (["--lora-paths", f"{ADAPTER}={adapter}"] if adapter else [])
 
 
-def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], gpu: int | None) -> dict[str, str]:
-    """The engine's variables on top of `base`. `gpu`: how many GPUs the engines before this one took, None on CPU.
+def last_gpus(index: int, count: int, named: str | None) -> str:
+    """Numbers of the `count` GPUs of engine `index`; `named` are those that this process may use, None for all of them.
 
     Engines take GPUs from the last on, since Ray gives the learner the first: they share one only where there are too few.
     """
+    visible = [str(i) for i in range(gpus())] if named is None else named.split(",")
+    end = len(visible) - index * count
+    return ",".join(visible[max(0, end - count) : end])
+
+
+def environment(settings: EngineSettings, model_path: Path, base: dict[str, str], visible: str | None = None) -> dict[str, str]:
+    """The engine's variables on top of `base`; `visible` are the numbers of its GPUs."""
     variables = dict(base)
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
         variables.pop(name, None)  # the engine has its own environment; without byte code its imports take half as long again
@@ -121,11 +129,8 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
     else:
         # Compiled kernels outlive an engine; its temporary files, among which torch would keep them, do not.
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path.home() / ".cache/nbrl/inductor"))
-    if gpu is not None:
-        named = base.get("CUDA_VISIBLE_DEVICES")
-        visible = [str(i) for i in range(gpus())] if named is None else named.split(",")
-        end = len(visible) - gpu
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(visible[max(0, end - settings.tensor_parallel) : end])
+    if visible is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = visible
     return variables
 
 

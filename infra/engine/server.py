@@ -3,22 +3,25 @@
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.command import AdapterRoom, Door, command, environment, vocabulary_size
+from nbrl.infra.engine.command import AdapterRoom, Door, command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.keys import headers, write_keys
 from nbrl.infra.engine.leftovers import remove_temporary, sweep, temporary
 from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import Child, free_port, port_in_use
 from nbrl.infra.process.health import wait_until_healthy
+from nbrl.infra.process.hosts import here
 
 POLL_S = 0.1
 PORT_S = 5.0
+LOCAL = Door()
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
@@ -33,8 +36,8 @@ class _Place:
     index: int
     port: int
     room: AdapterRoom | None
-    door: Door | None
-    key: str = field(default="", repr=False)
+    door: Door
+    gpus: str | None
 
 
 class EngineServer:
@@ -45,7 +48,7 @@ class EngineServer:
         self._parts: Parts | None = None  # from when it serves
         self.settings = place.settings
         self.port = place.port
-        self.url = f"http://127.0.0.1:{place.port}"
+        self.url = f"http://{here(place.door.host)}:{place.port}"
         self.vocabulary_size = vocabulary
 
     @property
@@ -61,13 +64,13 @@ class EngineServer:
 
     def becomes_healthy(self, timeout_s: float) -> bool:
         """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
-        healthy = wait_until_healthy(self._child, lambda: _serves(self.url, self._place.key), timeout_s, POLL_S)
+        healthy = wait_until_healthy(self._child, lambda: _serves(self.url, self._place.door.key), timeout_s, POLL_S)
         if healthy:
             self._parts = Parts(self._child.pid)
         return healthy
 
     def client(self) -> EngineClient:
-        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size)
+        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size, self._place.door.key)
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
@@ -94,7 +97,7 @@ class EngineServer:
 
     def _hidden(self, line: str) -> str:
         """A line of the log without the key."""
-        return line.replace(self._place.key, "[key]") if self._place.key else line
+        return line.replace(self._place.door.key, "[key]") if self._place.door.key else line
 
     def again(self, model_path: Path, version: str, adapter: Path | None = None) -> "EngineServer":
         """Start the engine again, after its end, in the same place and with these weights; it is to be waited for.
@@ -112,17 +115,21 @@ def launch(
     index: int = 0,
     room: AdapterRoom | None = None,
     version: str = "initial",
-    door: Door | None = None,
-    key: str = "",
+    door: Door = LOCAL,
+    gpus: str | None = None,
+    adapter: Path | None = None,
 ) -> EngineServer:
     """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`.
 
-    `key` is the one in the door's file, if that has any.
+    With an `adapter`, it serves the model with it. `gpus` are the numbers of its own ones; where they are not given, it takes
+    its share of this machine's.
     """
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     port = free_port() if settings.port is None else settings.port + index
-    return _launch(_Place(settings, log_dir, index, port, room, door, key), model_path, version, None)
+    if gpus is None and settings.resolved_device == "cuda":
+        gpus = last_gpus(index, settings.tensor_parallel, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter)
 
 
 def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None) -> EngineServer:
@@ -133,11 +140,15 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
         raise EngineError(
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
-    gpu = index * settings.tensor_parallel if settings.resolved_device == "cuda" else None
     sweep()
+    folder, door, keys = temporary(place.port), place.door, None
+    if door.administrator:
+        keys = folder / "keys.yaml"
+        write_keys(keys, door.key, door.administrator)
+    seed = settings.base_seed + index
     child = Child.start(
-        command(settings, model_path, place.port, settings.base_seed + index, place.room, version, adapter, place.door),
-        env=environment(settings, model_path, os.environ | {"TMPDIR": str(temporary(place.port))}, gpu),
+        command(settings, model_path, place.port, seed, place.room, version, adapter, door, keys),
+        env=environment(settings, model_path, os.environ | {"TMPDIR": str(folder)}, place.gpus),
         log=place.logs / f"engine-{index}.log",
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
@@ -173,7 +184,6 @@ def _serves(url: str, key: str) -> bool:
     """Whether one token comes all the way through (the server's own health check takes a second)."""
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     try:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.post(f"{url}/generate", json=body, headers=headers, timeout=30.0, trust_env=False).status_code == 200
+        return httpx.post(f"{url}/generate", json=body, headers=headers(key), timeout=30.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False

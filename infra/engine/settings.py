@@ -42,6 +42,11 @@ class EngineSettings(BaseModel):
         description="requests that one engine processes at once; further ones wait",
         json_schema_extra={"decides": False},
     )
+    resources: dict[str, float] = Field(
+        {},
+        description="resources of the Ray cluster that one engine takes, such as {engine: 1}: it is placed where they are",
+        json_schema_extra={"decides": False},
+    )
     threads: int = Field(default=1, ge=1, description="CPU threads of one engine", json_schema_extra={"decides": False})
     base_seed: int = Field(0, description="seed of the first engine's sampling; each further engine has the next number")
     seeded_sampling: bool = Field(

@@ -8,13 +8,13 @@ from pathlib import Path
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import part_digest
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.model_folder.placed import PlacedModel
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
@@ -68,7 +68,7 @@ def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
 
 
 async def _update(config: RunConfig, run: Run, order: UpdateOrder, aside: Storage, notes: Path) -> None:
-    places = Places(PlacedModel(str(fetch(config.policy))), aside)
+    places = Places(PlacedFolder(str(fetch(config.policy))), aside)
     try:
         await asyncio.to_thread(ray_cluster.start, config.ray, Home(config.home).logs)
         learner = LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"))

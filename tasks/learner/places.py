@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 
 from nbrl.infra.errors import StorageError
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.model_folder.placed import PlacedModel
 
 
 @dataclass(frozen=True)
 class Places:
     """`storage` holds what orders name."""
 
-    model: PlacedModel
+    model: PlacedFolder
     storage: Storage
     nodes: NodeSettings = field(default_factory=NodeSettings)
 

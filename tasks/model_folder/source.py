@@ -125,10 +125,15 @@ def snapshot(settings: PolicySettings, otherwise: str) -> Path:
         raise ConfigError(f"{otherwise}: {_in_words(error)}") from error
 
 
+def files_of(folder: Path) -> list[Path]:
+    """The files of a model folder that make the model, sorted."""
+    return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
+
+
 def content_digest(folder: Path) -> str:
     """SHA-256 over the names and contents of a model folder's files, wherever it is."""
     sha = hashlib.sha256()
-    for path in sorted(path for suffix in ("json", "safetensors", "jinja") for path in folder.glob(f"*.{suffix}")):
+    for path in files_of(folder):
         sha.update(f"{path.name} {file_sha256(path)}\n".encode())
     return sha.hexdigest()
 

@@ -24,7 +24,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     """
     started = time.monotonic()
     version = str(scope.updates + 1)
-    checkpoint = await services.local_folder(update.path)
+    checkpoint = services.checkpoint(update.path)
     await services.engines.publish(checkpoint, version)
     swapped = time.monotonic()
     key = next(filter(is_update_result, update.parts))

@@ -1,8 +1,8 @@
 """What the runners are told: once as they start, and with each of their calls."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,9 +11,21 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
+from nbrl.infra.node_cache import NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
+
+
+class EngineAddress(NamedTuple):
+    """Where a policy samples: the engine's URL; if adapters are published, the name of the adapter to sample with; and the key
+    that requests must bring, empty if they need none.
+    """
+
+    url: str
+    adapter: str | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class RunnerPlan:
     samples in place of our engines, and there is no model folder.
     """
 
-    model_path: str
+    model: PlacedFolder
     environments: Mapping[str, EnvironmentPlan]
     attached: str
     storage: Storage
@@ -51,6 +63,7 @@ class RunnerPlan:
     rollout: RolloutSettings
     home: Home
     server: Server | None = None
+    nodes: NodeSettings = field(default_factory=NodeSettings)
 
 
 @dataclass(frozen=True)
@@ -72,11 +85,8 @@ class RoundPlan:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows, whose episodes the engines take in turns.
-
-    An engine is its address and the name of its LoRA adapter to sample with, None for the model itself.
-    """
+    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows, whose episodes the engines take in turns."""
 
     rows: list[dict[str, Any]]
-    engines: Sequence[tuple[str, str | None]]
+    engines: Sequence[EngineAddress]
     round: RoundPlan

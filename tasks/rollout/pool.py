@@ -14,7 +14,7 @@ from nbrl.infra.process.budget import Budget
 from nbrl.infra.ray_data import map_tables
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout.plan import RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EngineAddress, RolloutBatch, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 
 POLL_S = 0.25
@@ -27,7 +27,7 @@ ANSWER_S = 2.0
 def run_on_runner(
     rows: pa.Table,
     runners: list[Any],
-    engines: Sequence[tuple[str, str | None]],
+    engines: Sequence[EngineAddress],
     plan: RoundPlan,
 ) -> pa.Table:
     """The function that Ray Data maps: from the rows of one runner to their trajectories."""
@@ -86,13 +86,13 @@ class RunnerPool:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        engines: Sequence[tuple[str, str | None]],
+        engines: Sequence[EngineAddress],
         plan: RoundPlan,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
     ) -> pa.Table:
-        """Return the trajectories of all rows, sampled by `engines`, each given as its address and the adapter to name there.
+        """Return the trajectories of all rows, sampled by `engines`.
 
         What finishes is kept in the plan's folder `unfinished`; what is there or in its `earlier` folders is not run again.
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends

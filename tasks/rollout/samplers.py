@@ -12,6 +12,8 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.infra.engine.keys import headers
+from nbrl.infra.node_cache import NodeCache
 from nbrl.tasks.rollout.plan import RolloutBatch, RunnerPlan
 
 
@@ -27,15 +29,16 @@ class EngineSamplers:
     """Samples from the engines of a batch, an episode from one of them: token ids in and out."""
 
     def __init__(self, plan: RunnerPlan) -> None:
-        self.renderer = ChatTokenizer.load(plan.model_path, plan.agent)
+        with plan.model.lease(NodeCache(plan.nodes)) as lease:
+            self.renderer = ChatTokenizer.load(lease.path, plan.agent)
 
     @asynccontextmanager
     async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
         engine, turns = batch.round.engine, cycle(batch.engines)
-        async with engine_session(engine.request_timeout_s) as session:
+        async with engine_session(engine.request_timeout_s, headers(batch.engines[0].key)) as session:
 
             def new() -> Sampler:
-                url, adapter = next(turns)
+                url, adapter, _ = next(turns)
                 policy = SglangPolicy(
                     session,
                     url,

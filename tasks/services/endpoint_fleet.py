@@ -1,11 +1,12 @@
 """A model behind somebody else's server as an EngineFleet: it samples, but it is never given weights."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import ProofSequence
-from nbrl.tasks.services.fleet import EngineAddress, Finding
+from nbrl.tasks.rollout.plan import EngineAddress
+from nbrl.tasks.services.fleet import Finding
 
 
 class EndpointFleet:
@@ -16,13 +17,13 @@ class EndpointFleet:
     def __init__(self, url: str) -> None:
         self.addresses = [EngineAddress(url)]
 
-    async def publish(self, checkpoint: Path | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
         raise BrokenInvariantError(f"weights cannot be published to {self.addresses[0].url}")
 
-    async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
+    async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         """The server serves what it serves."""
 
-    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
+    async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         raise BrokenInvariantError(f"{self.addresses[0].url} is not known to serve weights of ours")
 
     def check_health(self) -> None:

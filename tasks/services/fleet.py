@@ -1,18 +1,12 @@
 """The interface between the training loop and any kind of inference engine."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.learner.proof import ProofSequence
-
-
-class EngineAddress(NamedTuple):
-    """Where a policy samples: the engine's URL and, if adapters are published, the name of the adapter to sample with."""
-
-    url: str
-    adapter: str | None = None
+from nbrl.tasks.rollout.plan import EngineAddress
 
 
 class Finding(NamedTuple):
@@ -39,19 +33,19 @@ class EngineFleet(Protocol):
         """Whether each sampled action names the version of the weights that sampled it."""
         ...
 
-    async def publish(self, checkpoint: Path | None, version: str) -> None:
-        """Make every engine serve a local checkpoint, or the initial model if it is None, under the name `version`.
+    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+        """Make every engine serve a checkpoint, or the initial model if it is None, under the name `version`.
 
         Raises EngineError if one of them does not.
         """
         ...
 
-    async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
-        """Publish again in the engines that serve another version; `bring` returns the checkpoint and is called at most once."""
+    async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
+        """Publish again in the engines that serve another version."""
         ...
 
-    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
-        """Return what each engine has of a local checkpoint that was published as `version`.
+    async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
+        """Return what each engine has of a checkpoint that was published as `version`.
 
         Raises BrokenInvariantError if an engine serves another version.
         """

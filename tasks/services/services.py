@@ -1,14 +1,12 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
-import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
-from nbrl.infra.node_cache import Lease, NodeCache
+from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -46,7 +44,6 @@ class Services:
         self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
         self.engines, self.runners, self._training = engines, runners, training
         self.reads = Reads(storage)
-        self._leases: list[Lease] = []
 
     @property
     def learner(self) -> LearnerService:
@@ -68,15 +65,9 @@ class Services:
     async def serve(self, scope: Scope) -> str:
         """Make every engine serve the weights after `scope.updates` updates, and return their version."""
         version = str(scope.updates)
-
-        async def bring() -> Path | None:
-            return await self.local_folder(scope.weights.checkpoint) if scope.updates else None
-
-        await self.engines.serve(version, bring)
+        await self.engines.serve(self.checkpoint(scope.weights.checkpoint) if scope.updates else None, version)
         return version
 
-    async def local_folder(self, path: str) -> Path:
-        """A checkpoint of the storage as a folder of this machine."""
-        lease = await asyncio.to_thread(self.cache.lease, self.storage, path, "" if self.config.update.lora else HF)
-        self._leases = [*self._leases[-1:], lease]  # the one before is served until this one is published
-        return lease.path
+    def checkpoint(self, path: str) -> PlacedFolder:
+        """A checkpoint of the storage, for whichever machine needs it."""
+        return PlacedFolder(path, self.storage)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbrl.infra import ray_cluster
+from nbrl.infra.engine.actor import EnginePlan
+from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
 from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
@@ -20,7 +25,6 @@ from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.model_folder.placed import PlacedModel
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -33,8 +37,10 @@ from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.concurrently import both
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
+from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.learner import LearnerService
+from nbrl.tasks.services.placing import place
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
@@ -49,7 +55,7 @@ T = TypeVar("T")
 async def _runners(
     stack: AsyncExitStack,
     config: RunConfig,
-    model: Path,
+    model: PlacedFolder,
     data: DataLayout,
     storage: Storage,
     progress: Progress,
@@ -60,7 +66,9 @@ async def _runners(
         name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
     }
     home, attached = Home(config.home), data.attached_folder
-    plan = RunnerPlan(str(model), environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server)
+    plan = RunnerPlan(
+        model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server, config.nodes
+    )
     runners = RunnerPool(plan)
     stack.push_async_callback(runners.stop)
     await runners.start(progress.say)
@@ -68,10 +76,10 @@ async def _runners(
 
 
 async def _learner(
-    stack: AsyncExitStack, config: RunConfig, run: Run, model: Path, scratch: Path, progress: Progress
+    stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, scratch: Path, progress: Progress
 ) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
-    places = Places(PlacedModel(str(model)), Storage(config.storage), config.nodes)
+    places = Places(model, Storage(config.storage), config.nodes)
 
     def start(number: int) -> LearnerHandle:
         notes = scratch / f"train-{number}"  # Ray Train would continue what it finds there
@@ -109,31 +117,28 @@ def _ending(storage: Storage, run: Run, epoch: str, error: BaseException | None)
 
 @asynccontextmanager
 async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
-    """Start engine, Ray with runners and learner, and delivery to MLflow; the engine serves the run's newest weights."""
+    """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
-        scratch, cache = _scratch(stack, home, run.name), NodeCache(config.nodes)
-        initial, weights = fetch(config.policy), newest_policy(storage, run)
-        part = "" if config.update.lora else HF
-        checkpoint = await asyncio.to_thread(_checkpoint, storage, run, weights, cache, part) if weights.checkpoint else None
+        scratch, initial, policy = _scratch(stack, home, run.name), fetch(config.policy), newest_policy(storage, run)
+        if policy.checkpoint:
+            await asyncio.to_thread(_check_checkpoint, storage, run, policy)
         progress.begin(f"{run.name}: starting")
-
-        async def on_ray() -> tuple[RunnerPool, LearnerService]:
-            await _shown(progress, "Ray", _ray(stack, config, home))
-            runners = _shown(progress, "runners", _runners(stack, config, initial, run.layout.data, storage, progress))
-            return await both(runners, _shown(progress, "learner", _learner(stack, config, run, initial, scratch, progress)))
-
-        room, version = adapter_room(config.update.lora, initial), str(weights.updates)
         delivery = _delivery(stack, config, run, home, progress)
+        model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
+        await _shown(progress, "Ray", _ray(stack, config, home))
+        room = adapter_room(config.update.lora, initial)
+        weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
+        start = SglangFleet.start(stack, _engine_plan(config, home, room), model.whole, weights, progress.say)
         engines, (runners, learner) = await both(
-            _shown(
-                progress,
-                "engine",
-                SglangFleet.start(stack, config.engine, initial, home.logs, version, checkpoint, room, progress.say),
+            _shown(progress, "engine", start),
+            both(
+                _shown(progress, "runners", _runners(stack, config, model.texts, run.layout.data, storage, progress)),
+                _shown(progress, "learner", _learner(stack, config, run, model.whole, scratch, progress)),
             ),
-            on_ray(),
         )
         async with watched(ray_cluster.check, engines.check_health):
+            cache = NodeCache(config.nodes)
             yield Services(config, storage, cache, progress, engines, runners, Training(learner, delivery))
 
 
@@ -141,26 +146,44 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
 async def evaluation_services(
     config: RunConfig, model: Path | Server, version: str, data: DataLayout, progress: Progress
 ) -> AsyncIterator[Services]:
-    """Start runners, and an engine for a model in a folder; the model behind a server is already served."""
+    """Start Ray with runners, and an engine for a model in a folder; the model behind a server is already served."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         progress.begin("starting")
-
         folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
-
-        async def on_ray() -> RunnerPool:
-            await _shown(progress, "Ray", _ray(stack, config, home))
-            return await _shown(progress, "runners", _runners(stack, config, folder, data, storage, progress, server))
+        placed = await asyncio.to_thread(place, folder, storage, config.ray.address is not None and server is None)
+        await _shown(progress, "Ray", _ray(stack, config, home))
 
         async def engine() -> EngineFleet:
             if server is not None:
                 return EndpointFleet(server.chat.endpoint)
-            start = SglangFleet.start(stack, config.engine, folder, home.logs, version, say=progress.say)
-            return await _shown(progress, "engine", start)
+            plan = _engine_plan(config, home, None)
+            return await _shown(
+                progress, "engine", SglangFleet.start(stack, plan, placed.whole, Served(None, version), progress.say)
+            )
 
-        engines, runners = await both(engine(), on_ray())
+        runners = _shown(progress, "runners", _runners(stack, config, placed.texts, data, storage, progress, server))
+        engines, pool = await both(engine(), runners)
         async with watched(ray_cluster.check, engines.check_health):
-            yield Services(config, storage, NodeCache(config.nodes), progress, engines, runners)
+            yield Services(config, storage, NodeCache(config.nodes), progress, engines, pool)
+
+
+def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> EnginePlan:
+    """The run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner."""
+    device = config.engine.resolved_device
+    settings = config.engine.model_copy(update={"device": device})
+    wanted, joined = settings.count * settings.tensor_parallel + config.update.workers, config.ray.address is not None
+    shared = device == "cuda" and not joined and wanted > gpus()
+    numbers = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus())))
+    return EnginePlan(
+        settings=settings,
+        logs=home.logs.absolute(),
+        nodes=config.nodes,
+        room=room,
+        key=secrets.token_urlsafe(32),
+        exposed=joined,
+        shared_gpus=numbers if shared else "",
+    )
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
@@ -186,17 +209,22 @@ def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
     return scratch
 
 
-def _checkpoint(storage: Storage, run: Run, policy: Weights, cache: NodeCache, part: str) -> Path:
-    """The checkpoint of a policy as a local folder. Raises DamagedError if it is gone or differs from what was written."""
+def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:
+    """Raises DamagedError if the checkpoint of a policy is gone, or differs from what was written.
+
+    On a cloud it is looked for; what differs is seen by whoever reads it.
+    """
     try:
         local = storage.local_path(policy.checkpoint)
         if local is None:
-            return cache.lease(storage, policy.checkpoint, part).path
+            names, stored = storage.read_manifest(policy.checkpoint), set(storage.list(policy.checkpoint))
+            if gone := [name for name in names if f"{policy.checkpoint}/{name}" not in stored]:
+                raise MissingError(f"{storage.uri(policy.checkpoint)}/{gone[0]} is gone")
+            return
         if has_manifest(policy.checkpoint):
             check_whole(local)
         if not (local / HF).is_dir():
             raise MissingError(f"{local} is gone")
-        return local
     except (DamagedError, MissingError) as error:
         iteration = made_in(storage, run, policy.updates) + 1
         raise DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again") from error

@@ -30,6 +30,7 @@ from nbrl.flows import train as train_module
 from nbrl.infra.blobs import LocalBlobs
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, STATE
@@ -107,7 +108,7 @@ class Fleet(DoubleFleet):
         super().__init__(version)
         self._death = death
 
-    async def publish(self, checkpoint: Path | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
         self._death.step()
         await super().publish(checkpoint, version)
 

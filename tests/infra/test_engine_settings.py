@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nbrl.infra.engine.command import command, environment, vocabulary_size
+from nbrl.infra.engine.command import command, environment, last_gpus, vocabulary_size
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 
@@ -56,16 +56,15 @@ def test_on_gpus(model: Path) -> None:
     assert "/launch_gpu.py " in text
     assert "--device cuda --dtype bfloat16 --tp-size 2 " in text
     assert "torch_native" not in text
-    variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 2)
+    assert [last_gpus(index, 2, "4,5,6,7") for index in range(2)] == ["6,7", "4,5"]
+    variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, "4,5")
     assert variables["CUDA_VISIBLE_DEVICES"] == "4,5"
-    first = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, 0)
-    assert first["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert "SGLANG_USE_CPU_ENGINE" not in variables
 
 
 def test_environment_on_cpu(model: Path) -> None:
     base = {"PATH": "/bin", "PYTHONPATH": "/somewhere", "PYTHONDONTWRITEBYTECODE": "1"}
-    variables = environment(EngineSettings(device="cpu", threads=2), model, base, None)
+    variables = environment(EngineSettings(device="cpu", threads=2), model, base)
     assert variables["OMP_NUM_THREADS"] == "2"
     assert variables["PATH"] == "/bin"
     assert variables["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "1"
@@ -75,11 +74,11 @@ def test_environment_on_cpu(model: Path) -> None:
 
 def test_only_the_models_that_are_needed_are_imported(model: Path) -> None:
     settings = EngineSettings(device="cpu")
-    left_out = environment(settings, model, {}, None)["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    left_out = environment(settings, model, {})["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
     assert "qwen3" not in left_out
     assert "llama" in left_out
     (model / "config.json").write_text(json.dumps({"architectures": ["NobodyForCausalLM"], "vocab_size": 9}))
-    assert environment(settings, model, {}, None)["SGLANG_DISABLED_MODEL_ARCHS"] == ""
+    assert environment(settings, model, {})["SGLANG_DISABLED_MODEL_ARCHS"] == ""
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.rollout import samplers
-from nbrl.tasks.rollout.plan import EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.config import RunConfig
 
@@ -48,13 +49,14 @@ def play(
     monkeypatch.setattr(samplers, "SglangPolicy", Scripted)
     home = Home(str(Path(storage.settings.root).with_name("home")))
     attached = layout.attached_folder
-    plan = RunnerPlan(config.policy.path, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
+    model = PlacedFolder(config.policy.path)
+    plan = RunnerPlan(model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
 
     async def work() -> pa.Table:
         runner = Runner(plan)
         try:
             asked = RoundPlan(f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
-            return await runner.run(RolloutBatch(list(rows), [("scripted://", None)], asked))
+            return await runner.run(RolloutBatch(list(rows), [EngineAddress("scripted://")], asked))
         finally:
             await runner.stop()
 

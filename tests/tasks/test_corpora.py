@@ -16,6 +16,7 @@ import pytest
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import corpora
 from nbrl.tasks.rollout.corpora import open_corpus
@@ -106,7 +107,8 @@ def test_a_runner_says_that_it_indexes_and_another_takes_the_index(tmp_path: Pat
     digest = storage.write_table("corpus", pa.table({"passage": PASSAGES}))
     home = Home(tmp_path / "home")
     environments = {"e": EnvironmentPlan(("corpus", digest))}
-    plan = RunnerPlan(config.policy.path, environments, "files", storage, config.agent, config.sandbox, config.rollout, home)
+    model = PlacedFolder(config.policy.path)
+    plan = RunnerPlan(model, environments, "files", storage, config.agent, config.sandbox, config.rollout, home)
     assert [sentence.partition(" ")[0] for sentence in asyncio.run(started(plan))] == ["indexing", "indexed"]
     storage.delete("corpus")
     assert asyncio.run(started(plan)) == []

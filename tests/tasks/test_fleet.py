@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,35 +15,15 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.services import sglang_fleet
-from nbrl.tasks.services.sglang_fleet import Served, SglangFleet
+from nbrl.tasks.services.engine import Served
+from nbrl.tasks.services.sglang_fleet import SglangFleet
 from tests.processes import descendants, told
+from tests.tasks.engines import DoubleEngine, HereEngine
 
 TINY = Path(__file__).parents[2] / "infra/policies/tiny"
 SETTINGS = EngineSettings(device="cpu", max_total_tokens=8192, seeded_sampling=True)
-
-
-class Server:
-    """A server without a process. `alive` can be taken away; `again` gives the next one, or fails if it is to."""
-
-    def __init__(self, name: str = "engine 0", fails: bool = False) -> None:
-        self.name, self.log, self.lives, self.fails = name, Path("engine-0.log"), True, fails
-        self.settings = SETTINGS
-        self.started: list[tuple[Path, str, Path | None]] = []
-
-    def alive(self) -> bool:
-        return self.lives
-
-    def ending(self) -> str:
-        return "killed by signal 9"
-
-    def stop(self) -> None:
-        self.lives = False
-
-    def again(self, model: Path, version: str, adapter: Path | None) -> "Server":
-        self.started.append((model, version, adapter))
-        self.lives = True
-        return self
 
 
 class Client:
@@ -66,18 +45,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sglang_fleet, name, value)
 
 
-def watched(server: Server, client: Client, act: Callable[[], None], until: Callable[[SglangFleet], bool]) -> SglangFleet:
+CHECKPOINT = Served(PlacedFolder("checkpoint"), "3")
+
+
+def watched(engine: DoubleEngine, act: Callable[[], None], until: Callable[[SglangFleet], bool]) -> SglangFleet:
     """The fleet, watched until what is to come of the `act`."""
 
-    def wait(servers: list[Any]) -> None:
-        if server.fails:
-            server.lives = False
-            raise EngineError("it ended while starting")
-
     async def work() -> SglangFleet:
-        servers: list[Any] = [server]
-        clients: list[Any] = [client]
-        fleet = SglangFleet(servers, clients, Path("initial"), None, Served(Path("checkpoint"), "3"), said.append)
+        fleet = SglangFleet([engine], CHECKPOINT, say=said.append)
         watching = asyncio.create_task(fleet._watch(0))
         act()
         async with asyncio.timeout(30):
@@ -87,46 +62,47 @@ def watched(server: Server, client: Client, act: Callable[[], None], until: Call
         return fleet
 
     said.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sglang_fleet, "wait", wait)
-        return asyncio.run(work())
+    return asyncio.run(work())
 
 
 said: list[str] = []
 
 
+def ended(engine: DoubleEngine) -> Callable[[], None]:
+    def end() -> None:
+        engine.lives = False
+
+    return end
+
+
 def test_an_engine_that_ended_serves_the_same_weights_again_and_one_line_tells_of_it() -> None:
-    server = Server()
-    watched(server, Client("3"), server.stop, lambda fleet: bool(said))
-    assert server.started == [(Path("checkpoint/hf"), "3", None)]
+    engine = DoubleEngine(Client("3"))
+    watched(engine, ended(engine), lambda fleet: bool(said))
+    assert engine.started == [CHECKPOINT]
     assert said == ["engine 0 ended (killed by signal 9); started again in 0 s, nothing was lost"]
 
 
 def test_a_silent_engine_counts_as_ended() -> None:
-    server, client = Server(), Client("3")
+    client = Client("3")
 
     def fall_silent() -> None:
         client.answering = False
 
-    watched(server, client, fall_silent, lambda fleet: bool(said))
+    watched(DoubleEngine(client), fall_silent, lambda fleet: bool(said))
     assert said[0].startswith("engine 0 did not answer for 0.1 s; started again")
 
 
 def test_an_engine_that_ends_again_and_again_ends_the_run() -> None:
-    server = Server(fails=True)
-
-    def ended(fleet: SglangFleet) -> bool:
-        return fleet._failure is not None
-
-    fleet = watched(server, Client("3"), server.stop, ended)
-    assert len(server.started) == 5
+    engine = DoubleEngine(Client("3"), fails=True)
+    fleet = watched(engine, ended(engine), lambda fleet: fleet._failure is not None)
+    assert len(engine.started) == 5
     with pytest.raises(EngineError, match=r"engine 0 ended .* no more than 5 restarts in 10 minutes are made; .*engine-0\.log"):
         fleet.check_health()
 
 
 def test_other_weights_after_a_start_are_an_error() -> None:
-    server = Server()
-    fleet = watched(server, Client("2"), server.stop, lambda fleet: fleet._failure is not None)
+    engine = DoubleEngine(Client("2"))
+    fleet = watched(engine, ended(engine), lambda fleet: fleet._failure is not None)
     with pytest.raises(EngineError, match="engine 0 serves weights '2' after a start with '3'"):
         fleet.check_health()
 
@@ -148,7 +124,12 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
-            fleet = await SglangFleet.start(stack, SETTINGS, TINY, tmp_path, "7", say=said.append)
+            engine = HereEngine(SETTINGS, TINY, tmp_path)
+            stack.push_async_callback(engine.stop)
+            await engine.start(Served(None, "7"))
+            fleet = SglangFleet([engine], Served(None, "7"), say=said.append)
+            watching = asyncio.create_task(fleet._watch(0))
+            stack.callback(watching.cancel)
             session = await stack.enter_async_context(engine_session(300))
             policy = SglangPolicy(session, fleet.addresses[0].url, [], Sampling(), seeded=True, away_s=200)
 

@@ -14,11 +14,12 @@ from nbrl.agent.trajectory import Node, Status, Trajectory, from_table
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
 from nbrl.tasks.rollout.episodes import failed
-from nbrl.tasks.rollout.plan import EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Live, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
@@ -57,7 +58,8 @@ def sampled() -> Node:
 def plan(storage: Storage, episodes: int = 8) -> RunnerPlan:
     config = load("tiny-cpu", [f"rollout.episodes_per_runner={episodes}"])
     environments = {"e": EnvironmentPlan()}
-    return RunnerPlan(config.policy.path, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
+    model = PlacedFolder(config.policy.path)
+    return RunnerPlan(model, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -69,7 +71,9 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def batch(count: int, *earlier: str) -> RolloutBatch:
-    return RolloutBatch(rows(count), [("double://", None)], RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings()))
+    return RolloutBatch(
+        rows(count), [EngineAddress("double://")], RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings())
+    )
 
 
 @pytest.fixture
@@ -89,7 +93,7 @@ def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Stora
 def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
     runner = PlayingRunner(plan(storage))
     earlier = [row | {"environment": ""} for row in rows(2)]
-    work = RolloutBatch(earlier, [("double://", None)], RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
+    work = RolloutBatch(earlier, [EngineAddress("double://")], RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
     assert asyncio.run(runner.run(work))["environment"].to_pylist() == ["e", "e"]
 
 
@@ -100,7 +104,11 @@ def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Stora
     monkeypatch.setattr(PlayingRunner, "fails", frozenset())
     runner = PlayingRunner(plan(storage))
     second = asyncio.run(
-        runner.run(RolloutBatch(rows(8), [], RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())))
+        runner.run(
+            RolloutBatch(
+                rows(8), [EngineAddress("double://")], RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())
+            )
+        )
     )
     assert runner.played == ["3", "6", "7"]
     assert second["status"].to_pylist() == ["answered"] * 8

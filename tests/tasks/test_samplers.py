@@ -11,7 +11,7 @@ from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import pool
-from nbrl.tasks.rollout.plan import RolloutBatch, RoundPlan
+from nbrl.tasks.rollout.plan import EngineAddress, RolloutBatch, RoundPlan
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from tests.chat_server import Reply, Server, serving
 from tests.tasks.test_runner import batch, plan
@@ -25,7 +25,7 @@ def test_one_runner_uses_all_engines_and_an_episode_stays_with_its_own(tmp_path:
     samplers = EngineSamplers(plan(Storage(StorageSettings(root=str(tmp_path)))))
 
     async def run(servers: list[Server]) -> None:
-        engines = [(server.url, "policy" if number else None) for number, server in enumerate(servers)]
+        engines = [EngineAddress(server.url, "policy" if number else None, "k") for number, server in enumerate(servers)]
         async with samplers.opened(RolloutBatch([], engines, batch(0).round)) as new:
             for _ in range(EPISODES):
                 sampler = new()
@@ -37,6 +37,7 @@ def test_one_runner_uses_all_engines_and_an_episode_stays_with_its_own(tmp_path:
         asyncio.run(run(servers))
     assert [len(server.bodies) for server in servers] == [6, 4]
     assert [{body.get("lora_path") for body in server.bodies} for server in servers] == [{None}, {"policy"}]
+    assert {head["Authorization"] for server in servers for head in server.heads} == {"Bearer k"}
 
 
 def test_runners_begin_with_different_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,14 +45,14 @@ def test_runners_begin_with_different_engines(monkeypatch: pytest.MonkeyPatch) -
 
     class Remote:
         def remote(self, work: RolloutBatch) -> int:
-            given.append([url for url, _ in work.engines])
+            given.append([engine.url for engine in work.engines])
             return 0
 
     class Actor:
         run = Remote()
 
     monkeypatch.setattr(pool.ray, "get", lambda reference: reference)
-    engines = [("a", None), ("b", None), ("c", None)]
+    engines = [EngineAddress(name) for name in "abc"]
     for number in range(4):
         rows = pool.pa.table({"id": ["x"], "runner": [number]})
         pool.run_on_runner(rows, [Actor()] * 4, engines, RoundPlan("folder", (), Sampling(), EngineSettings()))

@@ -1,6 +1,6 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Five things differ:
+Six things differ:
 
 - The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times, which is most of
   its start.
@@ -8,6 +8,7 @@ Five things differ:
 - Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
 - LoRA layers do without pinned memory.
 - Weights can be compared with files.
+- Keys are not written into the log.
 """
 
 import gc
@@ -20,6 +21,7 @@ if __name__ == "__main__":
 
     import attention
     import equality
+    import hidden
     import seeds
     import unpinned
     from sglang.launch_server import run_server
@@ -37,4 +39,6 @@ if __name__ == "__main__":
 
     gc.collect()
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
-    run_server(server_args.prepare_server_args(sys.argv[1:]))
+    options = server_args.prepare_server_args(sys.argv[1:])
+    hidden.hide(options)
+    run_server(options)

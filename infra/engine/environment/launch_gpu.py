@@ -1,4 +1,5 @@
-"""Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server` whose workers can compare weights.
+"""Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server`, but that its workers can compare
+weights, and that keys are not written into the log.
 
 SGLang spawns its workers, and each of them imports this file anew.
 """
@@ -7,6 +8,7 @@ import os
 import sys
 
 import equality
+import hidden
 
 equality.install()
 
@@ -18,6 +20,8 @@ if __name__ == "__main__":
 
     load_plugins()
     try:
-        run_server(prepare_server_args(sys.argv[1:]))
+        options = prepare_server_args(sys.argv[1:])
+        hidden.hide(options)
+        run_server(options)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)

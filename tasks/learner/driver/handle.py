@@ -42,7 +42,7 @@ class LearnerHandle:
         Raises UpdateError if the settings do not fit the cluster's devices, or the model is not one and lies on this machine.
         """
         if places.model.storage is None:
-            check_model(places.model.path)
+            check_model(places.model.place)
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
         settings = settings.model_copy(update={"dtype": settings.passes_dtype(cuda)})  # the same on all machines
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)

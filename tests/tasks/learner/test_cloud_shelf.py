@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 
 from nbrl.infra.node_cache import NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.model_folder.placed import PlacedModel
 from tests.clouds import FolderCloud, s3_server
 from tests.tasks.learner import update_lab
 
@@ -43,7 +43,7 @@ def learn(storage: Storage, policy: Path, folder: Path, numbers: list[int]) -> l
     os.environ.update(json.loads((folder.parent / "variables.json").read_text()))
     machine = NodeSettings(cache=str(folder / f"machine-{dist.get_rank()}"))
     settings = UpdateSettings(workers=dist.get_world_size(), lr=1e-3, deterministic=True)
-    learner = Learner(settings, Places(PlacedModel(str(policy)), storage, machine), torch.device("cpu"))
+    learner = Learner(settings, Places(PlacedFolder(str(policy)), storage, machine), torch.device("cpu"))
     return [learner.execute(order_on(storage, folder, number)).order for number in numbers]
 
 

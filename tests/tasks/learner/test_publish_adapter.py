@@ -12,15 +12,17 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.client import ADAPTER
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.server import launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import PublishError
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 
 pytestmark = pytest.mark.engine
@@ -65,35 +67,31 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
     config, results = configured(policy), two_updates(policy, tmp_path)
     canary = results[0].proof.sequences[0].token_ids
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
-    (engine,) = wait([launch(settings, policy, tmp_path / "logs", room=adapter_room(config.update.lora, policy))])
+    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy))
 
     async def sampled(adapter: str | None, tokens: int) -> tuple[list[int], list[float], str]:
         async with engine_session(60) as session:
-            made = await SglangPolicy(session, engine.url, [], Sampling(), adapter=adapter).generate(
+            made = await SglangPolicy(session, engine.client.url, [], Sampling(), adapter=adapter).generate(
                 Prompt([canary], []), tokens, 0
             )
         return made.token_ids, made.logprobs, made.weights_version
 
-    servers = [engine]
-
-    async def nothing() -> Path | None:
-        raise AssertionError("the engine serves other weights than before")
-
     async def scenario() -> None:
-        async with engine.client() as client:
-            fleet = SglangFleet(servers, [client], policy, adapter_room(config.update.lora, policy))
+        await engine.start(Served(None, "initial"))
+        async with engine.client as client:
+            fleet = SglangFleet([engine], Served(None, "initial"), adapters=True)
             await fleet.publish(None, "0")
             first = await client.score(canary)
             for number, result in enumerate(results):
-                await fleet.publish(update_lab.place(result), str(number + 1))
+                await fleet.publish(PlacedFolder(result.checkpoint, update_lab.STORAGE), str(number + 1))
                 assert await client.score(canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
                 assert max(abs(a - b) for a, b in zip(first, result.proof.sequences[0].logprobs, strict=True)) > 0.1
                 ids, logprobs, version = await sampled(client.adapter, 8)
                 assert version == str(number + 1)
                 assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
-            engine.stop()
-            await fleet.serve("2", nothing)  # an engine that is started again has the adapter from its first request on
-            assert (servers[0] is engine, client.adapter, await client.weights_version()) == (False, ADAPTER, "2")
+            engine.host.stop()
+            await fleet.serve(None, "2")  # an engine that is started again has the adapter from its first request on
+            assert (client.adapter, await client.weights_version()) == (ADAPTER, "2")
             assert await client.score(canary) == pytest.approx(results[1].proof.sequences[0].logprobs, abs=1e-3)
             assert (await sampled(client.adapter, 8))[2] == "2"
             busy = asyncio.create_task(sampled(client.adapter, 400))
@@ -110,4 +108,4 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
     try:
         asyncio.run(scenario())
     finally:
-        servers[0].stop()
+        engine.host.stop()

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nbrl.agent.trajectory import Trajectory
-from nbrl.infra.engine.server import EngineServer, launch, wait
+from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.manifest import part_digest
 from nbrl.tasks.errors import BrokenInvariantError
@@ -20,7 +20,9 @@ from nbrl.tasks.layout import HF
 from nbrl.tasks.learner.checkpoint.rounding import stochastic
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.sglang_fleet import SglangFleet
+from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.nodes.doubles import SCOPE, services
 
@@ -38,14 +40,15 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(halved: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    (engine,) = wait([launch(ENGINE, halved, tmp_path_factory.mktemp("logs"))])
+def engine(halved: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HereEngine]:
+    engine = HereEngine(ENGINE, halved, tmp_path_factory.mktemp("logs"))
+    asyncio.run(engine.start(Served(None, "initial")))
     yield engine
-    engine.stop()
+    engine.host.stop()
 
 
 @pytest.fixture(scope="module")
-def root(alone: None, halved: Path, engine: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(alone: None, halved: Path, engine: HereEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a storage with a checkpoint after one step on tokens whose log-probs are the engine's, in the numbers of the files.
 
     `full` beside it has the same weights in float32.
@@ -59,9 +62,14 @@ def root(alone: None, halved: Path, engine: EngineServer, tmp_path_factory: pyte
     return root
 
 
-async def scored(engine: EngineServer, trajectories: list[Trajectory]) -> list[Trajectory]:
+def anew(engine: HereEngine) -> EngineClient:
+    """A client of its own, for a loop of its own."""
+    return EngineClient(engine.client.url, 60, engine.client.vocabulary_size)
+
+
+async def scored(engine: HereEngine, trajectories: list[Trajectory]) -> list[Trajectory]:
     """With the engine's log-probs of the sampled tokens."""
-    async with engine.client() as client:
+    async with anew(engine) as client:
         for each in trajectories:
             for index, node in enumerate(each.nodes):
                 if node.kind == "sampled":
@@ -70,25 +78,23 @@ async def scored(engine: EngineServer, trajectories: list[Trajectory]) -> list[T
     return trajectories
 
 
-class Misled(SglangFleet):
-    """Loads other weights than it is given."""
-
-    other: Path
-
-    async def publish(self, checkpoint: Path | None, version: str) -> None:
-        await super().publish(self.other, version)
-
-
-def published(root: Path, halved: Path, engine: EngineServer, folder: Path, other: Path | None = None) -> Artifact:
+def published(root: Path, halved: Path, engine: HereEngine, folder: Path, other: Path | None = None) -> Artifact:
     """What publish makes of the checkpoint, where the engine loads that at `other` if it is given."""
 
+    class Misled(HereEngine):
+        """Says where the weights are that are to be compared, but loads others."""
+
+        def __init__(self) -> None:
+            self.__dict__ = engine.__dict__ | {"client": anew(engine), "asked": 0}
+
+        async def path(self, weights: Served) -> Path | None:
+            self.asked += 1
+            return other / HF if other is not None and self.asked == 1 else await engine.path(weights)
+
     async def work() -> Artifact:
-        async with engine.client() as client:
-            fleet: SglangFleet = SglangFleet([engine], [client], halved, None)
-            if other is not None:
-                fleet = Misled([engine], [client], halved, None)
-                fleet.other = other
-            made = services(folder, fleet)
+        misled = Misled()
+        async with misled.client:
+            made = services(folder, SglangFleet([misled], Served(None, "initial")))
             made.config = made.config.model_copy(update={"engine": ENGINE})
             shutil.copytree(root / "storage", folder / "storage", dirs_exist_ok=True)
             result = SCOPE.layout.update_result
@@ -107,7 +113,7 @@ def changed(source: Path, target: Path, change: Callable[[str, Tensor], Tensor])
     return target
 
 
-def test_a_healthy_step_in_bfloat16_passes(root: Path, halved: Path, engine: EngineServer, tmp_path: Path) -> None:
+def test_a_healthy_step_in_bfloat16_passes(root: Path, halved: Path, engine: HereEngine, tmp_path: Path) -> None:
     values = published(root, halved, engine, tmp_path).values
     assert values["publish/tensors_proved"] == 18
     assert values["publish/mismatch_tokens"] > 100
@@ -116,7 +122,7 @@ def test_a_healthy_step_in_bfloat16_passes(root: Path, halved: Path, engine: Eng
 
 
 def test_stale_half_loaded_and_wrongly_rounded_weights_are_told(
-    root: Path, halved: Path, engine: EngineServer, tmp_path: Path
+    root: Path, halved: Path, engine: HereEngine, tmp_path: Path
 ) -> None:
     new, old = load_file(root / "storage" / CHECKPOINT / HF / "model.safetensors"), load_file(halved / "model.safetensors")
     late = "model.layers.1.mlp.down_proj.weight"
@@ -139,13 +145,13 @@ def truncated(weight: Tensor) -> Tensor:
 
 
 def test_files_in_float32_are_compared_as_the_engine_rounds_them(
-    root: Path, halved: Path, engine: EngineServer, tmp_path: Path
+    root: Path, halved: Path, engine: HereEngine, tmp_path: Path
 ) -> None:
     assert published(root, halved, engine, tmp_path, root / "full").values["publish/tensors_proved"] == 18
 
 
 def test_files_that_are_not_the_trainers_weights_are_found_by_their_log_probs(
-    root: Path, halved: Path, engine: EngineServer, tmp_path: Path
+    root: Path, halved: Path, engine: HereEngine, tmp_path: Path
 ) -> None:
     spoilt = tmp_path / "root"
     shutil.copytree(root, spoilt)
@@ -158,9 +164,9 @@ def test_files_that_are_not_the_trainers_weights_are_found_by_their_log_probs(
 
 
 @pytest.mark.usefixtures("root")
-def test_log_probs_from_a_token_on_are_those_of_the_whole(engine: EngineServer) -> None:
+def test_log_probs_from_a_token_on_are_those_of_the_whole(engine: HereEngine) -> None:
     async def both() -> tuple[list[float], list[float]]:
-        async with engine.client() as client:
+        async with anew(engine) as client:
             return await client.score(range(40)), await client.score(range(40), 30)
 
     whole, end = asyncio.run(both())

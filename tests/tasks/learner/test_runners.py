@@ -18,11 +18,12 @@ from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.episodes import failed
-from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.rollout.runner import Live, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
@@ -34,7 +35,8 @@ def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> Ru
     config = load("tiny-cpu")
     storage = Storage(StorageSettings(root=str(folder)))
     environments = {"e": EnvironmentPlan()}
-    plan = RunnerPlan(config.policy.path, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
+    model = PlacedFolder(config.policy.path)
+    plan = RunnerPlan(model, environments, "attached", storage, config.agent, config.sandbox, config.rollout, Home())
     return RunnerPool(plan)
 
 
@@ -46,7 +48,7 @@ async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> p
     try:
         rows = [{"id": "a"}]
         return await runners.run(
-            rows, [("url", None)], RoundPlan("folder", (), Sampling(), EngineSettings()), silent, silent, say
+            rows, [EngineAddress("url")], RoundPlan("folder", (), Sampling(), EngineSettings()), silent, silent, say
         )
     finally:
         await runners.stop()
@@ -155,7 +157,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
         runners = make_pool(tmp_path, monkeypatch, Dying)
         await runners.start(silent)
         try:
-            engines, sampling = [("url", None)], Sampling()
+            engines, sampling = [EngineAddress("url")], Sampling()
             return await runners.run(rows, engines, RoundPlan("f", (), sampling, EngineSettings()), silent, silent, said.append)
         finally:
             await runners.stop()

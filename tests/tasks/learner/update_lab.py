@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.checkpoint.identity import order_digest
@@ -25,7 +26,6 @@ from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.model_folder.placed import PlacedModel
 
 VOCAB = 300
 # With eps 1 and no clip Adam's first step is lr * g / (|g| + 1): smooth in the gradient, so weights tell gradients apart.
@@ -46,7 +46,7 @@ def place(of: UpdateResult | str) -> Path:
 
 
 def places(policy: Path) -> Places:
-    return Places(PlacedModel(str(policy)), STORAGE)
+    return Places(PlacedFolder(str(policy)), STORAGE)
 
 
 def make_learner(policy: Path, seed: int = 0, **fields: Any) -> Learner:

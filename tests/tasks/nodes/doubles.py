@@ -1,6 +1,6 @@
 """Doubles of what is alive while a run runs: another kind of engine, runners that play given ends, a delivery that counts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,15 @@ import pyarrow as pa
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.node_cache import NodeCache, NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import chunk
 from nbrl.tasks.learner.proof import ProofSequence
-from nbrl.tasks.rollout.plan import RoundPlan
+from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.services.fleet import EngineAddress, EngineFleet, Finding
+from nbrl.tasks.services.fleet import EngineFleet, Finding
 from nbrl.tasks.services.services import Services, Training
 
 SCOPE = Scope(
@@ -41,21 +42,21 @@ class DoubleFleet:
         self, version: str = "initial", error: float = 0.0, lies: str | None = None, weights: Comparison | None = None
     ) -> None:
         self.version, self.error, self.lies, self.weights = version, error, lies, weights
-        self.published: list[tuple[Path | None, str]] = []
+        self.published: list[tuple[PlacedFolder | None, str]] = []
 
     @property
     def addresses(self) -> list[EngineAddress]:
         return [EngineAddress("double://1")]
 
-    async def publish(self, checkpoint: Path | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
         self.published.append((checkpoint, version))
         self.version = version
 
-    async def serve(self, version: str, bring: Callable[[], Awaitable[Path | None]]) -> None:
+    async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         if self.version != version:
-            await self.publish(await bring(), version)
+            await self.publish(checkpoint, version)
 
-    async def prove(self, checkpoint: Path, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
+    async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         if (found := self.lies or self.version) != version:
             raise BrokenInvariantError(f"double://1 serves {found!r} after publishing {version!r}")
         return [Finding("double://1", [self.error for each in sequences for _ in each.logprobs], self.weights)]

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.config import PublishSettings
 from nbrl.tasks.runs.scope import Artifact
+from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet, Finding
 from nbrl.tasks.services.services import Services
 from nbrl.tasks.services.sglang_fleet import SglangFleet
+from tests.tasks.engines import DoubleEngine
 from tests.tasks.nodes.doubles import SCOPE, DoubleFleet, services
 
 UPDATE = Artifact(path="runs/r/checkpoints/000003", digest="w", parts={SCOPE.layout.update_result: "x"})
@@ -38,7 +41,9 @@ def published_as(made: Services, result: dict[str, Any], **settings: Any) -> Art
 def test_the_checkpoint_of_the_update_goes_live_under_the_next_version(tmp_path: Path) -> None:
     fleet = DoubleFleet("2", error=2e-4, weights=Comparison(equal=34))
     done = published(tmp_path, fleet, EXACT)
-    assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000003", "3")]
+    ((checkpoint, version),) = fleet.published
+    assert checkpoint
+    assert (checkpoint.place, version) == ("runs/r/checkpoints/000003", "3")
     assert (done.path, done.digest) == (UPDATE.path, "w")
     told = {"mismatch_mean_abs": 2e-4, "mismatch_p99_abs": 2e-4, "mismatch_tokens": 2, "tensors_proved": 34}
     assert {name: done.values[f"publish/{name}"] for name in told} == told
@@ -124,39 +129,33 @@ class Client:
         self.version = version
 
 
-def fleet_of(clients: list[Client], room: Any = None) -> SglangFleet:
-    given: Any = clients
-    return SglangFleet([], given, Path("initial"), room)
+CHECKPOINT = PlacedFolder("checkpoint")
 
 
-def test_only_engines_with_another_version_are_published_to_and_the_checkpoint_is_brought_once() -> None:
-    old, new, other = Client("1"), Client("2"), Client("1")
-    brought: list[int] = []
+def fleet_of(clients: list[Client], adapters: bool = False) -> SglangFleet:
+    return SglangFleet([DoubleEngine(client, adapters) for client in clients], Served(None, "0"), adapters)
 
-    async def bring() -> Path | None:
-        brought.append(1)
-        return Path("checkpoint")
 
-    fleet = fleet_of([old, new, other])
-    asyncio.run(fleet.serve("2", bring))
+def test_only_engines_with_another_version_are_published_to() -> None:
+    old, new = Client("1"), Client("2")
+    fleet = fleet_of([old, new])
+    for _ in range(2):
+        asyncio.run(fleet.serve(CHECKPOINT, "2"))
     assert (old.calls, new.calls) == ([("publish", Path("checkpoint/hf"), "2")], [])
-    assert len(brought) == 1
-    asyncio.run(fleet.serve("2", bring))
-    assert len(brought) == 1
 
 
 def test_without_a_checkpoint_the_initial_model_is_served_and_adapters_go_alone() -> None:
     whole, adapted = Client("1"), Client("1")
     asyncio.run(fleet_of([whole]).publish(None, "0"))
-    asyncio.run(fleet_of([adapted], room=object()).publish(Path("checkpoint"), "3"))
-    asyncio.run(fleet_of([adapted], room=object()).publish(None, "0"))
+    asyncio.run(fleet_of([adapted], adapters=True).publish(CHECKPOINT, "3"))
+    asyncio.run(fleet_of([adapted], adapters=True).publish(None, "0"))
     assert whole.calls == [("publish", Path("initial"), "0")]
     assert adapted.calls == [("adapter", Path("checkpoint/adapter"), "3"), ("adapter", None, "0")]
 
 
 def proved(fleet: SglangFleet, *logprobs: float, first: int = 1) -> list[Finding]:
     sequence = ProofSequence(token_ids=[1, 2, 3], first=first, logprobs=list(logprobs))
-    return asyncio.run(fleet.prove(Path("checkpoint"), "3", [sequence]))
+    return asyncio.run(fleet.prove(CHECKPOINT, "3", [sequence]))
 
 
 def test_every_engine_is_proved_by_its_bits_and_its_log_probs() -> None:
@@ -172,14 +171,14 @@ def test_what_is_not_compared_bit_for_bit_is_said_once() -> None:
     said: list[str] = []
     client: Any = Client("3", (-0.5,))
     client.found = Comparison(equal=3, unproved=("experts.w13",))
-    fleet = SglangFleet([], [client], Path("initial"), None, say=said.append)
+    fleet = SglangFleet([DoubleEngine(client)], Served(None, "0"), say=said.append)
     proved(fleet, -0.5)
     proved(fleet, -0.5)
     assert said == [
         "after a publish the log-probs are compared, but not every bit: the engines lay out 1 parameters in a way of their own, "
         "first experts.w13"
     ]
-    assert proved(fleet_of([Client("3", (-0.5,))], room=object()), -0.5)[0].weights is None  # an adapter
+    assert proved(fleet_of([Client("3", (-0.5,))], adapters=True), -0.5)[0].weights is None  # an adapter
 
 
 def test_a_parameter_that_differs_on_one_rank_of_an_engine_differs() -> None:

@@ -68,7 +68,9 @@ def test_actions_of_other_weights_stop_the_run(tmp_path: Path) -> None:
 def test_engines_are_brought_to_the_iterations_weights_first(tmp_path: Path) -> None:
     fleet = DoubleFleet("initial")
     rolled_out(services(tmp_path, fleet))
-    assert fleet.published == [(tmp_path / "storage/runs/r/checkpoints/000002-e0001-abcdef", "2")]
+    ((checkpoint, version),) = fleet.published
+    assert checkpoint
+    assert (checkpoint.place, version) == ("runs/r/checkpoints/000002-e0001-abcdef", "2")
 
 
 def test_before_the_first_update_there_is_no_checkpoint_to_bring(tmp_path: Path) -> None:

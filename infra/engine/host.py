@@ -1,0 +1,79 @@
+"""An engine on the machine of this process, for a fleet that may be elsewhere."""
+
+from pathlib import Path
+
+from nbrl.infra.engine.command import AdapterRoom, Door
+from nbrl.infra.engine.server import EngineServer, launch, wait
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
+
+KEPT = 4  # leases of folders: what is served, and what is published or compared
+
+
+class EngineHost:
+    """Starts the engine number `index`, and starts it again in the same place. It is made an actor of Ray, whose methods then run
+    in several threads, of which only one starts or stops the engine at a time.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        index: int,
+        logs: Path,
+        nodes: NodeSettings,
+        room: AdapterRoom | None = None,
+        door: Door | None = None,
+        gpus: str | None = None,
+    ) -> None:
+        self._settings, self._index, self._logs, self._room = settings, index, logs, room
+        self._door, self._gpus, self._cache = door or Door(), gpus, NodeCache(nodes)
+        self._server: EngineServer | None = None
+        self._leases: dict[tuple[str, str], Lease] = {}
+
+    def start(self, model: PlacedFolder, part: str, version: str, adapter: PlacedFolder | None, inside: str) -> tuple[str, int]:
+        """Start the engine with the model in the subfolder `part` of a folder and, if there is one, the adapter in `inside` of
+        another; returns its address and the size of its vocabulary when it serves.
+
+        Raises EngineError if it does not come up, or lives already, and StorageError if a folder cannot be had.
+        """
+        path, beside = self.path(model, part), self.path(adapter, inside) if adapter else None
+        if self._server is None:
+            self._server = launch(
+                self._settings,
+                path,
+                self._logs,
+                index=self._index,
+                room=self._room,
+                version=version,
+                door=self._door,
+                gpus=self._gpus,
+                adapter=beside,
+            )
+        else:
+            self._server.stop()
+            self._server = self._server.again(path, version, beside)
+        wait([self._server])
+        return self._server.url, self._server.vocabulary_size
+
+    def path(self, folder: PlacedFolder, part: str) -> Path:
+        """The subfolder `part` of a folder on this machine; the last few that were asked for stay."""
+        asked = (str(folder), part)
+        lease = self._leases.pop(asked, None) or folder.lease(self._cache, part)
+        self._leases[asked] = lease
+        while len(self._leases) > KEPT:
+            self._leases.pop(next(iter(self._leases))).release()
+        return lease.path / part if part else lease.path
+
+    def ending(self) -> str:
+        """How the engine ended; empty while it lives."""
+        if self._server is None:
+            return "it was not started"
+        return "" if self._server.alive() else self._server.ending() or "it ended"
+
+    def log(self) -> str:
+        return str(self._server.log) if self._server else str(self._logs)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()

@@ -1,0 +1,108 @@
+"""Engines as actors of a real Ray cluster: what dies is started again, and who has no key is refused."""
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+import ray
+
+from nbrl.infra.engine.actor import EnginePlan
+from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import EngineError
+from nbrl.infra.node_cache import NodeSettings
+from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.tasks.services import sglang_fleet
+from nbrl.tasks.services.engine import RemoteEngine, Served
+from nbrl.tasks.services.sglang_fleet import SglangFleet
+from tests.processes import descendants, told
+
+pytestmark = [pytest.mark.ray, pytest.mark.engine, pytest.mark.usefixtures("cluster")]
+
+TINY = PlacedFolder(str(Path(__file__).parents[3] / "infra/policies/tiny"))
+KEY = "a-key-of-the-run"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> EnginePlan:
+    settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
+    return EnginePlan(settings=settings, logs=tmp_path / "logs", nodes=NodeSettings(), key=KEY)
+
+
+async def fleet_of(stack: AsyncExitStack, plan: EnginePlan, said: list[str]) -> SglangFleet:
+    return await SglangFleet.start(stack, plan, TINY, Served(None, "7"), said.append)
+
+
+async def until_said(said: list[str]) -> None:
+    async with asyncio.timeout(120):
+        while not said:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+def test_requests_without_the_key_are_refused_and_it_stands_in_no_log(plan: EnginePlan, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            fleet = await fleet_of(stack, plan, [])
+            (address,) = fleet.addresses
+            assert address.key == KEY
+            body = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}}
+            change = {"model_path": TINY.place, "weight_version": "8"}
+            asked = {"/generate": body, "/update_weights_from_disk": change, "/weights_checker": {"action": "x"}}
+            async with httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client:
+                for path, sent in asked.items():
+                    assert (await client.post(path, json=sent)).status_code == 401
+                    wrong = {"Authorization": f"Bearer {KEY}x"}
+                    assert (await client.post(path, json=sent, headers=wrong)).status_code == 401
+            await fleet.publish(None, "9")
+            assert await fleet._engines[0].client.weights_version() == "9"
+
+    asyncio.run(work())
+    log = (tmp_path / "logs/engine-0.log").read_text(errors="replace")
+    assert "server_args" in log.lower()
+    assert KEY not in log
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["the engine", "its actor too"])
+def test_what_dies_is_started_again_with_the_weights_it_served(
+    plan: EnginePlan, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    monkeypatch.setattr(sglang_fleet, "PROBE_LIMIT_S", 2.0)
+    said: list[str] = []
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            fleet = await fleet_of(stack, plan, said)
+            engine = fleet._engines[0]
+            assert isinstance(engine, RemoteEngine)
+            if whole:
+                ray.kill(engine._actor)
+            else:
+                (scheduler,) = [pid for pid in descendants(os.getpid()) if told(pid).startswith(b"sglang::scheduler")]
+                os.kill(scheduler, signal.SIGKILL)
+            await until_said(said)
+            fleet.check_health()
+            assert await engine.client.weights_version() == "7"
+            assert [address.url for address in fleet.addresses] == [engine.client.url]
+
+    asyncio.run(work())
+    assert len(said) == 1
+    assert said[0].startswith("engine 0 ended (")
+    assert said[0].endswith("nothing was lost")
+
+
+def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    async def work() -> None:
+        engine = RemoteEngine(plan, 0, PlacedFolder(str(tmp_path / "empty")))
+        try:
+            with pytest.raises(EngineError, match=r"/empty holds no model weights \(\*\.safetensors\)") as caught:
+                await engine.start(Served(None, "0"))
+            assert "\n" not in str(caught.value)
+        finally:
+            await engine.stop()
+
+    asyncio.run(work())
