@@ -100,12 +100,17 @@ def _gpu(settings: EngineSettings) -> str:
 
 def _ray() -> str:
     version = _version("ray")
-    free = shutil.disk_usage("/dev/shm").free >> 20
+    free = shared_memory_mb()
     if free < SHARED_MEMORY_MB:
         raise WrongError(
             f"/dev/shm has {free} MB left, Ray and the weights need {SHARED_MEMORY_MB}", "enlarge it (docker: --shm-size=2g)"
         )
     return f"Ray {version}, {free} MB of shared memory"
+
+
+def shared_memory_mb() -> int:
+    """What is free of it on this machine."""
+    return shutil.disk_usage("/dev/shm").free >> 20
 
 
 def _storage(settings: StorageSettings) -> str:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nbrl.infra.errors import ServerError
 from nbrl.infra.process.child import Child, free_port, in_words
 from nbrl.infra.process.health import wait_until_healthy
+from nbrl.infra.ray_worker import setup
 
 TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder below the home would be too deep
 PREFIX = "nbrl-ray-"
@@ -48,6 +49,11 @@ class RaySettings(BaseModel):
     address: str | None = Field(
         None, description="host:port of a cluster to join; when not set, one is started on this machine and ends with the run"
     )
+    forward: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables of this process that its workers in a joined cluster get too, such as "
+        "AWS_SECRET_ACCESS_KEY; their values are neither printed nor stored, and no sandbox gets them",
+    )
     num_cpus: int | None = Field(
         default=None, ge=1, description="CPUs that nbrl's own cluster offers; those of this machine when not set"
     )
@@ -63,6 +69,8 @@ class RaySettings(BaseModel):
     def _one_or_the_other(self) -> "RaySettings":
         if self.address is not None and (self.num_cpus is not None or self.num_gpus is not None):
             raise ValueError("num_cpus and num_gpus size our own cluster; they do nothing with an address")
+        if self.address is None and self.forward:
+            raise ValueError("forward acts in a cluster that is joined (ray.address); our own workers get all variables")
         return self
 
 
@@ -101,10 +109,18 @@ def start(settings: RaySettings, log_dir: Path) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1" if settings.address is None else None,
+            runtime_env=None if settings.address is None else {"worker_process_setup_hook": setup(_forwarded(settings))},
         )
     except Exception as error:
         stop()
         raise ServerError(f"cannot join the Ray cluster at {address}: {error}") from error
+
+
+def _forwarded(settings: RaySettings) -> dict[str, str]:
+    """The variables of workers in a joined cluster. Raises ServerError if one that is named is not set here."""
+    if missing := [name for name in settings.forward if name not in os.environ]:
+        raise ServerError(f"ray.forward names {', '.join(missing)}, which is not set here; set it, or leave it out")
+    return ENVIRONMENT | {name: os.environ[name] for name in settings.forward}
 
 
 def give_back_sigterm() -> None:

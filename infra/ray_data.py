@@ -11,6 +11,7 @@ from ray.exceptions import RayTaskError
 
 from nbrl.infra.errors import ServerError
 
+NODE = "ray.io/node-id"  # a label that Ray gives each machine
 LOGGER = logging.getLogger("ray.data")
 
 
@@ -27,13 +28,23 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
     context.execution_options.preserve_order = True
     context.raise_original_map_exception = True
     dataset = ray.data.from_arrow(list(tables))
-    mapped = dataset.map_batches(function, batch_size=None, batch_format="pyarrow", fn_args=arguments, num_cpus=0)
+    mapped = dataset.map_batches(
+        function, batch_size=None, batch_format="pyarrow", fn_args=arguments, num_cpus=0, label_selector=here()
+    )
     try:
         return pa.concat_tables(ray.get(mapped.to_arrow_refs()))
     except RayTaskError as error:
         raise raised_in_task(error) from error
     except SystemExit as error:  # Ray's way to end a wait when it is shut down; it would end the process
         raise ServerError("Ray was shut down during a map") from error
+
+
+def here() -> dict[str, str]:
+    """A label selector with which tasks and actors run on the machine of this process.
+
+    So no other machine's death takes what only waits or hands on: a task on a machine that falls silent is missed after minutes.
+    """
+    return {NODE: ray.get_runtime_context().get_node_id()}
 
 
 def raised_in_task(error: Exception) -> Exception:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from nbrl.infra.doctor import checks as infra_checks
+from nbrl.infra.errors import InfraError
 from nbrl.infra.home import Home
 from nbrl.sandbox.doctor import checks as sandbox_checks
 from nbrl.tasks.errors import ConfigError
@@ -21,5 +22,22 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     if text := disk(config):
         yield "checkpoints", True, text
     yield from sandbox_checks(config.sandbox)
+    if config.ray.address is not None:
+        yield from _machines(config)
     for check in infra_checks(Home(config.home), config.engine, config.storage):
         yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"
+
+
+def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
+    """Each machine of the cluster that the recipe joins."""
+    from nbrl.infra import ray_cluster  # Ray takes a second to import
+    from nbrl.tasks.services.machines import examined
+
+    try:
+        ray_cluster.start(config.ray, Home(config.home).logs)
+        for found in examined(config):
+            yield found.machine, not found.fault, found.fault or "can do its part"
+    except InfraError as error:
+        yield "cluster", False, str(error)
+    finally:
+        ray_cluster.stop()

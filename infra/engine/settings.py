@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nbrl.infra.gpu import gpus
+from nbrl.infra.placement import Resources
 
 
 class EngineSettings(BaseModel):
@@ -42,7 +43,7 @@ class EngineSettings(BaseModel):
         description="requests that one engine processes at once; further ones wait",
         json_schema_extra={"decides": False},
     )
-    resources: dict[str, float] = Field(
+    resources: Resources = Field(
         {},
         description="resources of the Ray cluster that one engine takes, such as {engine: 1}: it is placed where they are",
         json_schema_extra={"decides": False},

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nbrl.infra.placement import Resources
 from nbrl.infra.processor import computes_in_bfloat16
 
 Old = Annotated[
@@ -98,6 +99,11 @@ class StepSettings(_Closed):
 
     workers: int = Field(
         2, ge=1, description="data-parallel ranks; the weights are sharded over them", json_schema_extra={"decides": False}
+    )
+    resources: Resources = Field(
+        {},
+        description="resources of the Ray cluster that each rank takes, such as {learner: 1}: it is placed where they are",
+        json_schema_extra={"decides": False},
     )
     threads_per_worker: int = Field(
         1, ge=1, description="CPU threads of one worker's tensor operations", json_schema_extra={"decides": False}

@@ -18,6 +18,7 @@ from nbrl.tasks.rollout.plan import EngineAddress, RolloutBatch, RoundPlan, Runn
 from nbrl.tasks.rollout.runner import Runner
 
 POLL_S = 0.25
+CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together
 RETRIES = 20  # of one call: a runner that ends at once is never seen, so nothing else counts it
 STOP_S = 10.0
@@ -45,7 +46,13 @@ class RunnerPool:
 
     def __init__(self, plan: RunnerPlan) -> None:
         actor: Any = ray.remote(Runner)
-        remote = actor.options(num_cpus=0, max_restarts=-1, max_task_retries=RETRIES)
+        remote = actor.options(
+            num_cpus=CPU_SHARE,
+            resources=plan.rollout.resources,
+            scheduling_strategy="SPREAD",
+            max_restarts=-1,
+            max_task_retries=RETRIES,
+        )
         self._runners = [remote.remote(plan) for _ in range(plan.rollout.runners)]
         self._lives: dict[int, str] = {}  # the life of each runner that was seen last
         self._budget = Budget(RESTARTS, WINDOW_S)

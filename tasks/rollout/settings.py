@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.tools.settings import ToolSettings
+from nbrl.infra.placement import Resources
 
 
 class RolloutSettings(BaseModel):
@@ -14,6 +15,11 @@ class RolloutSettings(BaseModel):
     group_size: int = Field(4, ge=1, description="trajectories per question, which are compared with each other")
     runners: int = Field(
         1, ge=1, le=1024, description="Ray actors that run episodes in sandboxes", json_schema_extra={"decides": False}
+    )
+    resources: Resources = Field(
+        {},
+        description="resources of the Ray cluster that one runner takes, such as {sandbox: 1}: it is placed where they are",
+        json_schema_extra={"decides": False},
     )
     episodes_per_runner: int = Field(
         8,

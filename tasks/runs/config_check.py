@@ -69,6 +69,9 @@ def _check_storage(config: RunConfig) -> None:
             f"storage.root {storage.root} is a folder of this machine, which those of the cluster at ray.address may not see; "
             "give the root of a cloud such as s3://bucket/prefix, or set storage.shared to true if all of them see it there"
         )
+    placed = {"engine": config.engine.resources, "rollout": config.rollout.resources, "update": config.update.resources}
+    if config.ray.address is None and (named := [name for name, resources in placed.items() if resources]):
+        raise ConfigError(f"{named[0]}.resources has no effect without ray.address, which joins a cluster; leave it out")
     if config.ray.address is None and storage.shared:
         raise ConfigError("storage.shared has no effect without ray.address, which joins a cluster; leave it out")
 

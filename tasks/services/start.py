@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +40,7 @@ from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
 from nbrl.tasks.services.learner import LearnerService
+from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.placing import place
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
@@ -126,7 +127,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         progress.begin(f"{run.name}: starting")
         delivery = _delivery(stack, config, run, home, progress)
         model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
-        await _shown(progress, "Ray", _ray(stack, config, home))
+        await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
         room = adapter_room(config.update.lora, initial)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         start = SglangFleet.start(stack, _engine_plan(config, home, room), model.whole, weights, progress.say)
@@ -152,7 +153,7 @@ async def evaluation_services(
         progress.begin("starting")
         folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
         placed = await asyncio.to_thread(place, folder, storage, config.ray.address is not None and server is None)
-        await _shown(progress, "Ray", _ray(stack, config, home))
+        await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
 
         async def engine() -> EngineFleet:
             if server is not None:
@@ -191,10 +192,12 @@ async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
     return result
 
 
-async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home) -> None:
+async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home, say: Callable[[str], None]) -> None:
     stack.callback(ray_cluster.stop)
     await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
     ray_cluster.give_back_sigterm()
+    if config.ray.address is not None:
+        await asyncio.to_thread(check_machines, config, say)
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:

@@ -7,6 +7,7 @@ from typing import cast
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from nbrl.infra.manifest import MANIFEST
 from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.model_folder.json_files import name_dtype
@@ -28,6 +29,6 @@ def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source:
     """
     policy.lm.save_pretrained(folder, state_dict={name: rounded(name, value) for name, value in weights.items()})
     for entry in Path(source).iterdir():
-        if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES):
+        if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES) and entry.name != MANIFEST:  # a cluster's copy has one
             shutil.copyfile(entry, folder / entry.name)
     name_dtype(folder, str(rounded.dtype).removeprefix("torch."))

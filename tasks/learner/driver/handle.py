@@ -10,6 +10,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
+from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -45,7 +46,7 @@ class LearnerHandle:
             check_model(places.model.place)
         cuda = on_cuda(settings, ray.cluster_resources().get("GPU", 0), grows)
         settings = settings.model_copy(update={"dtype": settings.passes_dtype(cuda)})  # the same on all machines
-        mailbox: Any = ray.remote(Mailbox).options(num_cpus=0).remote(settings.workers)
+        mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, label_selector=here()).remote(settings.workers)
         run: Run = Future()
         threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed), daemon=True).start()
         return cls(mailbox, run)
@@ -117,7 +118,7 @@ def _fit(run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox
             scaling_config=ScalingConfig(
                 num_workers=settings.workers,
                 use_gpu=cuda,
-                resources_per_worker={"CPU": CPU_SHARE} | ({"GPU": 1} if cuda else {}),
+                resources_per_worker={"CPU": CPU_SHARE, **settings.resources} | ({"GPU": 1} if cuda else {}),
             ),
             run_config=RunConfig(name="learner", storage_path=notes, failure_config=FailureConfig(max_failures=0)),
         )

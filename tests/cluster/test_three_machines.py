@@ -1,0 +1,55 @@
+"""A training over three machines that share no disk: S3 and the network are all that they have in common."""
+
+import pytest
+
+from tests.cluster.conftest import RESOURCES
+from tests.cluster.machines import Machines
+from tests.cluster.runs import command, folder, stored, train, trajectories, until_stored
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+
+
+def test_engine_sandboxes_and_ranks_stand_on_three_machines(machines: Machines) -> None:
+    done = train(machines, "spread")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert {row["status"] for row in trajectories(machines, "spread")} <= {"answered", "no_answer", "step_limit", "token_limit"}
+    shards = {path.name for path in folder(machines, "spread").glob("checkpoints/000002-*/state/*")}
+    assert {".metadata", "__0_0.distcp", "__1_0.distcp"} <= shards
+    record = stored(machines, "runs/spread/iterations/000001/record.json")
+    assert record["metrics"]["publish/tensors_proved"] > 0
+    for name in "bc":
+        assert machines.on(name, "test", "-e", "/srv/run/model").returncode == 1
+    assert [line for name in "abc" for line in machines.processes(name) if "sglang" in line or "bwrap" in line] == []
+
+
+def test_a_machine_with_sandboxes_that_falls_silent_costs_time_and_no_trajectory(machines: Machines) -> None:
+    large = {"rollout.prompts": 32, "rollout.group_size": 8, "update.resources": "{}", "update.workers": 1}
+    training = machines.begin("a", *command(machines, "silent", **large), log="silent", **machines.variables)
+    until_stored(machines, "silent/iterations/000001/**/trajectories/**/*.parquet")
+    machines.kill("c")
+    try:
+        assert training.wait(600) == 0, machines.log("silent")
+        assert "failed" not in {row["status"] for row in trajectories(machines, "silent")}
+        assert "a runner ended and was started again" in machines.log("silent")
+    finally:
+        machines.boot("c")
+        machines.join("c", RESOURCES["c"])
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("mount --bind /dev/null /usr/bin/bwrap", "cannot run sandboxes"),
+        ("mount -t tmpfs tmpfs {checkout}/.venv-engine/bin", "has no engine environment"),
+        ("mount --bind /dev/null {checkout}/agent/text.py", "has another version of nbrl"),
+    ],
+)
+def test_a_machine_that_cannot_do_its_part_is_named_before_anything_starts(machines: Machines, broken: str, said: str) -> None:
+    assert machines.on("b", "bash", "-c", broken.format(checkout=machines.checkout)).returncode == 0
+    try:
+        refused = train(machines, "refused")
+        assert refused.returncode == 1
+        assert f"nbrl: {machines.address('b')} (machine-b): {said}" in " ".join(refused.stderr.split())
+        assert not list(folder(machines, "refused").glob("iterations"))
+    finally:
+        machines.on("b", "umount", broken.format(checkout=machines.checkout).split()[-1])
