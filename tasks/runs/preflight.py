@@ -67,7 +67,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
         tables = check_config(config, purpose)
         contents = stored.contents_of(config.environments, tables)
     if purpose != "evaluate a server":
-        _engine(config.engine)
+        _engine(config.engine, config.ray.address is not None)
     if config.reward.judge is not None:
         try:
             usable_key(config.reward.judge.key)
@@ -184,16 +184,17 @@ def _tensorboard(folder: str | None) -> None:
     check_makeable("tracking.tensorboard", Path(folder))
 
 
-def _engine(settings: EngineSettings) -> None:
+def _engine(settings: EngineSettings, joined: bool) -> None:
+    """In a cluster that is joined, engines may stand on other machines, which are examined when it is."""
+    ports = range(settings.port, settings.port + settings.count) if settings.port is not None else range(0)
+    if ports and ports[-1] > 65535:
+        raise ConfigError(f"engine.port {settings.port} leaves no ports for engine.count {settings.count}; choose a lower one")
+    if joined:
+        return
     if settings.device == "cuda" and not gpus():
         raise ConfigError("engine.device is cuda but no NVIDIA GPU is found here; set it to auto or cpu, or check nvidia-smi")
     if not settings.python.exists():
         raise ConfigError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
-    if settings.port is not None:
-        if settings.port + settings.count > 65536:
-            raise ConfigError(
-                f"engine.port {settings.port} leaves no ports for engine.count {settings.count}; choose a lower one"
-            )
-        for port in range(settings.port, settings.port + settings.count):
-            if port_in_use(port):
-                raise ConfigError(f"engine.port {port} is taken: end what listens there, choose another, or leave it out")
+    for port in ports:
+        if port_in_use(port):
+            raise ConfigError(f"engine.port {port} is taken: end what listens there, choose another, or leave it out")
