@@ -2,11 +2,11 @@
 
 Usage: python benchmarks/cluster.py [--rounds 1]      as root; needs ip, nsenter, unshare
 
-The machines are namespaces of this one (`tests/cluster/machines.py`): they share its cores and memory, so that three of them are
-no faster than one, and the difference is what the cluster itself costs. Each round trains in turns on one machine, which joins its
-own cluster; on three; and on three of which one is switched off in the second rollout, without a packet that tells the others. The
-last line is one JSON object with medians over the rounds: seconds of the last iteration by node, and of the second one with and
-without the death.
+The machines are namespaces of this one (`tests/cluster/machines.py`): they share its cores and memory, so that three of them
+are no faster than one, and the difference is what the cluster itself costs. Each round trains in turns on one machine, which
+joins its own cluster; on three; and on three of which one is switched off in the second rollout, without a packet that tells the
+others. The last line is one JSON object with medians over the rounds: seconds of the last iteration by node, and of the second
+one with and without the death.
 """
 
 import argparse
