@@ -8,8 +8,10 @@ nobody leases is deleted, the longest unused first, when a new copy makes the ca
 import fcntl
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -22,6 +24,7 @@ from nbrl.infra.storage import Storage, sha256
 LOCK = ".lock"
 WHOLE = "whole"
 SCRATCH = "scratch"
+BUSY_S, POLL_S = 600.0, 0.2  # to wait for others that fetch or adopt the same copy
 
 
 class NodeSettings(BaseModel):
@@ -77,17 +80,19 @@ class NodeCache:
         digest = sha256(storage.read_bytes(f"{key}/{MANIFEST}"))
         place = self._place(digest, part)
         with self._on_disk(f"keep a copy of {storage.uri(key)}"):
+            deadline = time.monotonic() + BUSY_S
             while True:
-                lock = self._locked(place, fcntl.LOCK_EX)
-                if not self._whole(place, digest, part):
-                    storage.download_folder(key, place, part)
-                    self._seen.add(place)
-                os.utime(place)
-                self._make_room(place)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                if _named(lock) and place.exists():  # the kernel may give the lock to another in between, who deletes the copy
+                lock = self._locked(place, fcntl.LOCK_SH)  # waits for whoever fetches it
+                if self._whole(place, digest, part):
+                    os.utime(place)
                     return Lease(place, lock)
                 lock.close()
+                with suppress(BlockingIOError):  # others look for it too, and one of them fetches it
+                    self._fetch(storage, key, place, digest, part)
+                    continue
+                if time.monotonic() > deadline:
+                    raise StorageError(f"{place} is damaged and in use; end what uses it, and delete it")
+                time.sleep(POLL_S)
 
     def adopt(self, made: Path, part: str = "") -> None:
         """Make a complete folder that lies in `scratch` the copy of what was just stored with its manifest, if there is none yet.
@@ -95,21 +100,34 @@ class NodeCache:
         With a `part`, only that subfolder.
         """
         place = self._place(sha256((made / MANIFEST).read_bytes()), part)
-        with self._on_disk("keep a copy"), self._locked(place, fcntl.LOCK_EX):
+        with self._on_disk("keep a copy"), suppress(BlockingIOError), self._exclusively(place):
             if place.exists():
                 return
-            partial = place.with_name(f".{place.name}")
-            shutil.rmtree(partial, ignore_errors=True)
+            partial = place.with_name(f".{place.name}-made")
             partial.mkdir()
             for name in [part, MANIFEST] if part else os.listdir(made):
                 (made / name).rename(partial / name)
             partial.rename(place)
             self._seen.add(place)
+            self._make_room(place)
+
+    def _fetch(self, storage: Storage, key: str, place: Path, digest: str, part: str) -> None:
+        """Bring the copy, unless somebody else did meanwhile. Raises DamagedError if it is another one than was asked for."""
+        with self._exclusively(place):
+            if self._whole(place, digest, part):
+                return
+            storage.download_folder(key, place, part)
+            if sha256((place / MANIFEST).read_bytes()) != digest:
+                shutil.rmtree(place, ignore_errors=True)
+                raise DamagedError(f"{storage.uri(key)} was replaced while it was fetched; use the same command again")
+            self._seen.add(place)
+            self._make_room(place)
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """An empty folder on the disk of the cache, deleted at the end; what killed processes left is deleted first."""
-        folder = self._root / SCRATCH / f"{os.getpid()}-{name}"
+        # The folder may lie in a home that several machines share: only what this one left is known to be left.
+        folder = self._root / SCRATCH / socket.gethostname() / f"{os.getpid()}-{name}"
         with self._on_disk("make room for a checkpoint"):
             for left in folder.parent.glob("*-*"):
                 if not Path("/proc", left.name.partition("-")[0]).exists():
@@ -125,26 +143,29 @@ class NodeCache:
         return self._root / f"{digest}-{part or WHOLE}"
 
     def _whole(self, place: Path, digest: str, part: str) -> bool:
-        """Whether the copy is there, and what its manifest says; one that is damaged is deleted."""
+        """Whether the copy is there, and what its manifest says."""
         if place not in self._seen and place.exists():
             try:
                 if sha256((place / MANIFEST).read_bytes()) != digest:
-                    raise DamagedError(f"{place} has another manifest")
+                    return False
                 check_folder(place, f"{part}/" if part else "")
                 self._seen.add(place)
             except (DamagedError, FileNotFoundError):
-                shutil.rmtree(place, ignore_errors=True)
+                return False
         return place.exists()
 
     def _make_room(self, new: Path) -> None:
         """Delete what is unused, the oldest first, until the rest is within the limit."""
-        copies = sorted((path for path in self._root.glob("*-*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
-        sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in copies}
+        sizes, ages = dict[Path, int](), dict[Path, float]()
+        for path in self._root.glob("[!.]*-*"):
+            with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile, or a lock
+                sizes[path] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+                ages[path] = path.stat().st_mtime
         total = sum(sizes.values())
-        for path in copies:
+        for path in sorted(ages, key=lambda path: ages[path]):
             if total <= self._limit:
                 return
-            if path == new:
+            if path == new or path.suffix == LOCK:
                 continue
             try:
                 lock = self._locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,6 +176,18 @@ class NodeCache:
                 Path(lock.name).unlink(missing_ok=True)
                 self._seen.discard(path)
                 total -= sizes[path]
+
+    @contextmanager
+    def _exclusively(self, place: Path) -> Iterator[None]:
+        """Nobody else reads or changes the copy. What a killed process left of fetching it is deleted.
+
+        Raises BlockingIOError if it is in use.
+        """
+        lock = self._locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with lock:
+            for left in place.parent.glob(f".{place.name}-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            yield
 
     def _locked(self, place: Path, how: int) -> IO[str]:
         """The lock of a copy, as an open file that holds it. Raises BlockingIOError where it was not to be waited for."""

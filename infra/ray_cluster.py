@@ -52,7 +52,7 @@ class RaySettings(BaseModel):
     forward: tuple[str, ...] = Field(
         (),
         description="names of environment variables of this process that its workers in a joined cluster get too, such as "
-        "AWS_SECRET_ACCESS_KEY; their values are neither printed nor stored, and no sandbox gets them",
+        "AWS_SECRET_ACCESS_KEY; their values are neither printed nor written to the storage, and no sandbox gets them",
     )
     num_cpus: int | None = Field(
         default=None, ge=1, description="CPUs that nbrl's own cluster offers; those of this machine when not set"
@@ -103,13 +103,14 @@ def start(settings: RaySettings, log_dir: Path) -> None:
         address = f"127.0.0.1:{_port}"
     else:
         check_address(address)
+    hook = None if settings.address is None else {"worker_process_setup_hook": setup(_forwarded(settings))}
     try:
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1" if settings.address is None else None,
-            runtime_env=None if settings.address is None else {"worker_process_setup_hook": setup(_forwarded(settings))},
+            runtime_env=hook,
         )
     except Exception as error:
         stop()
@@ -137,6 +138,20 @@ def check() -> None:
             f"its {found[1]} ended: {in_words(int(found[2]))}" for found in map(DEATH.search, _child.log_tail(1000)) if found
         ]
         raise ServerError(f"Ray ended ({', '.join(deaths) or _child.ending}; its log is {_child.log})")
+
+
+def offered(resource: str) -> float:
+    """What all machines together have of a resource."""
+    import ray
+
+    return float(ray.cluster_resources().get(resource, 0))
+
+
+def machines() -> int:
+    """How many of them live."""
+    import ray
+
+    return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
 def stop() -> None:

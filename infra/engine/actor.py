@@ -37,15 +37,15 @@ class EnginePlan(BaseModel):
 class EngineActor(EngineHost):
     """Listens on the address that its machine has in the cluster, or on that of the machine itself."""
 
-    def __init__(self, plan: EnginePlan, index: int) -> None:
+    def __init__(self, plan: EnginePlan, index: int, port: int | None) -> None:
         door = Door(ray.util.get_node_ip_address() if plan.exposed else LOOPBACK, plan.key, plan.key)
         count, shared = plan.settings.tensor_parallel, plan.shared_gpus
         gpus = last_gpus(index, count, shared) if shared else os.environ.get("CUDA_VISIBLE_DEVICES")
-        super().__init__(plan.settings, index, plan.logs, plan.nodes, plan.room, door, gpus)
+        super().__init__(plan.settings, index, plan.logs, plan.nodes, plan.room, door, gpus, port)
 
 
-def start_actor(plan: EnginePlan, index: int) -> Any:
-    """A new actor, whose engine is not started yet."""
+def start_actor(plan: EnginePlan, index: int, port: int | None = None) -> Any:
+    """A new actor, whose engine is not started yet; it takes `port` if that is free where it stands."""
     on_gpus = plan.settings.device == "cuda" and not plan.shared_gpus
     options = {
         "num_cpus": CPU_SHARE,
@@ -55,4 +55,4 @@ def start_actor(plan: EnginePlan, index: int) -> Any:
         "max_concurrency": THREADS,
         "max_restarts": 0,
     }
-    return ray.remote(EngineActor).options(**options).remote(plan, index)  # type: ignore[attr-defined]
+    return ray.remote(EngineActor).options(**options).remote(plan, index, port)  # type: ignore[attr-defined]

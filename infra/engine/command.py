@@ -102,7 +102,8 @@ def last_gpus(index: int, count: int, named: str | None) -> str:
     Engines take GPUs from the last on, since Ray gives the learner the first: they share one only where there are too few.
     """
     visible = [str(i) for i in range(gpus())] if named is None else named.split(",")
-    end = len(visible) - index * count
+    places = max(1, len(visible) // count)
+    end = len(visible) - index % places * count
     return ",".join(visible[max(0, end - count) : end])
 
 

@@ -25,9 +25,10 @@ class EngineHost:
         room: AdapterRoom | None = None,
         door: Door | None = None,
         gpus: str | None = None,
+        port: int | None = None,
     ) -> None:
         self._settings, self._index, self._logs, self._room = settings, index, logs, room
-        self._door, self._gpus, self._cache = door or Door(), gpus, NodeCache(nodes)
+        self._door, self._gpus, self._port, self._cache = door or Door(), gpus, port, NodeCache(nodes)
         self._server: EngineServer | None = None
         self._leases: dict[tuple[str, str], Lease] = {}
 
@@ -49,6 +50,7 @@ class EngineHost:
                 door=self._door,
                 gpus=self._gpus,
                 adapter=beside,
+                port=self._port,
             )
         else:
             self._server.stop()

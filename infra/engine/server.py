@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.command import AdapterRoom, Door, command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, command, environment, last_gpus, vocabulary_size
 from nbrl.infra.engine.keys import headers, write_keys
 from nbrl.infra.engine.leftovers import remove_temporary, sweep, temporary
 from nbrl.infra.engine.parts import Parts
@@ -75,7 +75,8 @@ class EngineServer:
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
         deadline = time.monotonic() + PORT_S
-        while port_in_use(self.port) and time.monotonic() < deadline:  # threads of a killed process may end after it
+        # Threads of a killed process may end after it.
+        while port_in_use(self.port, _probed(self._place.door)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         remove_temporary(self.port)
         sweep()
@@ -118,15 +119,19 @@ def launch(
     door: Door = LOCAL,
     gpus: str | None = None,
     adapter: Path | None = None,
+    port: int | None = None,
 ) -> EngineServer:
     """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`.
 
     With an `adapter`, it serves the model with it. `gpus` are the numbers of its own ones; where they are not given, it takes
-    its share of this machine's.
+    its share of this machine's. `port` is preferred, where the settings name none.
     """
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
-    port = free_port() if settings.port is None else settings.port + index
+    if settings.port is not None:
+        port = settings.port + index
+    elif port is None or port_in_use(port, _probed(door)):
+        port = free_port(_probed(door))
     if gpus is None and settings.resolved_device == "cuda":
         gpus = last_gpus(index, settings.tensor_parallel, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter)
@@ -136,7 +141,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
     settings, index, model_path = place.settings, place.index, Path(model_path).absolute()
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
-    if port_in_use(place.port):
+    if port_in_use(place.port, _probed(place.door)):
         raise EngineError(
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
@@ -154,6 +159,11 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
         grace_s=STOP_GRACE_S,
     )
     return EngineServer(child, place, vocabulary_size(model_path))
+
+
+def _probed(door: Door) -> str:
+    """Where to see whether a port is taken."""
+    return door.host if door.host.count(".") == 3 else LOOPBACK
 
 
 def wait(servers: list[EngineServer]) -> list[EngineServer]:

@@ -117,19 +117,19 @@ def in_words(status: int) -> str:
     return f"killed by signal {number}" if number > 0 else f"exit status {status}"
 
 
-def free_port() -> int:
-    """A free TCP port at 127.0.0.1 (another process may take it before the caller does)."""
+def free_port(host: str = "127.0.0.1") -> int:
+    """A free TCP port at an address of this machine (another process may take it before the caller does)."""
     while True:
         port = random.randrange(*PORTS)
-        if not port_in_use(port):
+        if not port_in_use(port, host):
             return port
 
 
-def port_in_use(port: int) -> bool:
+def port_in_use(port: int, host: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return True
     return False

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.layout import HF, RESULT
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.nodes.update import make_order
@@ -54,5 +54,5 @@ def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record
     advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
     order = make_order(config, scope, advantages, trajectories)
-    start = checkpoint_identity(storage, before.checkpoint) if before.checkpoint else order.initial
+    start = sha256(storage.read_bytes(f"{before.checkpoint}/{RESULT}")) if before.checkpoint else order.initial
     return order_digest(order, read_tables(order, storage), start)

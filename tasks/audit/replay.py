@@ -9,6 +9,7 @@ from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import HF
@@ -70,8 +71,10 @@ def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
 async def _update(config: RunConfig, run: Run, order: UpdateOrder, aside: Storage, notes: Path) -> None:
     places = Places(PlacedFolder(str(fetch(config.policy))), aside)
     try:
-        await asyncio.to_thread(ray_cluster.start, config.ray, Home(config.home).logs)
-        learner = LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"))
+        await asyncio.to_thread(ray_cluster.start, RaySettings(), Home(config.home).logs)
+        learner = LearnerHandle.start(
+            config.update.model_copy(update={"resources": {}}), places, str(notes), derive_seed(run.seed, "learner")
+        )
         try:
             await learner.ready()
             await learner.update(order)

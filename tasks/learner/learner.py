@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.read import make_batch
@@ -183,7 +184,7 @@ class Learner:
                         state.wait()
             for state in writing:
                 ranks.together(state.check)
-        except UpdateError:
+        except (UpdateError, StorageError):
             self._shelf.abandon(order.checkpoint_out)  # the disk may be full
             raise
         return sequences

@@ -7,9 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.orders import UpdateOrder
 
 
@@ -22,14 +20,9 @@ class OrderTables:
 
 
 def read_tables(order: UpdateOrder, storage: Storage) -> OrderTables:
-    """Read an order's tables; of its trajectories those that have advantages. Raises UpdateError if the storage does not give
-    them.
-    """
-    try:
-        advantages = storage.read_table(order.advantages.key, order.advantages.digest)
-        rounds = [storage.read_table(each.key, each.digest) for each in order.trajectories]
-    except StorageError as error:
-        raise UpdateError(str(error)) from error
+    """Read an order's tables; of its trajectories those that have advantages. Raises StorageError."""
+    advantages = storage.read_table(order.advantages.key, order.advantages.digest)
+    rounds = [storage.read_table(each.key, each.digest) for each in order.trajectories]
     selected = advantages["trajectory"].unique()
     chosen = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
     # Through a file's bytes: the digest of an order is of a table as it is read from one, which lays out its columns otherwise.

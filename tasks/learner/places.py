@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from nbrl.infra.errors import StorageError
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import UpdateError
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,5 @@ class Places:
     nodes: NodeSettings = field(default_factory=NodeSettings)
 
     def initial(self) -> Lease:
-        """The initial model on this machine. Raises UpdateError if it cannot be had."""
-        try:
-            return self.model.lease(NodeCache(self.nodes))
-        except StorageError as error:
-            raise UpdateError(str(error)) from error
+        """The initial model on this machine. Raises StorageError if it cannot be had."""
+        return self.model.lease(NodeCache(self.nodes))

@@ -19,6 +19,7 @@ from nbrl.tasks.layout import ADAPTER, HF
 
 T = TypeVar("T")
 ANSWER_S = 5.0  # an actor whose machine lives answers at once
+SLOW_S = 20.0  # with more to do than it can, an actor may take so long
 STOP_S = 20.0
 
 
@@ -65,14 +66,18 @@ class RemoteEngine:
         self.name = f"engine {number}"
         self._actor: Any = start_actor(plan, number)
         self.client = EngineClient("http://not-started")
+        self._port: int | None = (
+            None  # from the first start on; the next actor takes it, so that requests that wait find it there
+        )
 
     async def start(self, weights: Served) -> None:
-        if await self._gone():
+        if self._port is not None and await self._gone():
             ray.kill(self._actor)
-            self._actor = start_actor(self._plan, self._number)
+            self._actor = start_actor(self._plan, self._number, self._port)
         adapter = weights.checkpoint if self._plan.room else None
         model, part = self._model(weights)
         url, vocabulary = await self._asked(self._actor.start.remote(model, part, weights.version, adapter, ADAPTER))
+        self._port = int(url.rpartition(":")[2])
         if url != self.client.url:
             await self.client.close()
             self.client = EngineClient(url, self._plan.settings.request_timeout_s, vocabulary, self._plan.key)
@@ -109,9 +114,9 @@ class RemoteEngine:
         await self.client.close()
 
     async def _gone(self) -> bool:
-        """Whether the actor does not answer, so that the engine cannot be started again in its place."""
+        """Whether the actor is gone or does not answer, so that the engine cannot be started again in its place."""
         try:
-            await asyncio.wait_for(self._asked(self._actor.log.remote()), ANSWER_S)
+            await asyncio.wait_for(self._asked(self._actor.log.remote()), SLOW_S)
         except (TimeoutError, EngineError):
             return True
         return False

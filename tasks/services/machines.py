@@ -1,20 +1,20 @@
 """Examines every machine of a joined cluster before anything is started on it."""
 
 import hashlib
-import socket
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nbrl
 from nbrl.infra.doctor import SHARED_MEMORY_MB, shared_memory_mb
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.errors import StorageError
+from nbrl.infra.errors import ServerError, StorageError
 from nbrl.infra.placement import offers
 from nbrl.infra.ray_data import raised_in_task
 from nbrl.infra.ray_worker import interface_of
@@ -29,57 +29,81 @@ CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 
 class Examination(NamedTuple):
-    """What a machine is examined for: the code of the process that leads the run, and what may be placed there."""
+    """What a machine is examined for: the code of the process that leads the run, an object that it put on the storage, and what
+    may be placed there.
+    """
 
     code: str
     storage: StorageSettings
+    probe: str
     engine: EngineSettings | None
     sandboxes: bool
 
 
 class Found(NamedTuple):
-    """A machine, and what is wrong with it; empty if nothing is."""
+    """A machine, what is wrong with it, empty if nothing is, and whether it says so itself."""
 
     machine: str
     fault: str
+    answered: bool = True
 
 
-def check_machines(config: RunConfig, say: Callable[[str], None]) -> None:
-    """Raises ConfigError with the first fault of any machine; `say` hears what is not there yet. Ray must be connected."""
-    for found in examined(config):
+def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool = True, ranks: bool = True) -> None:
+    """Whether every machine can do its part of a run, with engines and ranks of ours or without; Ray must be connected.
+
+    `say` hears what the cluster does not offer yet. Raises ConfigError with the first fault that a machine has, and ServerError
+    if one does not answer.
+    """
+    for found in examined(config, engines):
         if found.fault:
-            raise ConfigError(f"{found.machine}: {found.fault}")
-    offered = ray.cluster_resources()
-    for setting, count, wanted in (
-        ("engine.resources", config.engine.count, config.engine.resources),
-        ("rollout.resources", config.rollout.runners, config.rollout.resources),
-        ("update.resources", config.update.workers, config.update.resources),
-    ):
+            raise (ConfigError if found.answered else ServerError)(f"{found.machine}: {found.fault}")
+    offered, taken = ray.cluster_resources(), [("rollout.resources", config.rollout.runners, config.rollout.resources)]
+    taken += [("engine.resources", config.engine.count, config.engine.resources)] if engines else []
+    taken += [("update.resources", config.update.workers, config.update.resources)] if ranks else []
+    for setting, count, wanted in taken:
         for name, amount in wanted.items():
             if offered.get(name, 0) < count * amount:
                 has = f"the cluster offers {offered.get(name, 0):g} of {name}, and {count * amount:g} are taken"
                 say(f"{setting}: {has}; the start waits for machines that offer it")
 
 
-def examined(config: RunConfig) -> Iterator[Found]:
-    """Every machine of the cluster, all examined at once."""
+def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
+    """Every machine of the cluster, all examined at once. Those that die meanwhile are left out."""
+    storage, probe = Storage(config.storage), f"probes/{uuid.uuid4().hex}"
+    storage.write_bytes(probe, b"")
+    try:
+        yield from _examined(config, engines, probe)
+    finally:
+        storage.delete_keys([probe])
+
+
+def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     asked = []
     for node in sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
-        engine = config.engine if offers(offered, config.engine.resources) else None
-        wanted = Examination(code_digest(), config.storage, engine, offers(offered, config.rollout.resources))
+        engine = config.engine if engines and offers(offered, config.engine.resources) else None
+        wanted = Examination(code_digest(), config.storage, probe, engine, offers(offered, config.rollout.resources))
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
-        asked.append((name, work.options(scheduling_strategy=place).remote(wanted)))
-    for name, answer in asked:
+        asked.append((name, node["NodeID"], work.options(scheduling_strategy=place).remote(wanted)))
+    for name, number, answer in asked:
         try:
             yield Found(name, ray.get(answer, timeout=LIMIT_S))
         except ray.exceptions.GetTimeoutError:
-            yield Found(name, f"does not answer within {LIMIT_S:g} s; see whether it is up, or take it out of the cluster")
-        except RayError as error:
+            if _lives(number):
+                fault = f"does not answer within {LIMIT_S:g} s; see whether it is up, or take it out of the cluster"
+                yield Found(name, fault, answered=False)
+        except RayTaskError as error:
             cause = " ".join(str(raised_in_task(error)).split())
             yield Found(name, f"cannot run nbrl: {cause[-300:]}; install there what is installed here")
+        except RayError as error:
+            if _lives(number):
+                yield Found(name, f"cannot be examined: {' '.join(str(error).split())[:300]}", answered=False)
+
+
+def _lives(number: str) -> bool:
+    return any(node["Alive"] and node["NodeID"] == number for node in ray.nodes())
 
 
 def examine(wanted: Examination) -> str:
@@ -101,10 +125,12 @@ def examine(wanted: Examination) -> str:
         if (free := shared_memory_mb()) < SHARED_MEMORY_MB:
             return f"has {free} MB left in /dev/shm, and {SHARED_MEMORY_MB} are needed; enlarge it (docker: --shm-size=2g)"
     try:
-        Storage(wanted.storage, patience_s=PROBE_S).exists(f"probes/{socket.gethostname()}")
+        storage = Storage(wanted.storage, patience_s=PROBE_S)
+        if storage.exists(wanted.probe):
+            return ""
+        return f"does not see at {wanted.storage.root} what the machine that leads the run writes there; mount the same folder"
     except StorageError as error:
         return f"does not reach the storage: {error}; see ray.forward for the variables of its credentials"
-    return ""
 
 
 @cache

@@ -70,8 +70,11 @@ class SglangFleet:
         The stack ends them. Raises EngineError if one does not start.
         """
         engines = [RemoteEngine(plan, number, initial) for number in range(plan.settings.count)]
-        for engine in engines:
-            stack.push_async_callback(engine.stop)
+
+        async def stop() -> None:
+            await asyncio.gather(*(engine.stop() for engine in engines))
+
+        stack.push_async_callback(stop)
         await all_of(engine.start(weights) for engine in engines)
         fleet = cls(engines, weights, plan.room is not None, say)
         watching = [asyncio.create_task(fleet._watch(number)) for number in range(len(engines))]
@@ -103,8 +106,12 @@ class SglangFleet:
         served = await self._asked(number, lambda client: client.weights_version())
         if served != version:
             raise BrokenInvariantError(f"engine {url} serves weights {served!r} after publishing {version!r}")
-        folder = None if self._adapters else await self._engines[number].path(Served(checkpoint, version))
-        weights = None if folder is None else await self._asked(number, lambda client: client.compare(folder))
+
+        async def compared(client: EngineClient) -> Comparison | None:
+            folder = await self._engines[number].path(Served(checkpoint, version))
+            return await client.compare(folder) if folder is not None else None
+
+        weights = None if self._adapters else await self._asked(number, compared)
         if unproved := _unproved(weights):
             if not self._told:
                 self._say(f"after a publish the log-probs are compared, but not every bit: {unproved}")

@@ -153,7 +153,7 @@ async def evaluation_services(
         progress.begin("starting")
         folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
         placed = await asyncio.to_thread(place, folder, storage, config.ray.address is not None and server is None)
-        await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
+        await _shown(progress, "Ray", _ray(stack, config, home, progress.say, server is None, False))
 
         async def engine() -> EngineFleet:
             if server is not None:
@@ -171,11 +171,13 @@ async def evaluation_services(
 
 def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> EnginePlan:
     """The run's engines, with a key of their own. On a machine with too few GPUs they share those of the learner."""
-    device = config.engine.resolved_device
+    device, joined = config.engine.resolved_device, config.ray.address is not None
     settings = config.engine.model_copy(update={"device": device})
-    wanted, joined = settings.count * settings.tensor_parallel + config.update.workers, config.ray.address is not None
-    shared = device == "cuda" and not joined and wanted > gpus()
-    numbers = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus())))
+    ranks = 0 if config.update.device == "cpu" else config.update.workers
+    offered = int(ray_cluster.offered("GPU"))
+    too_few = device == "cuda" and settings.count * settings.tensor_parallel + ranks > offered
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(offered, gpus()))))
+    shared = named if too_few and ray_cluster.machines() == 1 else ""
     return EnginePlan(
         settings=settings,
         logs=home.logs.absolute(),
@@ -183,7 +185,7 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> Eng
         room=room,
         key=secrets.token_urlsafe(32),
         exposed=joined,
-        shared_gpus=numbers if shared else "",
+        shared_gpus=shared,
     )
 
 
@@ -192,12 +194,14 @@ async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:
     return result
 
 
-async def _ray(stack: AsyncExitStack, config: RunConfig, home: Home, say: Callable[[str], None]) -> None:
+async def _ray(
+    stack: AsyncExitStack, config: RunConfig, home: Home, say: Callable[[str], None], engines: bool = True, ranks: bool = True
+) -> None:
     stack.callback(ray_cluster.stop)
     await asyncio.to_thread(ray_cluster.start, config.ray, home.logs)
     ray_cluster.give_back_sigterm()
     if config.ray.address is not None:
-        await asyncio.to_thread(check_machines, config, say)
+        await asyncio.to_thread(check_machines, config, say, engines, ranks)
 
 
 def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -122,10 +123,45 @@ def test_what_another_process_uses_stays_until_it_ends(tmp_path: Path, cloud: Fo
     assert (path / "hf/weights").exists()
     other.kill()
     other.wait()
-    small.lease(cloud, "b").release()
+    stored(cloud, tmp_path, "c")
+    small.lease(cloud, "c").release()
     assert not path.exists()
     other.stdin.close()
     other.stdout.close()
+
+
+def test_a_copy_in_use_is_used_by_others_too(tmp_path: Path, cloud: FolderCloud) -> None:
+    stored(cloud, tmp_path, "a")
+    first = cache(tmp_path).lease(cloud, "a")
+    second, third = cache(tmp_path).lease(cloud, "a"), cache(tmp_path).lease(cloud, "a")
+    assert first.path == second.path == third.path
+    first.release()
+    tiny = cache(tmp_path, gb=1e-9)
+    stored(cloud, tmp_path, "b")
+    tiny.lease(cloud, "b").release()
+    assert second.path.exists()
+    for lease in (second, third):
+        lease.release()
+    tiny.lease(cloud, "b").release()
+    stored(cloud, tmp_path, "c")
+    tiny.lease(cloud, "c").release()
+    assert not second.path.exists()
+
+
+def test_what_is_adopted_makes_room_and_what_is_being_fetched_is_left_alone(tmp_path: Path, cloud: FolderCloud) -> None:
+    stored(cloud, tmp_path, "a", size=1000)
+    small = cache(tmp_path, gb=1e-6)
+    old = small.lease(cloud, "a").path
+    other = tmp_path / "cache" / ".digest-hf-fetching"
+    other.mkdir()
+    with small.scratch("rank-0") as folder:
+        (folder / "hf").mkdir()
+        (folder / "hf/weights").write_bytes(b"w" * 2000)
+        cloud.upload_folder(folder, "b")
+        small.adopt(folder, "hf")
+    assert not old.exists()
+    assert other.exists()
+    assert len(list((tmp_path / "cache").glob("*-hf"))) == 1
 
 
 def test_what_was_made_here_is_not_fetched(tmp_path: Path, cloud: FolderCloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +179,7 @@ def test_what_was_made_here_is_not_fetched(tmp_path: Path, cloud: FolderCloud, m
 
 
 def test_what_killed_processes_left_is_deleted(tmp_path: Path) -> None:
-    left = tmp_path / "cache/scratch/999999999-rank-0"
+    left = tmp_path / "cache/scratch" / socket.gethostname() / "999999999-rank-0"
     (left / "state").mkdir(parents=True)
     with cache(tmp_path).scratch("rank-0") as folder:
         assert not left.exists()

@@ -26,7 +26,8 @@ from nbrl.tasks.runs.results import evaluated_updates, keep, results_of, scores_
 from nbrl.tasks.runs.retention import can_train_on, kept, prune
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
-from nbrl.tasks.services.start import _checkpoint
+from nbrl.tasks.services.start import _check_checkpoint
+from tests.clouds import FolderCloud
 from tests.tasks.checkpoint_lab import RUN, made, new_storage, numbers
 
 
@@ -103,7 +104,17 @@ def test_a_checkpoint_that_lost_its_manifest_stops_no_run_and_is_not_continued_f
         storage.delete(f"{record.checkpoint}/{MANIFEST}")
     prune(storage, RUN, records, {1: 0.9}, CheckpointSettings(keep_last=1))
     with pytest.raises(DamagedError, match=r"has lost its manifest\.json; `nbrl resume r --redo 2:update` makes the checkpoint"):
-        _checkpoint(storage, RUN, records[1].policy, tmp_path)
+        _check_checkpoint(storage, RUN, records[1].policy)
+
+
+def test_a_checkpoint_on_a_cloud_that_lost_an_object_stops_the_start(storage: Storage, tmp_path: Path) -> None:
+    _, records = made(storage, tmp_path, 1)
+    cloud = FolderCloud(storage.settings)
+    _check_checkpoint(cloud, RUN, records[0].policy)
+    name = next(name for name in cloud.read_manifest(records[0].checkpoint) if name.startswith("state/"))
+    cloud.delete(f"{records[0].checkpoint}/{name}")
+    with pytest.raises(DamagedError, match=r"state/.* is gone; `nbrl resume r --redo 1:update` makes the checkpoint"):
+        _check_checkpoint(cloud, RUN, records[0].policy)
 
 
 def test_scores_are_those_of_all_evaluations_whoever_made_them(storage: Storage) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints on a cloud: each rank stores what it wrote, and the manifest, which is stored last, makes a folder of the parts."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
@@ -48,21 +48,23 @@ class CloudShelf:
 
     def finish(self, out: str, result: UpdateResult) -> None:
         ranks, storage, folder = self._ranks, self._storage, self._mine
-        if ranks.rank == 0:
-            (folder / RESULT).write_text(result.model_dump_json())
-        parts = ranks.gathered(ranks.together(lambda: storage.upload_part(folder, out)))
+
+        def store() -> dict[str, str]:
+            if ranks.rank == 0:
+                (folder / RESULT).write_text(result.model_dump_json())
+            return storage.upload_part(folder, out)
+
+        parts = ranks.gathered(ranks.together(store))
         manifest = manifest_bytes({name: digest for part in parts for name, digest in part.items()})
 
         def complete() -> None:
             storage.write_bytes(f"{out}/{MANIFEST}", manifest)
-            (folder / MANIFEST).write_bytes(manifest)
-            self._cache.adopt(folder, HF)  # so that the engines of this machine need not fetch it
+            with suppress(OSError, StorageError):  # the checkpoint is there; engines of this machine then fetch it
+                (folder / MANIFEST).write_bytes(manifest)
+                self._cache.adopt(folder, HF)
 
         ranks.on_first(complete)
         self._writing.close()
 
     def open(self, checkpoint: str, part: str) -> Lease:
-        try:
-            return self._cache.lease(self._storage, checkpoint, part)
-        except StorageError as error:
-            raise UpdateError(str(error)) from error
+        return self._cache.lease(self._storage, checkpoint, part)

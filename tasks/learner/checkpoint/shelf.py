@@ -33,12 +33,12 @@ class Shelf(Protocol):
 
     def finish(self, out: str, result: UpdateResult) -> None:
         """Collective. Make the checkpoint of all parts, in place of that of another order; rank 0's `result` is the one that
-        counts. Raises UpdateError on every rank if one could not.
+        counts. Raises an error on every rank if one could not.
         """
         ...
 
     def open(self, checkpoint: str, part: str) -> Lease:
-        """The checkpoint as a local folder, of which the subfolder `part` is there. Raises UpdateError if it is not."""
+        """The checkpoint as a local folder, of which the subfolder `part` is there. Raises StorageError if it is not."""
         ...
 
 

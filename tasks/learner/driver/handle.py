@@ -56,10 +56,12 @@ class LearnerHandle:
         await self._unless_ended(self._mailbox.ready.remote())
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        """Carry out an order. Raises UpdateError if it is refused, LearnerEndedError if the learner has ended."""
+        """Carry out an order. Raises UpdateError if it is refused, StorageError or DamagedError if the storage is at fault, and
+        LearnerEndedError if the learner has ended.
+        """
         answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
         if answer.result is None:
-            raise UpdateError(answer.error)
+            raise answer.error or UpdateError("the learner gave no answer")
         return answer.result
 
     def stop(self, timeout: float = 30.0) -> None:

@@ -4,15 +4,17 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 
+from nbrl.infra.errors import StorageError
+from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Either a result, or the reason why the order was refused."""
+    """Either a result, or the error: an UpdateError if the order was refused, or what kept it from being carried out."""
 
     result: UpdateResult | None
-    error: str = ""
+    error: UpdateError | StorageError | None = None
 
 
 class Mailbox:

@@ -10,6 +10,7 @@ import torch
 import transformers
 from ray.actor import ActorHandle
 
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer
 from nbrl.tasks.learner.learner import Learner
@@ -31,7 +32,7 @@ def loop(config: dict[str, Any]) -> None:
             return
         try:
             answer = Answer(learner.execute(order))
-        except UpdateError as error:
-            answer = Answer(None, str(error))
+        except (UpdateError, StorageError) as error:
+            answer = Answer(None, type(error)(str(error)))
         if rank == 0:
             ray.get(mailbox.answer.remote(number, answer))

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.tasks.errors import UpdateError
 
 Value = TypeVar("Value")
@@ -37,13 +38,18 @@ class Ranks:
         return values
 
     def together(self, work: Callable[[], Value]) -> Value:
-        """Collective. Do local work without collectives of its own; if it fails on any rank, raise UpdateError on all."""
-        failure = ""
+        """Collective. Do local work without collectives of its own; if it fails on any rank, raise the same error on all:
+        StorageError or DamagedError if the storage is at fault, else UpdateError.
+        """
+        failure: tuple[type[Exception], str] | None = None
         try:
             value = work()
+        except (DamagedError, MissingError) as error:
+            failure = DamagedError, str(error)
+        except (StorageError, UpdateError) as error:
+            failure = type(error), str(error)
         except Exception as error:
-            failure = str(error) if isinstance(error, UpdateError) else f"{type(error).__name__}: {error}"
-        failures = self.gathered(failure)
-        if any(failures):
-            raise UpdateError(next(text for text in failures if text))
+            failure = UpdateError, f"{type(error).__name__}: {error}"
+        for kind, text in filter(None, self.gathered(failure)):
+            raise kind(text)
         return value

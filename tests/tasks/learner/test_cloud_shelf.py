@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.learner.places import Places
@@ -38,10 +38,10 @@ def order_on(storage: Storage, folder: Path, number: int) -> UpdateOrder:
     return made.model_copy(update={**places, **tables, "advantages": StoredTable(key=f"{number}/advantages.parquet")})
 
 
-def learn(storage: Storage, policy: Path, folder: Path, numbers: list[int]) -> list[str]:
-    """Carry out orders as a rank on a machine of its own; the digests of the orders."""
+def learn(storage: Storage, policy: Path, folder: Path, numbers: list[int], together: bool = False) -> list[str]:
+    """Carry out orders as a rank on a machine of its own, or with the others on one; the digests of the orders."""
     os.environ.update(json.loads((folder.parent / "variables.json").read_text()))
-    machine = NodeSettings(cache=str(folder / f"machine-{dist.get_rank()}"))
+    machine = NodeSettings(cache=str(folder / f"machine-{0 if together else dist.get_rank()}"))
     settings = UpdateSettings(workers=dist.get_world_size(), lr=1e-3, deterministic=True)
     learner = Learner(settings, Places(PlacedFolder(str(policy)), storage, machine), torch.device("cpu"))
     return [learner.execute(order_on(storage, folder, number)).order for number in numbers]
@@ -53,7 +53,9 @@ def weights(storage: Storage, checkpoint: str, folder: Path) -> dict[str, torch.
 
 
 def compared(cloud: Storage, policy: Path, folder: Path) -> None:
-    """Two machines learn what two ranks on one folder learn; then one machine, which has nothing yet, goes on alone."""
+    """Two machines learn what two ranks on one folder learn; then one machine, which has nothing yet, goes on with
+    both ranks.
+    """
     together = Storage(StorageSettings(root=str(folder / "together")))
     for number in range(2):
         order_on(cloud, folder, number)
@@ -64,9 +66,9 @@ def compared(cloud: Storage, policy: Path, folder: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     manifest = cloud.read_manifest("checkpoints/1")
     assert {"result.json", "logprobs.parquet", "state/.metadata", "state/__0_0.distcp", "state/__1_0.distcp"} < set(manifest)
-    assert not list(folder.glob("b/machine-*/scratch/*"))
-    update_lab.on_ranks(1, learn, cloud, policy, folder / "c", [2])
-    update_lab.on_ranks(1, learn, together, policy, folder / "d", [2])
+    assert not list(folder.glob("b/machine-*/scratch/*/*"))
+    update_lab.on_ranks(2, learn, cloud, policy, folder / "c", [2], True)
+    update_lab.on_ranks(2, learn, together, policy, folder / "d", [2])
     ours = weights(cloud, "checkpoints/2", folder / "ours")
     theirs = update_lab.weights(str(folder / "together/checkpoints/2"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -100,7 +102,7 @@ def test_an_order_that_was_carried_out_is_not_again_and_one_with_a_hole_is(polic
 def damaged(storage: Storage, policy: Path, folder: Path) -> str:
     try:
         learn(storage, policy, folder, [1])
-    except UpdateError as error:
+    except DamagedError as error:
         return str(error)
     return ""
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
@@ -177,7 +178,7 @@ def test_refused_orders_leave_the_learner_as_it_was(policy: Path, tmp_path: Path
         ("trajectories", [StoredTable(key="none.parquet")], "none.parquet"),
         ("proof_token_ids", [1, update_lab.VOCAB], "vocabulary"),
     ]:
-        with pytest.raises(UpdateError, match=message):
+        with pytest.raises((UpdateError, DamagedError), match=message):
             learner.execute(order.model_copy(update={field: value}))
     deep = [update_lab.make_trajectory(update_lab.rng(0), "deep", steps=3, longest=400)]
     with pytest.raises(UpdateError, match="the model takes 512"):
