@@ -38,7 +38,7 @@ from nbrl.flows.iterate import iterate
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RESULT, RunLayout
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
@@ -139,8 +139,8 @@ class Learner:
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
         storage, tables = self._storage, read_tables(order, self._storage)
-        start = checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
-        digest = order_digest(order, tables, start)
+        start = identity.checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
+        digest = identity.order_digest(order, tables, start)
         real = UpdateResult.model_validate_json((self._made.checkpoint / RESULT).read_bytes())
         result = real.model_copy(update={"order": digest, "checkpoint": order.checkpoint_out})
         shelf = shelf_on(storage, self._nodes, ALONE)
