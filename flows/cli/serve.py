@@ -69,6 +69,8 @@ def serve(
             key = usable_key(api_key_env or None)
         except ValueError as error:
             raise ConfigError(f"--api-key-env: {error}") from error
+        if key.startswith("-"):
+            raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
         if not is_local(host) and not key:
             raise ConfigError(f"--host {host}: whoever reaches this address could use the model; give --api-key-env NAME")
         settings = _engine(set_ or [], device, port)
@@ -76,7 +78,7 @@ def serve(
         with folder_of(storage_at(root), place.root, model) as folder:
             called = name or _called(model)
             with err.status(f"starting {model}"):
-                server = launch(settings, folder, _logs(place.root), door=Door(host, key, secrets.token_urlsafe(32), called))
+                server = launch(settings, folder, _logs(place.root), door=Door(host, key, secrets.token_hex(32), called))
                 wait([server])
             try:
                 url = f"http://{told(host)}:{port}/v1"

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from safetensors.torch import load_file
 from torch import Tensor
 
 from nbrl.infra.manifest import check_folder
@@ -29,10 +28,6 @@ from tests.tasks.learner.alone import folder_shelf
 from tests.tasks.learner.update_lab import make_learner
 
 GAE = AdvantageSettings(estimator="gae")
-
-
-def policy_weights(checkpoint: str) -> dict[str, Tensor]:
-    return load_file(Path(checkpoint) / "hf" / "model.safetensors")
 
 
 def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str | None) -> list[tuple[str, float, list[Tensor]]]:
@@ -72,7 +67,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Pa
         before = made[0][0]
     for (here, rate, _), (there, other, _) in zip(undisturbed, moved, strict=True):
         assert rate == other
-        torch.testing.assert_close(policy_weights(there), policy_weights(here), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(update_lab.weights(there), update_lab.weights(here), rtol=1e-6, atol=1e-8)
     assert len({rate for _, rate, _ in moved}) == 3  # warm-up, the peak twice, and the first step down
     first, second, third, fourth = (generators for _, _, generators in moved)
     assert not torch.equal(first[0], torch.Generator().manual_seed(0).get_state())

@@ -31,7 +31,8 @@ def order_on(storage: Storage, folder: Path, number: int) -> UpdateOrder:
     """An order whose tables lie on the storage; it goes on from the order before it."""
     made = update_lab.write_order(folder / f"order{number}", update_lab.make_trajectories(number, 7), "out", iteration=number)
     for name in ("trajectories", "advantages"):
-        storage.write_bytes(f"{number}/{name}.parquet", (folder / f"order{number}/{name}.parquet").read_bytes())
+        if not storage.exists(f"{number}/{name}.parquet"):
+            storage.write_bytes(f"{number}/{name}.parquet", (folder / f"order{number}/{name}.parquet").read_bytes())
     before = f"checkpoints/{number - 1}" if number else None
     places = {"checkpoint_in": before, "checkpoint_out": f"checkpoints/{number}"}
     tables = {"trajectories": [StoredTable(key=f"{number}/trajectories.parquet")]}
@@ -57,8 +58,9 @@ def compared(cloud: Storage, policy: Path, folder: Path) -> None:
     both ranks.
     """
     together = Storage(StorageSettings(root=str(folder / "together")))
-    for number in range(2):
-        order_on(cloud, folder, number)
+    for storage in (cloud, together):
+        for number in range(3):
+            order_on(storage, folder, number)
     first, _ = update_lab.on_ranks(2, learn, together, policy, folder / "a", [0, 1])
     assert update_lab.on_ranks(2, learn, cloud, policy, folder / "b", [0, 1])[0] == first
     ours = weights(cloud, "checkpoints/1", folder / "ours")

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import TOKEN_LOGPROBS
@@ -37,8 +36,8 @@ def learn(policy: Path, workers: int, folder: Path, restart_at: int | None = Non
         )
         result = learner.execute(order)
         before = result.checkpoint
-        weights = load_file(f"{before}/hf/model.safetensors")
-        tokens = pq.read_table(f"{before}/{TOKEN_LOGPROBS}")
+        weights = update_lab.weights(before)
+        tokens = pq.read_table(update_lab.place(before) / TOKEN_LOGPROBS)
         results.append({"metrics": result.metrics, "proof": update_lab.proved(result), "weights": weights, "tokens": tokens})
     with pytest.raises(UpdateError, match="proc"):
         learner.execute(order.model_copy(update={"checkpoint_out": "proc/nowhere/out"}))

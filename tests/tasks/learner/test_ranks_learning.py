@@ -65,7 +65,7 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
             result = learner.execute(order)
             before = result.checkpoint
             figures = {key: result.metrics[key] for key in FIGURES if key in result.metrics}
-            results[name].append((figures, load_file(f"{before}/hf/model.safetensors")))
+            results[name].append((figures, update_lab.weights(before)))
     return results
 
 
