@@ -70,7 +70,9 @@ def serve(
         except ValueError as error:
             raise ConfigError(f"--api-key-env: {error}") from error
         if key.startswith("-"):
-            raise ConfigError(f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another")
+            raise ConfigError(
+                f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another"
+            )
         if not is_local(host) and not key:
             raise ConfigError(f"--host {host}: whoever reaches this address could use the model; give --api-key-env NAME")
         settings = _engine(set_ or [], device, port)
