@@ -46,6 +46,8 @@ from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.durable import Node
 from nbrl.tasks.rollout import chunks
+from nbrl.tasks.rollout.index import in_order, index_of
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.epochs import check_newest, newest
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.lease import BEAT_S, Writer
@@ -115,17 +117,18 @@ class Runners:
         self._storage, self._table = storage, made.trajectories
         trajectories = from_table(made.trajectories)
         place = {each.id: number for number, each in enumerate(trajectories)}
-        together = finished_together(trajectories)
-        self.chunks = [made.trajectories.take(pa.array([place[each.id] for each in chunk])) for chunk in together]
+        self.together = finished_together(trajectories)
+        self.chunks = [made.trajectories.take(pa.array([place[each.id] for each in chunk])) for chunk in self.together]
 
-    async def run(self, rows: list[dict[str, Any]], engines: object, unfinished: str, earlier: Any, *others: object) -> pa.Table:
-        ids = {row["id"] for row in rows}
-        if ids != set(self._table["id"].to_pylist()):
+    async def run(self, rows: list[dict[str, Any]], engines: object, plan: RoundPlan, *others: object) -> pa.Table:
+        if {row["id"] for row in rows} != set(self._table["id"].to_pylist()):
             raise RuntimeError("the iteration asks other questions than the real one")
-        chunks.finished(self._storage, (*earlier, unfinished), ids)
-        for chunk in self.chunks:
-            chunks.write(self._storage, unfinished, chunk)
-        return self._table
+        for folder in (*plan.earlier, plan.chunks):
+            self._storage.list(folder)
+        found = []
+        for chunk, trajectories in zip(self.chunks, self.together, strict=True):
+            found.append(index_of(trajectories, *chunks.write(self._storage, plan.chunks, chunk)))
+        return in_order(pa.concat_tables(found), [row["id"] for row in rows])
 
 
 ALONE: Any = Alone()

@@ -29,15 +29,17 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.scores import scores
+from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.rollout import runner as runner_module
-from nbrl.tasks.rollout.plan import EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
-from nbrl.tasks.rollout.samplers import Sampler
+from nbrl.tasks.rollout.samplers import Engines, Sampler
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
+from tests.tasks.desks import LocalDesk, index_by
 
 CELLS = ["product = 6 * 7\nprint(product)", "submit_final_answer(str(product))"]
 LAST = "print(product)"
@@ -53,7 +55,7 @@ class ScriptedSamplers:
         self._script = [f"<think>I multiply the numbers</think>\n<code>{cell}</code>" for cell in CELLS]
 
     @asynccontextmanager
-    async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
+    async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
         yield lambda: Sampler(ScriptedPolicy(self._script, self.renderer), _never)
 
 
@@ -68,18 +70,20 @@ class Ours:
         runner_module.samplers_of = ScriptedSamplers  # type: ignore[assignment]
         agent, sandbox, rollout = config.agent, config.sandbox, config.rollout
         home = Home(folder / "home")
-        self.runner = Runner(
-            RunnerPlan(PlacedFolder(config.policy.path), environments, "attached", self._storage, agent, sandbox, rollout, home)
+        plan = RunnerPlan(
+            PlacedFolder(config.policy.path), environments, "attached", self._storage, agent, sandbox, rollout, home
         )
+        self._desk = LocalDesk()
+        self.runner = Runner(plan, 0, self._desk)
 
     async def evaluate(self, count: int) -> None:
         asked = {"question": "What is 6 * 7?", "answers": ["42"], "ability": "sums", "source": "", "environment": "sums"}
         questions = table_of([{"id": f"q{number}", **asked} for number in range(count)])
         rows = task_rows(questions.append_column("group", questions["id"]), 1, SEED)
-        place = f"evaluations/{uuid.uuid4().hex}"
-        plan = RoundPlan(f"{place}/trajectories", (), Sampling(), self._config.engine)
-        trajectories = await self.runner.run(RolloutBatch(rows, [], plan))
-        self._storage.write_table(f"{place}/trajectories.parquet", trajectories)
+        layout = RoundLayout(f"evaluations/{uuid.uuid4().hex}")
+        plan = RoundPlan(layout.chunks(""), (), Sampling(), self._config.engine)
+        self._storage.write_table(layout.trajectories, await index_by(self.runner, self._desk, rows, plan))
+        trajectories = self._storage.read_table(layout.trajectories)
         rewards = score_table(_ungraded(with_references(trajectories, questions)), self._config.reward)
         found = scores(answers_of(trajectories, rewards, questions))
         if found[0].success.value != 1.0:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from nbrl.tasks.layout import EPOCH, UNFINISHED
+from nbrl.tasks.layout import CHUNKS, EPOCH
 
 NOT_COUNTED = re.compile(r"lease\.json|epochs/.*|pins/.*|redone-.*")  # which say nothing of how far a run is
 
@@ -63,7 +63,7 @@ def _is_unfinished(name: str) -> bool:
 
 def _place(key: str) -> str:
     place = EPOCH.sub("epoch", key)
-    before, chunks, _ = place.partition(f"/{UNFINISHED}/")
+    before, chunks, _ = place.partition(f"/{CHUNKS}/")
     return before + chunks
 
 

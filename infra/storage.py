@@ -25,6 +25,7 @@ from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
+from nbrl.infra.parts import INDEX, joined
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
 
@@ -179,7 +180,18 @@ class Storage:
         return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
-        """As `read_bytes`, read as Parquet. Raises DamagedError where it is none."""
+        """As `read_bytes`, read as Parquet. Raises DamagedError where it is none.
+
+        Where the key is that of an index, the table that lies in the parts which it names.
+        """
+        table = self._parquet(key, digest)
+        return joined(table, self._parquet) if key.endswith(INDEX) else table
+
+    def read_index(self, key: str, digest: str = "") -> "pa.Table":
+        """The index of a table in parts, without its parts; see nbrl.infra.parts."""
+        return self._parquet(key, digest)
+
+    def _parquet(self, key: str, digest: str) -> "pa.Table":
         import pyarrow as pa
         import pyarrow.parquet as pq
 

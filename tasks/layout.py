@@ -13,7 +13,8 @@ from typing import Literal
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
 JUDGEMENTS, CHAMPIONS = "judgements", "champions"
-TRAJECTORIES, UNFINISHED, UPDATE_RESULT = "trajectories.parquet", "trajectories", "update.json"
+TRAJECTORIES, CHUNKS, UPDATE_RESULT = "trajectories.index.parquet", "trajectories", "update.json"
+TRAJECTORIES_IN_ONE = "trajectories.parquet"  # how releases wrote them that had no parts
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order, and
 # the learner's log-probs of the tokens that it was made from.
 STATE, CRITIC, HF, ADAPTER, RESULT, TOKEN_LOGPROBS = "state", "critic", "hf", "adapter", "result.json", "logprobs.parquet"
@@ -61,16 +62,22 @@ class RoundLayout:
 
     @property
     def trajectories(self) -> str:
+        """Index of the table whose parts are chunks."""
         return f"{self.folder}/{TRAJECTORIES}"
 
     @property
-    def unfinished(self) -> str:
-        """Folder of the chunks of finished trajectories, until they are merged into one table."""
-        return f"{self.folder}/{UNFINISHED}"
+    def trajectories_in_one(self) -> str:
+        """Where releases wrote the whole table that had no parts."""
+        return f"{self.folder}/{TRAJECTORIES_IN_ONE}"
+
+    @property
+    def all_chunks(self) -> str:
+        """Folder of the chunks of finished trajectories."""
+        return f"{self.folder}/{CHUNKS}"
 
     def chunks(self, policy: str) -> str:
         """Folder of those that the policy with this digest sampled; the initial one has none."""
-        return f"{self.unfinished}/{policy_folder(policy)}"
+        return f"{self.all_chunks}/{policy_folder(policy)}"
 
     @property
     def rewards(self) -> str:
@@ -96,15 +103,15 @@ class StageLayout:
     def round(self, number: int) -> RoundLayout:
         return RoundLayout(f"{self.folder}/{self.epoch}/round-{number}")
 
-    def is_unfinished(self, key: str) -> bool:
-        """Whether the key is one of unfinished work of this stage, of any epoch."""
+    def has_chunk(self, key: str) -> bool:
+        """Whether the key is one of a chunk of this stage, of any epoch."""
         return key.startswith(f"{self.folder}/") and is_chunk(key)
 
     def earlier_chunks(self, number: int, policy: str, keys: Iterable[str]) -> tuple[str, ...]:
         """Folders, of those with `keys`, in which other epochs left chunks of a round that this policy sampled."""
         mine = self.round(number).chunks(policy)
         same = mine.removeprefix(f"{self.folder}/{self.epoch}")
-        folders = {key.rpartition("/")[0] for key in keys if self.is_unfinished(key)}
+        folders = {key.rpartition("/")[0] for key in keys if self.has_chunk(key)}
         return tuple(sorted(folder for folder in folders - {mine} if folder.endswith(same)))
 
     def epoch_of(self, key: str) -> str:
@@ -323,8 +330,8 @@ def policy_folder(policy: str) -> str:
 
 
 def is_chunk(key: str) -> bool:
-    """Whether the key is one of unfinished work."""
-    return f"/{UNFINISHED}/" in key
+    """Whether the key is one of a chunk of trajectories: a part of a round's table, or what was finished of one."""
+    return f"/{CHUNKS}/" in key
 
 
 def chunk(folder: str, name: str) -> str:
@@ -334,7 +341,7 @@ def chunk(folder: str, name: str) -> str:
 
 def is_trajectories(key: str) -> bool:
     """Whether the key is a round's table of trajectories."""
-    return key.endswith(f"/{TRAJECTORIES}")
+    return key.endswith((f"/{TRAJECTORIES}", f"/{TRAJECTORIES_IN_ONE}"))
 
 
 def is_update_result(key: str) -> bool:

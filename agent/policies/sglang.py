@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -41,7 +41,7 @@ class SglangPolicy:
     """A SGLang server's /generate: token ids in, token ids and log-probs out.
 
     `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
-    `adapter` names the LoRA adapter of the server to sample with.
+    `url` may be a function, where the server can move while it is away. `adapter` names the LoRA adapter to sample with.
 
     `away_s` is how long a server that has gone may take to come back, with the same request made again and again until then.
     `interrupted` says that this happened, so that time was lost for which the trajectory is not to blame.
@@ -50,17 +50,21 @@ class SglangPolicy:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        url: str,
+        url: str | Callable[[], str],
         stop_ids: list[int],
         sampling: Sampling,
         seeded: bool = False,
         adapter: str | None = None,
         away_s: float = 0.0,
     ) -> None:
-        self._session, self._url = session, url.rstrip("/") + "/generate"
+        self._session, self._where = session, (lambda: url) if isinstance(url, str) else url
         self._stop_ids, self._sampling, self._seeded, self._adapter = stop_ids, sampling, seeded, adapter
         self._away_s = away_s
         self.interrupted = False
+
+    @property
+    def _url(self) -> str:
+        return self._where().rstrip("/")
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         try:
@@ -105,7 +109,7 @@ class SglangPolicy:
         """Whether the server gives a sign of life, if need be after a token of its own."""
         try:
             limit = aiohttp.ClientTimeout(total=SIGN_S)
-            async with self._session.get(self._url.removesuffix("/generate") + "/health", timeout=limit) as response:
+            async with self._session.get(f"{self._url}/health", timeout=limit) as response:
                 return response.status != UNAVAILABLE
         except (aiohttp.ClientError, TimeoutError):
             return False
@@ -130,7 +134,9 @@ class SglangPolicy:
             await asyncio.sleep(AWAY_POLL_S)
 
     async def _once(self, body: bytes) -> bytes:
-        async with self._session.post(self._url, data=body, headers={"Content-Type": "application/json"}) as response:
+        async with self._session.post(
+            f"{self._url}/generate", data=body, headers={"Content-Type": "application/json"}
+        ) as response:
             reply = await response.read()
             if response.status != 200:
                 excerpt = reply.decode("utf-8", "replace")

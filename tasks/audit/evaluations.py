@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.audit.recompute import same
+from nbrl.tasks.audit.recompute import same, sampled_from
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.layout import is_trajectories
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.nodes.rollout import check_weights
 from nbrl.tasks.runs.config import RunConfig
@@ -27,7 +28,7 @@ def check_evaluation(
         yield "it evaluated weights that no iteration of this run made"
         return
     artifact = result.artifact
-    (sampled,) = artifact.parts
+    sampled = next(filter(is_trajectories, artifact.parts))
     trajectories = storage.read_table(sampled, artifact.parts[sampled])
     questions = stored.read(storage, run.layout.data, "held_out")
     rows = asked(questions, config.evaluate, run.seed)
@@ -35,7 +36,7 @@ def check_evaluation(
         yield "its trajectories are not those of the held-out questions, each once"
         return
     try:
-        check_weights(trajectories, str(policy.updates))
+        check_weights(sampled_from(trajectories), str(policy.updates))
     except BrokenInvariantError as error:
         yield str(error)
     rewards: pa.Table = storage.read_table(artifact.path, artifact.digest)

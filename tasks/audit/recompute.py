@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.rescore import rescored
@@ -70,7 +71,7 @@ class Recompute:
             lost, more = sorted((wanted - found).elements()), sorted((found - wanted).elements())
             yield f"trajectories are missing ({', '.join(lost[:3]) or 'none'}) or too many ({', '.join(more[:3]) or 'none'})"
         try:
-            check_weights(trajectories, str(self._updates))
+            check_weights(sampled_from(trajectories), str(self._updates))
         except BrokenInvariantError as error:
             yield str(error)
 
@@ -111,3 +112,10 @@ def _close(one: object, other: object) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_close(*pair) for pair in zip(one, other, strict=True))
     return one == other
+
+
+def sampled_from(trajectories: pa.Table) -> pa.ChunkedArray:
+    """Versions of the weights that sampled each action."""
+    nodes = pc.list_flatten(trajectories["nodes"])
+    kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
+    return versions.filter(pc.equal(kinds, "sampled"))

@@ -151,7 +151,7 @@ def _evaluation(storage: Storage, name: str) -> Side:
     asked = completed(storage.read_table(layout.data.split("held_out")))
     if summary is None:
         of_it = RoundLayout(layout.folder)
-        answers = answers_of(storage.read_table(of_it.trajectories), storage.read_table(of_it.rewards), asked)
+        answers = answers_of(storage.read_table(of_it.trajectories_in_one), storage.read_table(of_it.rewards), asked)
     else:
         answers = storage.read_table(layout.answers)
     evaluated = _scored(answers, asked, summary.mode if summary else "agent")

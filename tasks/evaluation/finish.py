@@ -9,7 +9,7 @@ from nbrl.tasks.evaluation.report import markdown
 from nbrl.tasks.evaluation.scores import metrics, scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
-from nbrl.tasks.layout import EvaluationLayout
+from nbrl.tasks.layout import EvaluationLayout, is_trajectories
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact
 
@@ -18,9 +18,9 @@ def finish(
     storage: Storage, layout: EvaluationLayout, config: RunConfig, subject: Subject, result: Artifact, seconds: float
 ) -> EvaluationSummary:
     """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
-    (trajectories, digest), *_ = result.parts.items()
+    trajectories = next(filter(is_trajectories, result.parts))
     answers = answers_of(
-        storage.read_table(trajectories, digest),
+        storage.read_table(trajectories, result.parts[trajectories]),
         storage.read_table(result.path, result.digest),
         stored.read(storage, layout.data, "held_out"),
     )

@@ -63,5 +63,5 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
     }
     metrics |= {key.removeprefix("reward/"): value for key, value in scored.items() if key.count("/") > 1}
     metrics |= score_metrics(scores(answers), settings.mode)
-    parts = {trajectories.path: trajectories.digest}
+    parts = {trajectories.path: trajectories.digest, **trajectories.parts}
     return Artifact(path=rewards.path, digest=rewards.digest, parts=parts, metrics=of(metrics, "last"))

@@ -77,5 +77,5 @@ def _commit(storage: Storage, scope: Scope, done: Record) -> None:
             "from there"
         )
     check_newest(storage, scope.run_layout, scope.epoch)  # the copy and the sweep are not for who took over meanwhile to suffer
-    storage.write_json(scope.layout.record_copy, fields)
     sweep_stage(storage, scope.layout, done.artifacts)
+    storage.write_json(scope.layout.record_copy, fields)  # last: where it is, the stage was swept

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nbrl.agent.tools.settings import CorpusSearch, SearchSettings, SimulatedSearch
 from nbrl.agent.trajectory import Status
-from nbrl.infra.storage import Storage
+from nbrl.infra.parts import DIGEST, PART, ROW, parts_of
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.layout import RoundLayout
@@ -52,13 +52,12 @@ def task_rows(prompts: pa.Table, group_size: int, seed: int, search: SearchSetti
     ]
 
 
-def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
+def rollout_metrics(index: pa.Table) -> dict[str, Metric]:
     """Counts of statuses, steps and tokens, in all, of each environment and of each of its abilities; and seconds.
 
     `busy_seconds` is from the first episode's start to the last one's end.
     """
-    rows = table.select(["status", "started_at", "seconds", "nodes", "steps", "environment", "ability"]).to_pylist()
-    steps = [step for row in rows for step in row["steps"]]
+    rows = index.drop_columns([PART, DIGEST, ROW, "failure", "versions"]).to_pylist()
     ran = [row for row in rows if row["started_at"]]
     metrics = {f"rollout/status/{status}": 0.0 for status in Status} | _counts(rows, "")
     for environment in sorted({row["environment"] for row in rows} - {""}):
@@ -67,8 +66,8 @@ def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
         for ability in sorted({row["ability"] for row in of_it}):
             metrics |= _counts([row for row in of_it if row["ability"] == ability], f"/{environment}/{ability}")
     metrics |= {
-        "rollout/policy_seconds": sum(step["policy_seconds"] for step in steps),
-        "rollout/kernel_seconds": sum(step["kernel_seconds"] for step in steps),
+        "rollout/policy_seconds": sum(row["policy_seconds"] for row in rows),
+        "rollout/kernel_seconds": sum(row["kernel_seconds"] for row in rows),
         "rollout/busy_seconds": max((row["started_at"] + row["seconds"] for row in ran), default=0.0)
         - min((row["started_at"] for row in ran), default=0.0),
     }
@@ -77,12 +76,11 @@ def rollout_metrics(table: pa.Table) -> dict[str, Metric]:
 
 def _counts(rows: list[dict[str, Any]], suffix: str) -> dict[str, float]:
     """Counts of these trajectories."""
-    sampled = [node for row in rows for node in row["nodes"] if node["kind"] == "sampled"]
     statuses = Counter(row["status"] for row in rows)
     return {f"rollout/status/{status}{suffix}": float(count) for status, count in statuses.items()} | {
         f"rollout/trajectories{suffix}": float(len(rows)),
-        f"rollout/steps{suffix}": float(sum(len(row["steps"]) for row in rows)),
-        f"rollout/sampled_tokens{suffix}": float(sum(len(node["token_ids"]) for node in sampled)),
+        f"rollout/steps{suffix}": float(sum(row["steps"] for row in rows)),
+        f"rollout/sampled_tokens{suffix}": float(sum(row["sampled_tokens"] for row in rows)),
     }
 
 
@@ -95,48 +93,43 @@ async def earlier_chunks(services: Services, scope: Scope, round_: int) -> tuple
 async def roll_out(
     services: Services, name: str, rows: list[dict[str, Any]], layout: RoundLayout, version: str, plan: RoundPlan
 ) -> Artifact:
-    """Run all rows and write them as one table. Shared by training and evaluation; `name` is which. The chunks stay.
+    """Run all rows and write the index of their trajectories, which stay in the chunks that the runners wrote. Shared by training
+    and evaluation; `name` is which.
 
     Raises RolloutError if more trajectories failed than `rollout.failed_share` allows, BrokenInvariantError if one was sampled
     from other weights than `version`.
     """
-    table = await services.runners.run(
+    index = await services.runners.run(
         rows,
-        services.engines.addresses,
+        lambda: services.engines.addresses,
         plan,
         lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,
         services.progress.say,
     )
-    check_failures(table, services.config.rollout.failed_share)
-    return await asyncio.to_thread(_keep, services.storage, layout, table, version if services.engines.tells_version else None)
+    check_failures(index, services.config.rollout.failed_share)
+    if services.engines.tells_version:
+        check_weights(pc.list_flatten(index["versions"]), version)
+    digest = await asyncio.to_thread(services.storage.write_table, layout.trajectories, index)
+    return Artifact(path=layout.trajectories, digest=digest, parts=parts_of(index), metrics=rollout_metrics(index))
 
 
-def check_failures(table: pa.Table, allowed_share: float) -> None:
+def check_failures(index: pa.Table, allowed_share: float) -> None:
     """Raises RolloutError if more trajectories failed than the share, rounded up, or all of them."""
-    failures = table.filter(pc.equal(table["status"], Status.FAILED))["failure"].to_pylist()
-    allowed = math.ceil(allowed_share * len(table) - 1e-9)  # 0.1 * 30 is a little more than 3
-    if len(failures) > allowed or len(failures) == len(table):
+    failures = index.filter(pc.equal(index["status"], Status.FAILED))["failure"].to_pylist()
+    allowed = math.ceil(allowed_share * len(index) - 1e-9)  # 0.1 * 30 is a little more than 3
+    if len(failures) > allowed or len(failures) == len(index):
         first = " ".join(failures[0].split())[:FAILURE_CHARS]
         raise RolloutError(
-            f"{len(failures)} of {len(table)} trajectories failed for the infrastructure, of which rollout.failed_share = "
+            f"{len(failures)} of {len(index)} trajectories failed for the infrastructure, of which rollout.failed_share = "
             f"{allowed_share:g} allows {allowed}; the first says: {first}\n"
             "Finished ones are kept: the same command tries only those that failed again."
         )
 
 
-def _keep(storage: Storage, layout: RoundLayout, table: pa.Table, version: str | None) -> Artifact:
-    if version is not None:
-        check_weights(table, version)
-    digest = storage.write_table(layout.trajectories, table)
-    return Artifact(path=layout.trajectories, digest=digest, metrics=rollout_metrics(table))
-
-
-def check_weights(table: pa.Table, version: str) -> None:
-    """Raises BrokenInvariantError unless every action was sampled from the weights `version`."""
-    nodes = pc.list_flatten(table["nodes"])
-    kinds, versions = pc.struct_field(nodes, "kind"), pc.struct_field(nodes, "weights_version")
-    sampled_from = set(versions.filter(pc.equal(kinds, "sampled")).unique().to_pylist())
+def check_weights(versions: pa.ChunkedArray, version: str) -> None:
+    """Raises BrokenInvariantError unless every action, whose weights are among `versions`, was sampled from `version`."""
+    sampled_from = set(versions.unique().to_pylist())
     if sampled_from - {version}:
         raise BrokenInvariantError(
             f"actions were sampled from weights {sorted(sampled_from)} where only {version!r} are published"

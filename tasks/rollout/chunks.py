@@ -1,44 +1,55 @@
-"""Finished trajectories on storage until their round is one table: several in one object, a chunk.
+"""Finished trajectories on storage, several in one object, a chunk; the chunks of a round are the parts of its table.
 
-The name of a chunk is the SHA-256 of its bytes, so that runners and processes can share a folder and damage is seen. Trajectories
-that failed are not written: the next attempt tries them again.
+The name of a chunk is the SHA-256 of its bytes, so that runners and processes can share a folder and damage is seen.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 import pyarrow as pa
 from pydantic import ValidationError
 
-from nbrl.agent.trajectory import Status, Trajectory, from_table
+from nbrl.agent.trajectory import Trajectory, from_table, to_table
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage, encode, sha256
 from nbrl.tasks.layout import chunk
+from nbrl.tasks.rollout.index import SCHEMA, finished_of, index_of
 
 EVERY_S = 2.0  # what a kill can cost of the work that is finished
 
+Written = Callable[[pa.Table], Awaitable[None]]
+
 
 class Chunks:
-    """Writes what finishes of a batch into `folder`, at most one chunk in EVERY_S; the last one as soon as all of it is there."""
+    """Writes what finishes into `folder`, at most one chunk in EVERY_S, and at once when it is all.
 
-    def __init__(self, storage: Storage, folder: str, expected: int) -> None:
-        """`expected` is the number of trajectories of which each is either kept or passed over."""
-        self._storage, self._folder, self._left = storage, folder, expected
-        self._waiting: list[pa.Table] = []
+    `written` hears of each chunk by the rows of its index, after it is on storage.
+    """
+
+    def __init__(self, storage: Storage, folder: str, written: Written) -> None:
+        self._storage, self._folder, self._written = storage, folder, written
+        self._expected, self._more = 0, True
+        self._waiting: list[tuple[Trajectory, pa.Table]] = []
         self._writer: asyncio.Task[None] | None = None
         self._all = asyncio.Event()
 
-    async def keep(self, trajectory: pa.Table) -> None:
-        """Return once the trajectory, a table of one row, is on storage. Raises StorageError."""
-        self._waiting.append(trajectory)
+    def expect(self, count: int, more: bool) -> None:
+        """As many trajectories are to come besides those that were, and perhaps `more` after them."""
+        self._expected, self._more = self._expected + count, more
+        self._look()
+
+    async def keep(self, trajectory: Trajectory, table: pa.Table) -> None:
+        """Return once an expected trajectory, also given as a table of one row, is on storage and told. Raises StorageError."""
+        self._waiting.append((trajectory, table))
         writer = self._writer = self._writer or asyncio.create_task(self._write())
-        self.pass_over()
+        self._expected -= 1
+        self._look()
         await asyncio.shield(writer)
 
-    def pass_over(self) -> None:
-        """There is one less to wait for."""
-        self._left -= 1
-        if not self._left:
+    def _look(self) -> None:
+        if self._expected or self._more:
+            self._all.clear()
+        else:
             self._all.set()
 
     async def _write(self) -> None:
@@ -47,34 +58,36 @@ class Chunks:
                 await self._all.wait()
         except TimeoutError:
             pass
-        tables, self._waiting, self._writer = self._waiting, [], None
-        await asyncio.to_thread(write, self._storage, self._folder, pa.concat_tables(tables))
+        kept, self._waiting, self._writer = self._waiting, [], None
+        tables = pa.concat_tables([table for _, table in kept])
+        key, digest = await asyncio.to_thread(write, self._storage, self._folder, tables)
+        await self._written(index_of([trajectory for trajectory, _ in kept], key, digest))
 
 
-def write(storage: Storage, folder: str, trajectories: pa.Table) -> str:
-    """Write a chunk below `folder`; returns its key."""
+def write(storage: Storage, folder: str, trajectories: pa.Table) -> tuple[str, str]:
+    """Write a chunk below `folder`; returns its key and its SHA-256."""
     data = encode(trajectories)
     key = chunk(folder, sha256(data))
-    storage.write_bytes(key, data)
-    return key
+    return key, storage.write_bytes(key, data)
 
 
-def finished(storage: Storage, folders: Iterable[str], ids: Collection[str]) -> tuple[dict[str, Trajectory], list[str]]:
-    """Those of the trajectories that are in chunks below the folders, by id, and the chunks that are damaged, as addresses.
+def storable(trajectory: Trajectory) -> pa.Table:
+    """The trajectory as a table of one row. Raises ValueError where it holds what cannot be stored."""
+    return to_table([trajectory])
+
+
+def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tuple[pa.Table, list[str]]:
+    """The index of those trajectories that are in these chunks and did not fail, and the damaged chunks, as addresses.
 
     Of one that several attempts finished, the first by the order of the keys is taken.
     """
-    found: dict[str, Trajectory] = {}
-    damaged = []
-    for key in sorted({key for folder in folders for key in storage.list(folder)}):
+    found, damaged = [SCHEMA.empty_table()], []
+    for key in sorted(keys):
+        digest = key.rpartition("/")[2].partition(".")[0]
         try:
-            trajectories = from_table(storage.read_table(key, digest=key.rpartition("/")[2].partition(".")[0]))
+            found.append(index_of(from_table(storage.read_table(key, digest)), key, digest))
         except (DamagedError, ValidationError):
             damaged.append(storage.uri(key))
-        except MissingError:  # another process made the round's table in the meantime
+        except MissingError:  # another process deleted it in the meantime
             continue
-        else:
-            for trajectory in trajectories:
-                if trajectory.id in ids and trajectory.status is not Status.FAILED:
-                    found.setdefault(trajectory.id, trajectory)
-    return found, damaged
+    return finished_of(pa.concat_tables(found), ids), damaged

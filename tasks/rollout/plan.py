@@ -1,8 +1,8 @@
-"""What the runners are told: once as they start, and with each of their calls."""
+"""What the runners are told: once as they start, and with each round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -70,23 +70,14 @@ class RunnerPlan:
 class RoundPlan:
     """What the trajectories of a round or of an evaluation have in common.
 
-    What finishes is kept in the folder `unfinished`, where a runner that Ray started again finds it; the folders of `earlier`
-    attempts are looked into as well. `trained` is the share of the training that is done, for a simulated search, and None in an
+    What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
+    well. `trained` is the share of the training that is done, for a simulated search, and None in an
     evaluation. With `direct` the model answers at once, without a notebook.
     """
 
-    unfinished: str
+    chunks: str
     earlier: tuple[str, ...]
     sampling: Sampling
     engine: EngineSettings
     trained: float | None = None
     direct: bool = False
-
-
-@dataclass(frozen=True)
-class RolloutBatch:
-    """The work of one call: rows of nbrl.tasks.nodes.rollout.task_rows, whose episodes the engines take in turns."""
-
-    rows: list[dict[str, Any]]
-    engines: Sequence[EngineAddress]
-    round: RoundPlan

@@ -1,62 +1,58 @@
-"""The pool of runners, and Ray Data over it."""
+"""The pool of runners, the desk that hands them their work, and Ray Data over them."""
 
 import asyncio
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from nbrl.agent.errors import AgentError
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.budget import Budget
-from nbrl.infra.ray_data import map_tables
+from nbrl.infra.ray_data import here, map_tables
+from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
-from nbrl.tasks.rollout.plan import EngineAddress, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.desk import Desk, Seen
+from nbrl.tasks.rollout.index import in_order
+from nbrl.tasks.rollout.lane import run_lane
+from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 
 POLL_S = 0.25
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
-RESTARTS, WINDOW_S = 5, 600.0  # of all runners together
-RETRIES = 20  # of one call: a runner that ends at once is never seen, so nothing else counts it
+RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each runner but the first
+GONE_S = 300.0  # without a sign of any runner the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
-
-
-def run_on_runner(
-    rows: pa.Table,
-    runners: list[Any],
-    engines: Sequence[EngineAddress],
-    plan: RoundPlan,
-) -> pa.Table:
-    """The function that Ray Data maps: from the rows of one runner to their trajectories."""
-    number = rows["runner"][0].as_py()
-    first = number % len(engines)  # so that not all runners begin with the same one
-    batch = RolloutBatch(rows.drop_columns(["runner"]).to_pylist(), [*engines[first:], *engines[:first]], plan)
-    return ray.get(runners[number].run.remote(batch))
+FIND_S = 120.0  # a runner may take so long to look through chunks
 
 
 class RunnerPool:
-    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run again.
+    """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run by whoever is free.
 
     Of too many restarts in a short time the rollout ends.
     """
 
     def __init__(self, plan: RunnerPlan) -> None:
-        actor: Any = ray.remote(Runner)
-        remote = actor.options(
+        runner: Any = ray.remote(Runner)
+        desk: Any = ray.remote(Desk)
+        placed = runner.options(
             num_cpus=CPU_SHARE,
             resources=plan.rollout.resources,
             scheduling_strategy="SPREAD",
             max_restarts=-1,
-            max_task_retries=RETRIES,
         )
-        self._runners = [remote.remote(plan) for _ in range(plan.rollout.runners)]
-        self._lives: dict[int, str] = {}  # the life of each runner that was seen last
-        self._budget = Budget(RESTARTS, WINDOW_S)
+        self._storage: Storage = plan.storage
+        self._desk = desk.options(num_cpus=0, label_selector=here()).remote()
+        self._runners = [placed.remote(plan, number, self._desk) for number in range(plan.rollout.runners)]
+        self._budget = Budget(RESTARTS + plan.rollout.runners - 1, WINDOW_S)
         self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
+        self._lived = time.monotonic()
 
     async def start(self, say: Callable[[str], None]) -> None:
         """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
@@ -70,11 +66,12 @@ class RunnerPool:
                         say(sentence)
                     heard[number] = len(said)
             await starts
-            await self._look()
         except RayTaskError as error:
             if isinstance(error.cause, AgentError | SandboxError | InfraError):
                 raise error.cause from error  # Ray's own text is the runner's traceback
             raise
+        except RayActorError as error:
+            raise RolloutError(f"a runner ended while it started: {_line(error)}") from error
         finally:
             starts.cancel()
 
@@ -83,6 +80,7 @@ class RunnerPool:
 
         Abandoned maps then fail, and are awaited: if Ray is shut down during a map, it ends the whole process.
         """
+        ray.kill(self._desk)
         stops = [asyncio.ensure_future(_await(runner.stop.remote())) for runner in self._runners]
         await asyncio.wait(stops, timeout=STOP_S)
         for runner in self._runners:
@@ -93,65 +91,81 @@ class RunnerPool:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        engines: Sequence[EngineAddress],
+        engines: Callable[[], Sequence[EngineAddress]],
         plan: RoundPlan,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
         say: Callable[[str], None],
     ) -> pa.Table:
-        """Return the trajectories of all rows, sampled by `engines`.
+        """Run all rows; return the index of their trajectories, in the order of the rows, sampled by `engines`.
 
-        What finishes is kept in the plan's folder `unfinished`; what is there or in its `earlier` folders is not run again.
+        What finishes is kept in the plan's folder `chunks`; what is there or in its `earlier` folders is not run again.
         `progress` is called with the number of finished ones; `healthy` is called often, and an exception of it ends
-        the work; `say` hears of runners that were started again, and what was found damaged.
+        the work; `say` hears of runners that fell silent or were started again, and what was found damaged.
         """
-        count = len(self._runners)
-        shares = [pa.Table.from_pylist([{**row, "runner": n} for row in rows[n::count]]) for n in range(min(count, len(rows)))]
-        finished = before = await self._looked(say)
-        arguments = (self._runners, engines, plan)
-        work = asyncio.create_task(asyncio.to_thread(map_tables, shares, run_on_runner, arguments))
+        name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
+        left = await self._left(plan)
+        await self._desk.open.remote(name, rows, where, bool(left))
+        lanes = [pa.table({"runner": [number]}) for number in range(len(self._runners))]
+        work = asyncio.create_task(asyncio.to_thread(map_tables, lanes, run_lane, (self._runners, self._desk, name, plan)))
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
+        self._lived = time.monotonic()
         while not work.done():
             await asyncio.wait([work], timeout=POLL_S)
             healthy()
-            finished = max(finished, await self._looked(say))
-            progress(finished - before)
+            if (now := list(engines())) != where:
+                where = now
+                await self._desk.move.remote(where)
+            seen: Seen = await self._desk.look.remote()
+            self._check(seen, say)
+            progress(seen.finished)
+            if seen.doubtful:
+                damaged |= await self._settle(name, plan, seen)
         try:
-            table = work.result()
+            index = work.result()
         except ray.exceptions.RayError as error:
-            raise RolloutError(f"the runners failed beyond their retry budget: {str(error).splitlines()[0]}") from error
-        for chunk in await self._damaged():
+            raise RolloutError(f"the runners failed: {_line(error)}") from error
+        for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
-        return table
+        return in_order(index, [row["id"] for row in rows])
 
-    async def _damaged(self) -> list[str]:
-        """Damaged chunks, each once: every runner reads all of them."""
-        found = await asyncio.gather(*(_await(runner.damaged.remote()) for runner in self._runners))
-        return sorted({chunk for chunks in found for chunk in chunks})
+    async def _left(self, plan: RoundPlan) -> list[str]:
+        """Keys of the chunks that are there."""
+        folders = (*plan.earlier, plan.chunks)
+        return [key for folder in folders for key in await asyncio.to_thread(self._storage.list, folder)]
 
-    async def _look(self) -> tuple[int, int]:
-        """Finished trajectories of the runners, and those that live anew since they were last looked at.
+    async def _settle(self, name: str, plan: RoundPlan, seen: Seen) -> set[str]:
+        """Have a runner look for doubtful rows in the chunks that nobody told of; return the damaged ones.
 
-        A runner that is busy or being restarted is left out: a count is not worth waiting for it.
+        Without a runner that can, the rows stay doubtful until the next look.
         """
-        finished = restarted = 0
-        for number, (life, count) in (await _answers([runner.finished.remote() for runner in self._runners])).items():
-            finished += count
-            restarted += self._lives.get(number, life) != life
-            self._lives[number] = life
-        return finished, restarted
+        keys = [key for key in await self._left(plan) if key not in seen.known]
+        for number in seen.living:
+            finding = _await(self._runners[number].find.remote(keys, seen.doubtful))
+            try:
+                index, damaged = await asyncio.wait_for(finding, FIND_S)
+            except (TimeoutError, RayActorError):
+                continue
+            await self._desk.settle.remote(name, seen.doubtful, index)
+            return set(damaged)
+        return set()
 
-    async def _looked(self, say: Callable[[str], None]) -> int:
-        """Finished trajectories of the runners. Raises RolloutError if too many runners were started again."""
-        finished, restarted = await self._look()
-        for _ in range(restarted):
+    def _check(self, seen: Seen, say: Callable[[str], None]) -> None:
+        """Raises RolloutError if too many runners were started again, or none has given a sign for long."""
+        for number in seen.silent:
+            say(f"runner {number} gives no sign; others run what it had not finished")
+        for _ in range(seen.restarts):
             if not self._budget.spend():
                 raise RolloutError(
                     f"runners ended more often than {self._budget}: does this machine lack memory? The logs of Ray say more"
                 )
             say("a runner ended and was started again; its finished trajectories are kept")
-        return finished
+        now = time.monotonic()
+        if seen.living:
+            self._lived = now
+        elif now - self._lived > GONE_S:
+            raise RolloutError(f"no runner has given a sign for {GONE_S:g} s; `ray status` says what is left of the cluster")
 
 
 async def _answers(references: list[Any]) -> dict[int, Any]:
@@ -164,6 +178,10 @@ async def _answers(references: list[Any]) -> dict[int, Any]:
             answers[number] = answer.result()
         answer.cancel()
     return answers
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0]
 
 
 def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:

@@ -1,12 +1,12 @@
 """The Ray actor that runs many episodes at once, each in a kernel of its own.
 
-Invariants: a finished trajectory is on storage before it is counted; a trajectory already on storage is not run again; an
-infrastructure fault costs an attempt, but never ends the batch, except a fault of the storage, whose StorageError is raised.
+Invariants: a finished trajectory is on storage before it is counted; an infrastructure fault costs an attempt, but never ends the
+round, except a fault of the storage, whose StorageError is raised.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +20,16 @@ from nbrl.agent.text import with_files
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.library import Equipment
-from nbrl.agent.trajectory import Status, Trajectory, to_table
+from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage
-from nbrl.tasks.rollout.chunks import Chunks, finished
+from nbrl.tasks.rollout.chunks import Chunks, found_in, storable
 from nbrl.tasks.rollout.corpora import open_corpus
+from nbrl.tasks.rollout.desk import SIGN_S, Given, Row
 from nbrl.tasks.rollout.episodes import Episodes, Hidden, failed
+from nbrl.tasks.rollout.hand import Hand
 from nbrl.tasks.rollout.notebooks import Notebooks
-from nbrl.tasks.rollout.plan import RolloutBatch, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.samplers import Sampler, Samplers, samplers_of
+from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.samplers import Engines, Sampler, Samplers, samplers_of
 
 
 @dataclass
@@ -40,16 +42,15 @@ class Live:
 
 
 class Runner:
-    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel."""
+    """Async Ray actor. Starts its pool on first use; `stop` ends every kernel. `desk` is the actor that hands out rows."""
 
-    def __init__(self, plan: RunnerPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: RunnerPlan, number: int, desk: Any) -> None:
+        self._plan, self._number, self._desk = plan, number, desk
         self._live: Live | None = None
         self._lock = asyncio.Lock()
-        self._finished = 0
-        self._damaged: list[str] = []
         self._said: list[str] = []
         self._life = uuid.uuid4().hex
+        desk.born.remote(number, self._life)
 
     async def start(self) -> None:
         """Idempotent. Raises SandboxError, AgentError or InfraError if a part cannot start, or no question fits."""
@@ -87,56 +88,55 @@ class Runner:
                 live, self._live = self._live, None
                 await live.ends.aclose()
 
-    async def finished(self) -> tuple[str, int]:
-        """Id of this life of the runner, another after each restart, and the number of trajectories finished in it."""
-        return self._life, self._finished
+    async def find(self, keys: Sequence[str], ids: Sequence[str]) -> tuple[pa.Table, list[str]]:
+        """The index of the trajectories that are in these chunks, and the addresses of damaged ones."""
+        return await asyncio.to_thread(found_in, self._plan.storage, keys, ids)
 
-    async def damaged(self) -> list[str]:
-        """Addresses of the damaged chunks found since this was asked last, whose trajectories were run again."""
-        found, self._damaged = self._damaged, []
-        return found
-
-    async def run(self, batch: RolloutBatch) -> pa.Table:
-        """Return all trajectories of a batch, in its order, as a table of nbrl.agent.trajectory.SCHEMA. Raises StorageError."""
+    async def run(self, name: str, plan: RoundPlan) -> None:
+        """Run what the desk gives of the round `name`, until that is over. Raises StorageError."""
         await self.start()
-        plan, storage, ids = batch.round, self._plan.storage, {row["id"] for row in batch.rows}
-        known, damaged = await asyncio.to_thread(finished, storage, (*plan.earlier, plan.unfinished), ids)
-        self._damaged += damaged
-        self._finished += len(known)
-        chunks = Chunks(storage, plan.unfinished, len(ids) - len(known))
-        gate = asyncio.Semaphore(self._plan.rollout.episodes_per_runner)
-        async with self._now().samplers.opened(batch) as new:
-
-            async def one(row: dict[str, Any]) -> Trajectory:
-                if row["id"] in known:
-                    return known[row["id"]]
-                # Prompts of runs that began before there were environments name none.
-                given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
-                attached = {file["name"]: file["digest"] for file in given.pop("files")}
-                hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
-                if not plan.direct:  # else there is no folder in which they would be
-                    given["question"] = with_files(given["question"], attached)
-                task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
-                async with gate:
-                    trajectory, table = _storable(task, await self._attempts(task, hidden, new, plan))
-                if trajectory.status is Status.FAILED:
-                    chunks.pass_over()
-                else:
-                    await chunks.keep(table)
-                self._finished += 1
-                return trajectory
-
-            tasks = [asyncio.create_task(one(row)) for row in batch.rows]
+        hand = Hand(self._plan.rollout.episodes_per_runner)
+        chunks = Chunks(self._plan.storage, plan.chunks, partial(_await, self._desk.finish.remote, name, self._number))
+        given = await self._take(name, hand)
+        engines = Engines(given.engines, self._number)  # so that not all runners begin with the same one
+        async with self._now().samplers.opened(plan, engines) as new:
             try:
-                return to_table(await asyncio.gather(*tasks))
-            finally:  # where one raised, the others have nothing to run for
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                while not given.over:
+                    engines.now = given.engines
+                    rows = [row for row in given.rows if row["id"] not in hand]
+                    chunks.expect(len(rows), given.more)
+                    for row in rows:
+                        hand.add(row["id"], self._one(row, plan, new, hand, chunks))
+                    await hand.room(SIGN_S)
+                    given = await self._take(name, hand)
+            finally:  # where one raised, or others finished the round, there is nothing to run for
+                await hand.drop()
+
+    async def _take(self, name: str, hand: Hand) -> Given:
+        given: Given = await self._desk.take.remote(name, self._number, self._life, hand.free)
+        return given
+
+    async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], hand: Hand, chunks: Chunks) -> None:
+        """Run a row and keep its trajectory."""
+        # Prompts of runs that began before there were environments name none.
+        given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
+        attached = {file["name"]: file["digest"] for file in given.pop("files")}
+        hidden = Hidden(attached, given.pop("collect"), tuple(given.pop("answers")))
+        if not plan.direct:  # else there is no folder in which they would be
+            given["question"] = with_files(given["question"], attached)
+        task = Task(**given, instruction=self._plan.environments[given["environment"]].prompt)
+        async with hand:
+            trajectory = await self._attempts(task, hidden, new, plan)
+        try:
+            table = storable(trajectory)
+        except ValueError as error:  # raised by pyarrow or encoding
+            trajectory = failed(task, f"it cannot be stored: {error}")
+            table = storable(trajectory)
+        await chunks.keep(trajectory, table)
 
     def _now(self) -> Live:
         if self._live is None:
-            raise RuntimeError("the runner was stopped while it ran a batch")
+            raise RuntimeError("the runner was stopped while it ran a round")
         return self._live
 
     async def _attempts(self, task: Task, hidden: Hidden, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
@@ -150,14 +150,9 @@ class Runner:
         return trajectory
 
 
+async def _await(call: Callable[..., Any], *arguments: Any) -> None:
+    await call(*arguments)
+
+
 def _passages(storage: Storage, key: str, digest: str) -> pa.ChunkedArray:
     return storage.read_table(key, digest)["passage"]
-
-
-def _storable(task: Task, trajectory: Trajectory) -> tuple[Trajectory, pa.Table]:
-    """The trajectory and its table; of one that no table can hold, a failed one: no content of a trajectory may end the batch."""
-    try:
-        return trajectory, to_table([trajectory])
-    except ValueError as error:  # raised by pyarrow or encoding
-        trajectory = failed(task, f"it cannot be stored: {error}")
-        return trajectory, to_table([trajectory])

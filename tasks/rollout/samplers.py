@@ -1,9 +1,9 @@
 """Where the actions of a runner's episodes come from: our own engines, or a model behind somebody else's server."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.http.client import model_client, usable_key
@@ -14,7 +14,15 @@ from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.keys import headers
 from nbrl.infra.node_cache import NodeCache
-from nbrl.tasks.rollout.plan import RolloutBatch, RunnerPlan
+from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
+
+
+@dataclass
+class Engines:
+    """The engines of a round where they are now: one that is started again may be elsewhere. `first` takes the first episode."""
+
+    now: Sequence[EngineAddress]
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,26 +34,26 @@ class Sampler:
 
 
 class EngineSamplers:
-    """Samples from the engines of a batch, an episode from one of them: token ids in and out."""
+    """Samples from the engines of a round, an episode from one of them: token ids in and out."""
 
     def __init__(self, plan: RunnerPlan) -> None:
         with plan.model.lease(NodeCache(plan.nodes)) as lease:
             self.renderer = ChatTokenizer.load(lease.path, plan.agent)
 
     @asynccontextmanager
-    async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
-        engine, turns = batch.round.engine, cycle(batch.engines)
-        async with engine_session(engine.request_timeout_s, headers(batch.engines[0].key)) as session:
+    async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
+        engine, turns = plan.engine, count(engines.first)
+        async with engine_session(engine.request_timeout_s, headers(engines.now[0].key)) as session:
 
             def new() -> Sampler:
-                url, adapter, _ = next(turns)
+                turn = next(turns) % len(engines.now)
                 policy = SglangPolicy(
                     session,
-                    url,
+                    lambda: engines.now[turn].url,
                     self.renderer.stop_ids,
-                    batch.round.sampling,
+                    plan.sampling,
                     engine.seeded_sampling,
-                    adapter,
+                    engines.now[turn].adapter,
                     away_s=engine.start_timeout_s,
                 )
 
@@ -67,14 +75,14 @@ class ServerSamplers:
         self.renderer = EstimatingRenderer(self._server.chat.sees_images)
 
     @asynccontextmanager
-    async def opened(self, batch: RolloutBatch) -> AsyncIterator[Callable[[], Sampler]]:
+    async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
         try:
             key = usable_key(self._server.key)
         except ValueError as error:
             raise PolicyError(f"{self._server.chat.endpoint}: {error} where the episodes run") from error
-        chat, timeout_s = self._server.chat, batch.round.engine.request_timeout_s
+        chat, timeout_s = self._server.chat, plan.engine.request_timeout_s
         async with model_client(chat.endpoint, key, self._plan.rollout.episodes_per_runner, timeout_s) as client:
-            yield lambda: Sampler(ChatPolicy(client, chat, batch.round.sampling, self._plan.agent.thinking), _never)
+            yield lambda: Sampler(ChatPolicy(client, chat, plan.sampling, self._plan.agent.thinking), _never)
 
 
 async def _never() -> bool:

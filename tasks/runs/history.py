@@ -51,7 +51,7 @@ class Record(BaseModel):
 
     @property
     def rounds(self) -> list[Round]:
-        named = [[a for a in self.artifacts if a.path.endswith(f"/{name}.parquet")] for name in Round._fields]
+        named = [[a for a in self.artifacts if a.path.rpartition("/")[2].partition(".")[0] == name] for name in Round._fields]
         return [Round(*artifacts) for artifacts in zip(*named, strict=True)]
 
     @property

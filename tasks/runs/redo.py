@@ -11,7 +11,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RunLayout, is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
-from nbrl.tasks.runs.results import evaluated_updates, keyed_results
+from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.retention import can_train_on
 from nbrl.tasks.runs.run import Run
 
@@ -61,7 +61,8 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Cal
     for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
-    storage.delete_keys(key for key in later if is_chunk(key))
+    kept = {part for key in later if "/nodes/" in key and key not in results for part in _parts(storage, key)}
+    storage.delete_keys(key for key in later if is_chunk(key) and key not in kept)
     storage.write_json(layout.redo, {"request": request})
 
 
@@ -76,6 +77,14 @@ def drop_obsolete_evaluations(storage: Storage, writer: Writer, records: Sequenc
         for key, result in keyed_results(storage, stage):
             if result.inputs[0] not in policies:
                 storage.delete_keys([result.artifact.path, *result.artifact.parts, key])
+
+
+def _parts(storage: Storage, key: str) -> list[str]:
+    """What a node's result names besides its own object; none where the result is damaged, and the node is done again."""
+    try:
+        return list(NodeResult.model_validate(storage.read_json(key)).artifact.parts)
+    except (DamagedError, ValidationError):
+        return []
 
 
 def _requested(storage: Storage, layout: RunLayout) -> str:

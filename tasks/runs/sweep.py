@@ -24,16 +24,16 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     """
     layout = writer.run.layout
     keys = storage.list(layout.folder)
+    there = frozenset(keys)
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
     evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
-    if not own:
-        _complete_copies(storage, writer, keys, finished)
     for folder in sorted({*done, *evaluated}):
         stage = StageLayout(folder, writer.epoch)
         below = [key for key in keys if key.startswith(f"{folder}/")]
         made = {key: epoch for key in below if (epoch := stage.epoch_of(key))}
-        if len(set(made.values())) > 1 or any(map(stage.is_unfinished, made)):
+        # A stage that one process made alone is swept before the copy of its record is written.
+        if len(set(made.values())) > 1 or stage.record_copy not in there:
             results = [] if folder in done else _results(storage, stage, below)
             artifacts = (
                 _record(storage, writer, done[folder]).artifacts if folder in done else [each.artifact for each in results]
@@ -42,6 +42,8 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
             to_come = {key for key in made if folder not in done and is_to_come(key, results)}
             storage.delete_keys(chosen - to_come - _named(artifacts))
     _sweep_checkpoints(storage, writer, keys, finished, own)
+    if not own:
+        _complete_copies(storage, writer, there, finished)
     storage.delete_unfinished(layout.folder)
 
 
@@ -93,9 +95,8 @@ def _record(storage: Storage, writer: Writer, iteration: int) -> Record:
     return record
 
 
-def _complete_copies(storage: Storage, writer: Writer, keys: Collection[str], finished: int) -> None:
+def _complete_copies(storage: Storage, writer: Writer, there: Collection[str], finished: int) -> None:
     """Make the copies of records whose process died before it did."""
-    there = frozenset(keys)
     for number in range(finished):
         if (copy := writer.run.layout.iteration(number).record_copy) not in there:
             storage.write_json(copy, _record(storage, writer, number).model_dump(mode="json"))

@@ -62,7 +62,7 @@ def trajectories(machines: Machines, run: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     folder = machines.bucket / "nbrl/runs" / run
-    return [row for path in sorted(folder.rglob("trajectories.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [row for path in sorted(folder.rglob("trajectories/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def folder(machines: Machines, run: str) -> Path:

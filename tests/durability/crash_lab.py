@@ -40,6 +40,7 @@ from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.rollout import chunks
+from nbrl.tasks.rollout.index import in_order, index_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
@@ -128,14 +129,15 @@ class Runners:
         healthy: object,
         say: object,
     ) -> pa.Table:
-        known, _ = chunks.finished(self._storage, (*plan.earlier, plan.unfinished), {row["id"] for row in rows})
-        played = []
+        keys = [key for folder in (*plan.earlier, plan.chunks) for key in self._storage.list(folder)]
+        index, _ = chunks.found_in(self._storage, keys, {row["id"] for row in rows})
+        known = set(index["id"].to_pylist())
         for row in rows:
             if row["id"] not in known:
-                known[row["id"]] = self._play(row)
-                chunks.write(self._storage, plan.unfinished, to_table([known[row["id"]]]))
-            played.append(known[row["id"]])
-        return to_table(played)
+                played = self._play(row)
+                place = chunks.write(self._storage, plan.chunks, to_table([played]))
+                index = pa.concat_tables([index, index_of([played], *place)])
+        return in_order(index, [row["id"] for row in rows])
 
     def _play(self, row: dict[str, Any]) -> Trajectory:
         draw = random.Random(row["seed"])

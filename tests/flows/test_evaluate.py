@@ -15,7 +15,7 @@ from nbrl.agent.trajectory import from_table
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking, TrackingSettings
-from nbrl.tasks.layout import EvaluationLayout, RunLayout
+from nbrl.tasks.layout import EvaluationLayout, RunLayout, is_trajectories
 from nbrl.tasks.rollout.plan import Server
 from tests.flows.conftest import NBRL
 from tests.processes import left_over, mark
@@ -76,7 +76,7 @@ def test_an_evaluation_that_was_killed_goes_on_where_it_was(storage: Storage) ->
     summary = told(evaluate(storage, *options, name="went-on"))
     assert (summary["trajectories"], summary["samples"], summary["failed"]) == (96, 8, 0)
     assert sorted(summary["scores"][0]["pass_at"]) == ["2", "4", "8"]
-    (table,) = [key for key in storage.list(layout.evaluations) if key.endswith("trajectories.parquet")]
+    (table,) = [key for key in storage.list(layout.evaluations) if is_trajectories(key)]
     there = {each.id: each for each in from_table(storage.read_table(table))}
     assert len(there) == 96
     assert all(there[name] == each for name, each in finished.items())

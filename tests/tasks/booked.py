@@ -16,6 +16,7 @@ from nbrl.tasks.runs.results import evaluation_of, keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from tests.flows.test_show import trajectory
+from tests.tasks.storing import stored
 
 RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
 CONFIG = load("tiny-cpu", ["record.traces=1"])
@@ -40,7 +41,7 @@ def iteration(storage: Storage, number: int, epoch: str = "e0001-abcdef") -> Non
         layout.selection: pa.table({"a": [1]}),
         layout.trajectories: to_table([trajectory(), trajectory().model_copy(update={"id": "q-1"})]),
     }
-    artifacts = [Artifact(path=key, digest=storage.write_table(key, table)) for key, table in tables.items()]
+    artifacts = [stored(storage, key, table) for key, table in tables.items()]
     record = Record(
         iteration=number,
         cursor=1,
@@ -63,7 +64,8 @@ def evaluated(storage: Storage, policy: Weights) -> None:
     scope = Scope(run="r", run_id="x", seed=0, epoch="e0001-abcdef", iteration=0, weights=policy, stage="evaluation")
     layout = scope.layout.round(0)
     said = to_table([trajectory(), trajectory().model_copy(update={"id": "q-1"})])
-    parts = {layout.trajectories: storage.write_table(layout.trajectories, said)}
+    sampled = stored(storage, layout.trajectories, said)
+    parts = {sampled.path: sampled.digest, **sampled.parts}
     metrics = of({"em": 0.5, "success": 0.5 + policy.updates / 10}, "last")
     digest = storage.write_table(layout.rewards, rewards())
     keep(storage, scope, "evaluate", [policy.digest], Artifact(path=layout.rewards, digest=digest, parts=parts, metrics=metrics))

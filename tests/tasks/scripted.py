@@ -18,9 +18,10 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.rollout import samplers
-from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner
 from nbrl.tasks.runs.config import RunConfig
+from tests.tasks.desks import LocalDesk, played_by
 
 
 def play(
@@ -53,10 +54,11 @@ def play(
     plan = RunnerPlan(model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home)
 
     async def work() -> pa.Table:
-        runner = Runner(plan)
+        desk = LocalDesk()
+        runner = Runner(plan, 0, desk)
         try:
-            asked = RoundPlan(f"unfinished-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
-            return await runner.run(RolloutBatch(list(rows), [EngineAddress("scripted://")], asked))
+            asked = RoundPlan(f"chunks-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
+            return await played_by(storage, runner, desk, rows, asked)
         finally:
             await runner.stop()
 

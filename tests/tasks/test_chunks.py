@@ -1,6 +1,7 @@
 """Finished trajectories in chunks: when they are written, and what is found of them again."""
 
 import asyncio
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,9 +9,10 @@ import pytest
 
 from nbrl.agent.trajectory import Status, Trajectory, to_table
 from nbrl.infra.errors import StorageError
+from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout import chunks as module
-from nbrl.tasks.rollout.chunks import Chunks, finished, write
+from nbrl.tasks.rollout.chunks import Chunks, found_in, write
 
 
 @pytest.fixture
@@ -25,7 +27,16 @@ def trajectory(identity: str, status: Status = Status.ANSWERED, answer: str = ""
 
 
 def keep(chunks: Chunks, *identities: str) -> list[asyncio.Task[None]]:
-    return [asyncio.create_task(chunks.keep(to_table([trajectory(identity)]))) for identity in identities]
+    kept = [(one, to_table([one])) for one in map(trajectory, identities)]
+    return [asyncio.create_task(chunks.keep(*each)) for each in kept]
+
+
+async def nobody(index: pa.Table) -> None: ...
+
+
+def found(storage: Storage, folders: Iterable[str], ids: Collection[str]) -> tuple[list[str], list[str]]:
+    index, damaged = found_in(storage, [key for folder in folders for key in storage.list(folder)], ids)
+    return index["id"].to_pylist(), damaged
 
 
 def test_what_finishes_together_is_one_object_and_the_last_does_not_wait(
@@ -34,24 +45,36 @@ def test_what_finishes_together_is_one_object_and_the_last_does_not_wait(
     monkeypatch.setattr(module, "EVERY_S", 1000.0)
 
     async def work() -> None:
-        chunks = Chunks(storage, "f", expected=4)
+        async def written(index: pa.Table) -> None:
+            told.append(index)
+
+        chunks = Chunks(storage, "f", written)
+        chunks.expect(4, more=False)
         waiting = keep(chunks, "a", "b", "c")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
+        chunks.expect(0, more=True)
+        waiting += keep(chunks, "e")
+        await asyncio.sleep(0.05)
+        chunks.expect(1, more=False)
         assert storage.list("f") == []
         assert not any(task.done() for task in waiting)
-        chunks.pass_over()  # the last one failed
-        await asyncio.gather(*waiting)
+        await asyncio.gather(*waiting, *keep(chunks, "d"))
 
+    told: list[pa.Table] = []
     asyncio.run(work())
-    assert len(storage.list("f")) == 1
-    assert set(finished(storage, ["f"], {"a", "b", "c"})[0]) == {"a", "b", "c"}
+    (key,) = storage.list("f")
+    assert sorted(found(storage, ["f"], set("abcde"))[0]) == list("abcde")
+    (index,) = told
+    assert joined(index, storage.read_table)["id"].to_pylist() == index["id"].to_pylist() == list("abced")
+    assert set(index["part"].to_pylist()) == {key}
 
 
 def test_what_waits_is_written_after_a_while_though_more_is_to_come(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVERY_S", 0.01)
 
     async def work() -> None:
-        chunks = Chunks(storage, "f", expected=100)
+        chunks = Chunks(storage, "f", nobody)
+        chunks.expect(100, more=False)
         await asyncio.gather(*keep(chunks, "a"))
         assert len(storage.list("f")) == 1
         await asyncio.gather(*keep(chunks, "b"))
@@ -64,7 +87,8 @@ def test_what_finishes_while_a_chunk_is_written_is_in_the_next(storage: Storage,
     monkeypatch.setattr(module, "EVERY_S", 0.001)
 
     async def work() -> None:
-        chunks = Chunks(storage, "f", expected=50)
+        chunks = Chunks(storage, "f", nobody)
+        chunks.expect(50, more=False)
         tasks = []
         for number in range(50):
             tasks += keep(chunks, str(number))
@@ -72,12 +96,13 @@ def test_what_finishes_while_a_chunk_is_written_is_in_the_next(storage: Storage,
         await asyncio.gather(*tasks)
 
     asyncio.run(work())
-    assert len(finished(storage, ["f"], {str(number) for number in range(50)})[0]) == 50
+    assert len(found(storage, ["f"], {str(number) for number in range(50)})[0]) == 50
 
 
 def test_a_storage_that_fails_is_told_to_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        chunks = Chunks(Storage(StorageSettings(root="/proc/nbrl")), "f", expected=2)
+        chunks = Chunks(Storage(StorageSettings(root="/proc/nbrl")), "f", nobody)
+        chunks.expect(2, more=False)
         ends = await asyncio.gather(*keep(chunks, "a", "b"), return_exceptions=True)
         assert [type(end) for end in ends] == [StorageError, StorageError]
 
@@ -88,19 +113,21 @@ def test_of_a_trajectory_in_several_chunks_the_first_by_key_counts_and_failed_on
     write(storage, "f/1", to_table([trajectory("x", answer="second"), trajectory("y", answer="y")]))
     write(storage, "f/1", to_table([trajectory("x", Status.FAILED)]))
     write(storage, "f/0", to_table([trajectory("x", answer="first"), trajectory("another")]))
-    found, damaged = finished(storage, ["f/1", "f/0", "f"], {"x", "y", "never"})
-    assert {identity: one.answer for identity, one in found.items()} == {"x": "first", "y": "y"}
+    keys = {key for folder in ("f/1", "f/0", "f") for key in storage.list(folder)}
+    index, damaged = found_in(storage, keys, {"x", "y", "never"})
+    table = joined(index, storage.read_table)
+    assert dict(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == {"x": "first", "y": "y"}
     assert damaged == []
 
 
 def test_a_damaged_chunk_is_told_and_its_trajectories_are_not_there(storage: Storage) -> None:
     write(storage, "f", to_table([trajectory("x")]))
-    lost = sorted([write(storage, "f", to_table([trajectory(identity)])) for identity in "yz"])
+    lost = sorted([write(storage, "f", to_table([trajectory(identity)]))[0] for identity in "yz"])
     storage.write_bytes(lost[0], b"")
     flipped = bytearray(storage.read_bytes(lost[1]))
     flipped[len(flipped) // 3] ^= 1
     storage.write_bytes(lost[1], bytes(flipped))
-    other = write(storage, "f", pa.table({"id": ["x"]}))
-    found, damaged = finished(storage, ["f"], {"x", "y", "z"})
-    assert set(found) == {"x"}
+    other, _ = write(storage, "f", pa.table({"id": ["x"]}))
+    there, damaged = found(storage, ["f"], {"x", "y", "z"})
+    assert there == ["x"]
     assert damaged == sorted(storage.uri(key) for key in (*lost, other))

@@ -149,12 +149,12 @@ def test_what_nothing_names_is_swept_away_and_what_is_in_progress_stays(storage:
     later = Writer(RUN, take(storage, RUN.layout).name)
     lost = [
         later.iteration(0, Weights()).layout.advantages,
-        f"{later.iteration(1, Weights()).layout.round(0).unfinished}/chunk.parquet",
+        f"{later.iteration(1, Weights()).layout.round(0).all_chunks}/chunk.parquet",
         f"{RUN.layout.checkpoint(2, later.epoch)}/hf/model.safetensors",
         f"{RUN.layout.checkpoint(3, later.epoch)}.partial/hf/model.safetensors",
     ]
     progress = later.iteration(2, records[-1].policy)
-    going = [progress.layout.advantages, f"{progress.layout.round(0).unfinished}/chunk.parquet"]
+    going = [progress.layout.advantages, f"{progress.layout.round(0).all_chunks}/chunk.parquet"]
     for key in [*lost, *going]:
         storage.write_bytes(key, b"x")
     sweep(storage, later)

@@ -19,11 +19,12 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
 from nbrl.tasks.rollout.episodes import failed
-from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RolloutBatch, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Live, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
+from tests.tasks.desks import LocalDesk, index_by, played_by
 from tests.tasks.nodes.doubles import services
 
 LAYOUT = RoundLayout("runs/r/iterations/000000/round-0")
@@ -35,7 +36,8 @@ class PlayingRunner(Runner):
     seconds, fails = 0.0, frozenset[str]()
 
     def __init__(self, plan: RunnerPlan) -> None:
-        super().__init__(plan)
+        self.desk = LocalDesk()
+        super().__init__(plan, 0, self.desk)
         self.played: list[str] = []
 
     async def start(self) -> None:
@@ -70,10 +72,11 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def batch(count: int, *earlier: str) -> RolloutBatch:
-    return RolloutBatch(
-        rows(count), [EngineAddress("double://")], RoundPlan(LAYOUT.unfinished, earlier, Sampling(), EngineSettings())
-    )
+ROUND = RoundPlan(LAYOUT.chunks(""), (), Sampling(), EngineSettings())
+
+
+def play(storage: Storage, runner: PlayingRunner, asked: list[dict[str, Any]]) -> pa.Table:
+    return asyncio.run(played_by(storage, runner, runner.desk, asked, ROUND))
 
 
 @pytest.fixture
@@ -81,48 +84,54 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(StorageSettings(root=str(tmp_path / "storage")))
 
 
-def test_all_of_a_batch_comes_back_in_its_order_and_is_on_storage(storage: Storage) -> None:
-    runner = PlayingRunner(plan(storage))
-    table = asyncio.run(runner.run(batch(32)))
+def test_all_of_a_round_comes_back_in_its_order_and_is_on_storage(storage: Storage) -> None:
+    table = play(storage, PlayingRunner(plan(storage)), rows(32))
     assert table["id"].to_pylist() == [str(n) for n in range(32)]
-    assert asyncio.run(runner.finished())[1] == 32
-    stored = [row for key in storage.list(LAYOUT.unfinished) for row in storage.read_table(key)["id"].to_pylist()]
+    stored = [row for key in storage.list(LAYOUT.all_chunks) for row in storage.read_table(key)["id"].to_pylist()]
     assert sorted(stored, key=int) == table["id"].to_pylist()
 
 
 def test_rows_of_a_run_that_began_before_there_were_environments_are_of_the_only_one(storage: Storage) -> None:
-    runner = PlayingRunner(plan(storage))
     earlier = [row | {"environment": ""} for row in rows(2)]
-    work = RolloutBatch(earlier, [EngineAddress("double://")], RoundPlan(LAYOUT.unfinished, (), Sampling(), EngineSettings()))
-    assert asyncio.run(runner.run(work))["environment"].to_pylist() == ["e", "e"]
+    assert play(storage, PlayingRunner(plan(storage)), earlier)["environment"].to_pylist() == ["e", "e"]
 
 
-def test_the_next_attempt_plays_what_failed_and_what_is_not_there(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_there_too_but_is_not_found_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlayingRunner, "fails", frozenset({"3"}))
-    first = asyncio.run(PlayingRunner(plan(storage)).run(batch(6)))
-    assert from_table(first)[3].status is Status.FAILED
-    monkeypatch.setattr(PlayingRunner, "fails", frozenset())
     runner = PlayingRunner(plan(storage))
-    second = asyncio.run(
-        runner.run(
-            RolloutBatch(
-                rows(8), [EngineAddress("double://")], RoundPlan("elsewhere", (LAYOUT.unfinished,), Sampling(), EngineSettings())
-            )
-        )
-    )
-    assert runner.played == ["3", "6", "7"]
-    assert second["status"].to_pylist() == ["answered"] * 8
-    assert len(storage.list("elsewhere")) == 1
+    table = play(storage, runner, rows(6))
+    assert from_table(table)[3].status is Status.FAILED
+    keys = storage.list(LAYOUT.all_chunks)
+    index, damaged = asyncio.run(runner.find(keys, [str(n) for n in range(8)]))
+    assert sorted(index["id"].to_pylist()) == ["0", "1", "2", "4", "5"]
+    assert not damaged
 
 
-def test_a_storage_that_fails_ends_the_batch_with_its_own_error(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
+def test_no_more_episodes_run_at_once_than_there_are_slots(storage: Storage) -> None:
+    class Counting(PlayingRunner):
+        now = most = 0
+
+        async def _attempts(self, task: Task, files: Any, new: Any, plan: RoundPlan) -> Trajectory:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0.01)
+            self.now -= 1
+            return await super()._attempts(task, files, new, plan)
+
+    runner = Counting(plan(storage, episodes=3))
+    play(storage, runner, rows(20))
+    assert runner.most == 3
+    assert sorted(runner.played, key=int) == [str(n) for n in range(20)]
+
+
+def test_a_storage_that_fails_ends_the_round_with_its_own_error(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
     class Full(Storage):
         def write_bytes(self, key: str, data: bytes) -> str:
             raise StorageError(f"cannot write {key}: No space left on device")
 
     monkeypatch.setattr(PlayingRunner, "seconds", 0.01)
     with pytest.raises(StorageError, match="No space left on device"):
-        asyncio.run(PlayingRunner(plan(Full(storage.settings))).run(batch(100)))
+        play(storage, PlayingRunner(plan(Full(storage.settings))), rows(100))
 
 
 @pytest.mark.process
@@ -134,8 +143,8 @@ def test_requests_of_a_round_of_32_trajectories(tmp_path: Path, monkeypatch: pyt
         runner = PlayingRunner(plan(storage))
 
         class Pool:
-            async def run(self, rows: Any, engines: Any, asked: RoundPlan, *rest: Any) -> pa.Table:
-                return await runner.run(batch(32, *asked.earlier))
+            async def run(self, given: Any, engines: Any, asked: RoundPlan, *rest: Any) -> pa.Table:
+                return await index_by(runner, runner.desk, rows(32), asked)
 
         made = services(tmp_path)
         made.storage, made.runners = storage, Pool()  # type: ignore[assignment]

@@ -23,7 +23,7 @@ from nbrl.flows.pages.tree import branches
 from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout import RunLayout, is_trajectories
 from nbrl.tasks.learner.step.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from tests.flows.typed import nbrl
@@ -212,7 +212,7 @@ def test_a_fork_of_the_tree_is_one_deeper() -> None:
 
 @pytest.mark.process
 def test_a_page_can_be_sent_as_a_file_that_needs_nothing_else(storage: Storage, tmp_path: Path) -> None:
-    (table,) = [key for key in storage.list("runs") if key.endswith("/trajectories.parquet")]
+    (table,) = [key for key in storage.list("runs") if is_trajectories(key)]
     alone = page(storage, "r", table, "q:1-0")
     assert "forty-two" in alone
     assert "href=" not in alone.replace('<link rel="icon" href="data:,">', "")

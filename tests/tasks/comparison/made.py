@@ -23,6 +23,7 @@ from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
+from tests.tasks.storing import stored
 
 TOKENS = 100  # of one trajectory
 QUESTIONS = [{"id": f"q{number}", "question": f"What is {number}?", "answers": [str(number)]} for number in range(4)]
@@ -113,7 +114,7 @@ def run(
             iteration=number,
             cursor=number,
             checkpoint=made.layout.checkpoint(number + 1, epoch),
-            artifacts=[Artifact(path=key, digest=storage.write_table(key, each)) for key, each in tables.items()],
+            artifacts=[stored(storage, key, each) for key, each in tables.items()],
             metrics={
                 "reward/success": success,
                 "reward/em": success,
@@ -139,7 +140,8 @@ def evaluated(storage: Storage, made: Run, epoch: str, updates: int, asked: pa.T
     weights = Weights(updates=updates, digest=f"w{updates}")
     scope = _scope(made, epoch, updates, weights).model_copy(update={"stage": "evaluation"})
     layout, said = scope.layout.round(0), trajectories(asked, right)
-    parts = {layout.trajectories: storage.write_table(layout.trajectories, said)}
+    sampled = stored(storage, layout.trajectories, said)
+    parts = {sampled.path: sampled.digest, **sampled.parts}
     digest = storage.write_table(layout.rewards, rewards(said, right))
     success = sum(right) / len(right)
     metrics = of({"success": success, "em": success, "failed": 0.0, "unscored": 0.0}, "last")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-import uuid
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -30,9 +30,9 @@ from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
 
-def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> RunnerPool:
+def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type, runners: int = 1) -> RunnerPool:
     monkeypatch.setattr(pool, "Runner", runner)
-    config = load("tiny-cpu")
+    config = load("tiny-cpu", [f"rollout.runners={runners}"])
     storage = Storage(StorageSettings(root=str(folder)))
     environments = {"e": EnvironmentPlan()}
     model = PlacedFolder(config.policy.path)
@@ -43,93 +43,95 @@ def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type) -> Ru
 def silent(*heard: object) -> None: ...
 
 
-async def run_one(runners: RunnerPool, say: Callable[[str], None] = silent) -> pa.Table:
+ENGINES = [EngineAddress("url")]
+SAME = {"group": "g", "question": "q", "ability": "qa", "environment": "e", "files": [], "collect": [], "answers": []}
+
+
+async def run_rows(runners: RunnerPool, count: int, say: Callable[[str], None] = silent) -> pa.Table:
     await runners.start(silent)
     try:
-        rows = [{"id": "a"}]
-        return await runners.run(
-            rows, [EngineAddress("url")], RoundPlan("folder", (), Sampling(), EngineSettings()), silent, silent, say
-        )
+        rows = [{"id": str(n), "sample": n, "seed": n} | SAME for n in range(count)]
+        plan = RoundPlan("f", (), Sampling(), EngineSettings())
+        return await runners.run(rows, lambda: ENGINES, plan, silent, silent, say)
     finally:
         await runners.stop()
 
 
-class Playing:
-    """A runner that plays `_play` in every life, of which it notes each in `lives` below the plan's storage."""
+class Playing(Runner):
+    """A runner whose trajectories `_play` makes, in every life, of which it notes each in `lives` below the plan's storage."""
 
-    def __init__(self, plan: Any) -> None:
-        self._life, self._folder = uuid.uuid4().hex, Path(plan.storage.settings.root, "lives")
+    def __init__(self, plan: Any, number: int, desk: Any) -> None:
+        super().__init__(plan, number, desk)
+        lives = Path(plan.storage.settings.root, "lives")
+        lives.mkdir(exist_ok=True)
+        (lives / self._life).touch()
+        self._count = len(list(lives.iterdir()))
 
     async def start(self) -> None:
-        self._folder.mkdir(exist_ok=True)
-        (self._folder / self._life).touch()
+        nobody: Any = None
+        self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
 
-    async def stop(self) -> None: ...
+    async def _attempts(self, task: Any, hidden: Any, new: Any, plan: Any) -> Trajectory:
+        await self._play(task.id)
+        return failed(task, f"life {self._count}").model_copy(update={"status": Status.ANSWERED})
 
-    async def said(self) -> list[str]:
-        return []
-
-    async def finished(self) -> tuple[str, int]:
-        return self._life, 0
-
-    async def damaged(self) -> list[str]:
-        return []
-
-    async def run(self, batch: Any) -> pa.Table:
-        await self.start()
-        return await self._play(len(list(self._folder.iterdir())))
-
-    async def _play(self, life: int) -> pa.Table:
+    async def _play(self, identity: str) -> None:
         raise NotImplementedError
-
-
-def test_a_runner_that_ends_at_once_whenever_it_is_called_ends_the_rollout(
-    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Dying(Playing):
-        async def _play(self, life: int) -> pa.Table:
-            os._exit(1)
-
-    monkeypatch.setattr(pool, "RETRIES", 1)
-    with pytest.raises(RolloutError, match="the runners failed beyond their retry budget"):
-        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Dying)))
 
 
 def test_a_runner_that_died_twice_ends_its_work_and_one_line_tells_of_each_time(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class DyingTwice(Playing):
-        async def _play(self, life: int) -> pa.Table:
-            await asyncio.sleep(1.0)
-            if life < 3:
+        async def _play(self, identity: str) -> None:
+            if self._count < 3:
                 os._exit(1)
-            return pa.table({"life": [life]})
 
     said: list[str] = []
-    assert asyncio.run(run_one(make_pool(tmp_path, monkeypatch, DyingTwice), said.append))["life"].to_pylist() == [3]
+    index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, DyingTwice), 1, said.append))
+    assert index["failure"].to_pylist() == ["life 3"]
     assert said == ["a runner ended and was started again; its finished trajectories are kept"] * 2
 
 
 def test_runners_that_end_too_often_end_the_rollout(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying(Playing):
-        async def _play(self, life: int) -> pa.Table:
-            await asyncio.sleep(1.0)
+        async def _play(self, identity: str) -> None:
             os._exit(1)
 
     monkeypatch.setattr(pool, "RESTARTS", 1)
     with pytest.raises(RolloutError, match="runners ended more often than 1 restarts in 10 minutes"):
-        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Dying)))
+        asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Dying), 1))
+
+
+def test_others_finish_what_a_silent_runner_holds(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = tmp_path / "played"
+
+    class Leaving(Playing):
+        async def _play(self, identity: str) -> None:
+            await asyncio.sleep(0.2)
+            if self._number == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)  # as on a machine that falls silent
+            with played.open("a") as file:
+                file.write(f"{identity}\n")
+
+    said: list[str] = []
+    started = time.monotonic()
+    index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Leaving, runners=2), 12, said.append))
+    assert index["id"].to_pylist() == [str(number) for number in range(12)]
+    assert sorted(played.read_text().split(), key=int) == index["id"].to_pylist()
+    assert said == ["runner 0 gives no sign; others run what it had not finished"]
+    assert time.monotonic() - started < 60
 
 
 def test_an_error_of_a_runner_arrives_in_its_own_words(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Failing(Playing):
-        async def _play(self, life: int) -> pa.Table:
+        async def _play(self, identity: str) -> None:
             raise StorageError("cannot write s3://b/k: no space is left")
 
     with pytest.raises(StorageError, match=r"^cannot write s3://b/k: no space is left$"):
-        asyncio.run(run_one(make_pool(tmp_path, monkeypatch, Failing)))
+        asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Failing), 1))
     told = capfd.readouterr()
     assert "Traceback" not in told.out + told.err
 
@@ -138,54 +140,35 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     """It is killed as soon as its first chunk is on storage, while other trajectories are under way."""
     dead, played = tmp_path / "dead", tmp_path / "played"
 
-    class Dying(Runner):
-        async def start(self) -> None:
-            nobody: Any = None
-            self._live = Live(nobody, EngineSamplers(self._plan), AsyncExitStack())
-
-        async def _attempts(self, task: Any, hidden: Any, new: Any, plan: Any) -> Trajectory:
-            while int(task.id) >= 5 and not dead.exists():
+    class Dying(Playing):
+        async def _play(self, identity: str) -> None:
+            while int(identity) >= 5 and not dead.exists():
                 await asyncio.sleep(0.05)
-                if len(self._plan.storage.list(plan.unfinished)) > 1:
+                if len(self._plan.storage.list("f")) > 1:
                     dead.touch()
                     os.kill(os.getpid(), signal.SIGKILL)
             with played.open("a") as file:
-                file.write(f"{task.id}\n")
-            return failed(task, "").model_copy(update={"status": Status.ANSWERED})
-
-    async def work() -> pa.Table:
-        runners = make_pool(tmp_path, monkeypatch, Dying)
-        await runners.start(silent)
-        try:
-            engines, sampling = [EngineAddress("url")], Sampling()
-            return await runners.run(rows, engines, RoundPlan("f", (), sampling, EngineSettings()), silent, silent, said.append)
-        finally:
-            await runners.stop()
+                file.write(f"{identity}\n")
 
     said: list[str] = []
-    same = {"group": "g", "question": "q", "ability": "qa", "environment": "e", "files": [], "collect": [], "answers": []}
-    rows = [{"id": str(n), "sample": n, "seed": n} | same for n in range(10)]
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "half.parquet").write_bytes(b"PAR1")
-    table = asyncio.run(work())
+    index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Dying), 10, said.append))
     assert dead.exists()
-    assert table["status"].to_pylist() == ["answered"] * 10
+    assert index["status"].to_pylist() == ["answered"] * 10
     assert sorted(played.read_text().split()) == sorted(str(n) for n in range(10))
-    assert said.pop() == f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again"
-    assert set(said) <= {"a runner ended and was started again; its finished trajectories are kept"}  # if it was seen in time
+    assert said == [
+        "a runner ended and was started again; its finished trajectories are kept",
+        f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again",
+    ]
 
 
 def test_a_runner_that_cannot_start_says_why_in_its_own_words(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusing:
-        def __init__(self, plan: Any) -> None: ...
-
+    class Refusing(Runner):
         async def start(self) -> None:
             raise AgentError("no question has room")
-
-        async def said(self) -> list[str]:
-            return []
 
     async def work() -> None:
         await make_pool(tmp_path, monkeypatch, Refusing).start(silent)
@@ -198,8 +181,8 @@ def test_what_a_runner_does_while_it_starts_is_told(cluster: None, tmp_path: Pat
     class Slow(Playing):
         """It starts once it was asked what it does."""
 
-        def __init__(self, plan: Any) -> None:
-            super().__init__(plan)
+        def __init__(self, plan: Any, number: int, desk: Any) -> None:
+            super().__init__(plan, number, desk)
             self._asked = asyncio.Event()
 
         async def start(self) -> None:

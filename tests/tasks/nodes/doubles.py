@@ -12,8 +12,9 @@ from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import chunk
 from nbrl.tasks.learner.proof import ProofSequence
+from nbrl.tasks.rollout import chunks
+from nbrl.tasks.rollout.index import index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
@@ -75,7 +76,7 @@ class DoubleRunners:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        engines: Sequence[EngineAddress],
+        engines: Callable[[], Sequence[EngineAddress]],
         plan: RoundPlan,
         progress: Callable[[int], None],
         healthy: Callable[[], None],
@@ -85,9 +86,9 @@ class DoubleRunners:
         self.asked += rows
         self.earlier = plan.earlier
         played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
-        self._storage.write_table(chunk(plan.unfinished, "one"), to_table(played))
+        key, digest = chunks.write(self._storage, plan.chunks, to_table(played))
         progress(len(played))
-        return to_table(played)
+        return index_of(played, key, digest)
 
     def _play(self, row: dict[str, Any], status: Status) -> Trajectory:
         sampled = Node(parent=0, kind="sampled", step=0, token_ids=[1, 2], logprobs=[-0.5, -0.5], weights_version=self._version)

@@ -27,6 +27,7 @@ from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services
 from tests.tasks.grader import Grader, grading
 from tests.tasks.nodes.doubles import SCOPE, services
+from tests.tasks.storing import stored
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,7 @@ def answered(made: Services, *groups: tuple[str | None, ...]) -> tuple[Artifact,
     ]
     layout = SCOPE.layout.round(0)
     tables = {layout.prompts: prompts, layout.trajectories: to_table(played)}
-    first, second = (Artifact(path=path, digest=made.storage.write_table(path, table)) for path, table in tables.items())
+    first, second = (stored(made.storage, path, table) for path, table in tables.items())
     return first, second
 
 

@@ -1,0 +1,200 @@
+"""The desk of a round: hands its rows out to runners, a few at a time, and takes note of what is finished.
+
+An actor on the machine that leads. It never waits for a runner: one that gives no sign loses its rows to others.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from nbrl.tasks.rollout.index import SCHEMA, finished_of
+from nbrl.tasks.rollout.plan import EngineAddress
+
+SIGN_S = 2.0  # a runner asks at least so often, with work or without
+SILENT_S = 20.0  # without a sign a runner counts as gone, long before Ray finds that out
+FROM_BEFORE = -1  # who finished what an earlier process left
+
+Row = dict[str, Any]
+
+
+class Given(NamedTuple):
+    """What a runner is answered: `rows` to run, whether there may be `more` later, and where the engines are now; or that the
+    round is `over`.
+    """
+
+    rows: list[Row]
+    more: bool
+    engines: Sequence[EngineAddress]
+    over: bool = False
+
+
+class Seen(NamedTuple):
+    """The state of a round. `doubtful` rows may be on storage already; `known` chunks are accounted for.
+
+    `living` runners, `silent` ones that were not reported before, and the number of `restarts` since the last look.
+    """
+
+    finished: int
+    doubtful: tuple[str, ...]
+    known: tuple[str, ...]
+    living: tuple[int, ...]
+    silent: tuple[int, ...]
+    restarts: int
+
+
+@dataclass
+class Round:
+    """The rows of a round by id, in their order; each is waiting, held by a runner, doubtful or finished."""
+
+    name: str
+    rows: dict[str, Row]
+    engines: Sequence[EngineAddress]
+    waiting: list[str]
+    doubtful: list[str]
+    held: dict[int, set[str]] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    found: list[tuple[int, pa.Table]] = field(default_factory=list)  # who finished it, and its index
+
+    @property
+    def over(self) -> bool:
+        return len(self.finished) == len(self.rows)
+
+
+class Desk:
+    """All methods are asynchronous, and none is interrupted by another but where it waits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._round = Round("", {}, [], [], [])
+        self._changed = asyncio.Event()
+        self._lives: dict[int, str] = {}
+        self._signs: dict[int, float] = {}
+        self._silent: set[int] = set()
+        self._told: set[int] = set()
+        self._restarts = 0
+
+    async def open(self, name: str, rows: Sequence[Row], engines: Sequence[EngineAddress], doubtful: bool) -> None:
+        """Begin a round in place of the one before. With `doubtful`, chunks are there, which are looked through first."""
+        ids = [row["id"] for row in rows]
+        places = ([], ids) if doubtful else (ids, [])
+        self._round = Round(name, dict(zip(ids, rows, strict=True)), engines, *places)
+        self._signs = dict.fromkeys(self._signs.keys() - self._silent, self._clock())
+        self._change()
+
+    async def move(self, engines: Sequence[EngineAddress]) -> None:
+        """Engines have other addresses from now on."""
+        self._round.engines = engines
+        self._change()
+
+    async def born(self, number: int, life: str) -> None:
+        """A runner was started, for the first time or again: what it held before is not in work any more."""
+        if number in self._lives and self._lives[number] != life:
+            self._restarts += 1
+            self._doubt(number)
+        self._lives[number] = life
+        self._sign(number)
+
+    async def take(self, name: str, number: int, life: str, free: int) -> Given:
+        """Up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
+        until = self._clock() + SIGN_S
+        while True:
+            self._sign(number)
+            current = self._round
+            if current.name != name or current.over or self._lives.get(number, life) != life:
+                return Given([], False, current.engines, over=True)
+            rows, left = self._share(number, free), until - self._clock()
+            if rows or left <= 0 or not free:
+                return Given(rows, bool(current.waiting or current.doubtful), current.engines)
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def finish(self, name: str, number: int, index: pa.Table) -> None:
+        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over."""
+        if self._round.name == name:
+            self._sign(number)
+            self._note(number, index)
+
+    async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
+        """What was found on storage of doubtful rows; the others of them are run."""
+        if (current := self._round).name != name:
+            return
+        self._note(FROM_BEFORE, finished_of(index, ids))
+        current.waiting[:0] = [each for each in current.doubtful if each in set(ids)]
+        current.doubtful = [each for each in current.doubtful if each not in set(ids)]
+        self._change()
+
+    async def look(self) -> Seen:
+        now, current = self._clock(), self._round
+        if not current.over:
+            self._silent |= {number for number, sign in self._signs.items() if now - sign > SILENT_S}
+            if self._signs.keys() - self._silent:  # else nobody could run them
+                for number in self._silent:
+                    self._doubt(number)
+                self._change()
+        new = self._silent - self._told
+        self._told |= new
+        restarts, self._restarts = self._restarts, 0
+        known = {key for _, index in current.found for key in index["part"].unique().to_pylist()}
+        living = tuple(sorted(self._signs.keys() - self._silent))
+        return Seen(len(current.finished), tuple(current.doubtful), tuple(sorted(known)), living, tuple(sorted(new)), restarts)
+
+    async def completed(self, name: str) -> None:
+        """Return when the round is over, or another one has begun."""
+        while self._round.name == name and not self._round.over:
+            await self._changed.wait()
+
+    async def index(self, name: str, number: int) -> pa.Table:
+        """Rows of the index that a runner brought; the first one also has those that were found on storage."""
+        mine = (number, FROM_BEFORE) if number == 0 else (number,)
+        tables = [index for who, index in self._round.found if who in mine and self._round.name == name]
+        return pa.concat_tables([SCHEMA.empty_table(), *tables])
+
+    def _share(self, number: int, free: int) -> list[Row]:
+        """Rows for a runner, which then holds them: as many as it has room for, but no more than others that live get."""
+        current, held = self._round, self._round.held.setdefault(number, set())
+        outstanding = len(current.rows) - len(current.finished)
+        living = max(1, len(self._signs.keys() - self._silent))
+        count = max(0, min(free, len(current.waiting), math.ceil(outstanding / living) - len(held)))
+        ids, current.waiting = current.waiting[:count], current.waiting[count:]
+        held.update(ids)
+        return [current.rows[each] for each in ids]
+
+    def _note(self, number: int, index: pa.Table) -> None:
+        current = self._round
+        open_ids = current.rows.keys() - current.finished
+        new = [place for place, each in enumerate(index["id"].to_pylist()) if each in open_ids]
+        if not new:
+            return
+        taken = index.take(pa.array(new, pa.int64()))
+        ids = set(taken["id"].to_pylist())
+        current.found.append((number, taken))
+        current.finished |= ids
+        for held in current.held.values():
+            held -= ids
+        current.waiting = [each for each in current.waiting if each not in ids]
+        current.doubtful = [each for each in current.doubtful if each not in ids]
+        if current.over or current.waiting:
+            self._change()
+
+    def _doubt(self, number: int) -> None:
+        """Nobody knows what of a runner's rows is on storage."""
+        if held := self._round.held.pop(number, set()):
+            self._round.doubtful += [each for each in self._round.rows if each in held]
+
+    def _sign(self, number: int) -> None:
+        self._signs[number] = self._clock()
+        self._silent.discard(number)
+        self._told.discard(number)
+
+    def _change(self) -> None:
+        """Wake all that wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()

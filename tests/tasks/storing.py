@@ -1,0 +1,20 @@
+"""Tables of a round as nodes store them."""
+
+import pyarrow as pa
+
+from nbrl.agent.trajectory import from_table
+from nbrl.infra.parts import INDEX, parts_of
+from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.rollout.chunks import write
+from nbrl.tasks.rollout.index import index_of
+from nbrl.tasks.runs.scope import Artifact
+
+
+def stored(storage: Storage, key: str, table: pa.Table) -> Artifact:
+    """Trajectories in a chunk with an index, any other table in one object."""
+    if not key.endswith(INDEX):
+        return Artifact(path=key, digest=storage.write_table(key, table))
+    part, digest = write(storage, RoundLayout.holding(key).chunks("w"), table)
+    index = index_of(from_table(table), part, digest)
+    return Artifact(path=key, digest=storage.write_table(key, index), parts=parts_of(index))

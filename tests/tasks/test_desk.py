@@ -1,0 +1,209 @@
+"""The desk: who gets which rows, and what becomes of those of a runner that is gone."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.tasks.rollout import desk as module
+from nbrl.tasks.rollout.desk import SILENT_S, Desk
+from nbrl.tasks.rollout.index import in_order, index_of
+from nbrl.tasks.rollout.plan import EngineAddress
+
+HERE, THERE = [EngineAddress("here")], [EngineAddress("there")]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"id": str(number)} for number in range(count)]
+
+
+def index(part: str, *ids: str, status: Status = Status.ANSWERED) -> pa.Table:
+    made = [
+        Trajectory(id=each, group="g", sample=0, question="", ability="a", status=status, answer="", nodes=[], steps=[])
+        for each in ids
+    ]
+    return index_of(made, part, part)
+
+
+async def taken(desk: Desk, number: int, free: int = 100, life: str = "") -> list[str]:
+    return [row["id"] for row in (await desk.take("r", number, life or f"life {number}", free)).rows]
+
+
+async def opened(desk: Desk, count: int, runners: int, doubtful: bool = False) -> None:
+    for number in range(runners):
+        await desk.born(number, f"life {number}")
+    await desk.open("r", rows(count), HERE, doubtful)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGN_S", 0.0)
+
+
+def test_runners_that_live_share_what_is_there_and_one_that_is_early_does_not_get_all() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 10, 2)
+        assert await taken(desk, 0) == list("01234")
+        assert await taken(desk, 0) == []
+        assert await taken(desk, 1, free=3) == list("567")
+        assert await taken(desk, 1) == list("89")
+
+    asyncio.run(work())
+
+
+def test_what_a_silent_runner_held_is_looked_for_and_then_given_to_others() -> None:
+    async def work() -> None:
+        clock = Clock()
+        desk = Desk(clock)
+        await opened(desk, 4, 2)
+        assert await taken(desk, 0) == list("01")
+        assert await taken(desk, 1) == list("23")
+        clock.now = SILENT_S + 1
+        assert await taken(desk, 1) == []
+        seen = await desk.look()
+        assert (seen.silent, seen.living, seen.doubtful) == ((0,), (1,), ("0", "1"))
+        assert (await desk.look()).silent == ()  # it is told once
+        await desk.settle("r", seen.doubtful, index("found", "1"))
+        assert await taken(desk, 1) == ["0"]
+        await desk.finish("r", 0, index("late", "0"))  # it was only slow, and what it brings first counts
+        await desk.finish("r", 1, index("part", "0", "2", "3"))
+        assert (await desk.look()).finished == 4
+        await asyncio.wait_for(desk.completed("r"), 1)
+        found = pa.concat_tables([await desk.index("r", number) for number in range(2)])
+        assert in_order(found, list("0123"))["part"].to_pylist() == ["late", "found", "part", "part"]
+        assert in_order(found, list("0123"))["row"].to_pylist() == [0, 0, 1, 2]
+
+    asyncio.run(work())
+
+
+def test_the_only_runner_keeps_its_rows_however_long_it_is_silent() -> None:
+    async def work() -> None:
+        clock = Clock()
+        desk = Desk(clock)
+        await opened(desk, 2, 1)
+        await taken(desk, 0)
+        clock.now = SILENT_S + 1
+        assert (await desk.look()).doubtful == ()
+        await desk.finish("r", 0, index("part", "0", "1"))
+        await asyncio.wait_for(desk.completed("r"), 1)
+
+    asyncio.run(work())
+
+
+def test_a_runner_that_lives_anew_starts_with_nothing_and_its_old_life_gets_nothing_more() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 2, 1)
+        assert await taken(desk, 0) == list("01")
+        await desk.born(0, "another life")
+        seen = await desk.look()
+        assert (seen.restarts, seen.doubtful) == (1, ("0", "1"))
+        assert (await desk.take("r", 0, "life 0", 9)).over
+        await desk.settle("r", seen.doubtful, index("none"))
+        assert await taken(desk, 0, life="another life") == list("01")
+        assert (await desk.look()).restarts == 0
+
+    asyncio.run(work())
+
+
+def test_what_an_earlier_process_left_is_not_run_again_but_what_failed_is() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 3, 1, doubtful=True)
+        assert await taken(desk, 0) == []
+        left = pa.concat_tables([index("a", "0", "another"), index("b", "1", status=Status.FAILED)])
+        await desk.settle("r", (await desk.look()).doubtful, left)
+        assert await taken(desk, 0) == list("12")
+        await desk.finish("r", 0, index("c", "1", "2", status=Status.FAILED))
+        assert (await desk.take("r", 0, "life 0", 9)).over
+        assert sorted((await desk.index("r", 0))["id"].to_pylist()) == list("012")
+
+    asyncio.run(work())
+
+
+def test_a_round_that_is_gone_takes_and_gives_nothing() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 1, 1)
+        await desk.open("next", rows(1), HERE, False)
+        assert (await desk.take("r", 0, "life 0", 1)).over
+        await desk.finish("r", 0, index("part", "0"))
+        await desk.settle("r", ["0"], index("part", "0"))
+        await asyncio.wait_for(desk.completed("r"), 1)
+        assert (await desk.look()).finished == 0
+        assert len(await desk.index("r", 0)) == 0
+
+    asyncio.run(work())
+
+
+def test_a_runner_hears_where_the_engines_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGN_S", 30.0)
+
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 1, 1)
+        assert (await desk.take("r", 0, "life 0", 1)).engines == HERE
+        waiting = asyncio.create_task(desk.take("r", 0, "life 0", 0))
+        await desk.move(THERE)
+        assert (await waiting).engines in (HERE, THERE)
+        assert (await desk.take("r", 0, "life 0", 0)).engines == THERE
+
+    asyncio.run(work())
+
+
+Step = tuple[str, int]
+STEPS = st.lists(st.tuples(st.sampled_from(["take", "finish", "half", "die", "silence", "wake"]), st.integers(0, 2)), max_size=60)
+
+
+@given(st.integers(1, 12), STEPS)
+@settings(deadline=None, max_examples=150)
+def test_whatever_happens_every_row_is_finished_once(count: int, steps: Sequence[Step]) -> None:
+    async def work() -> None:
+        clock = Clock()
+        desk, hands, lives, parts = Desk(clock), [set[str]() for _ in range(3)], [0, 0, 0], 0
+        await opened(desk, count, 3)
+
+        async def act(what: str, number: int) -> None:
+            nonlocal parts
+            life = f"life {number}" + "'" * lives[number]
+            match what:
+                case "take":
+                    hands[number] |= set(await taken(desk, number, 2, life))
+                case "finish" | "half":
+                    done = sorted(hands[number])[: 1 if what == "half" else None]
+                    parts += 1
+                    await desk.finish("r", number, index(f"part {parts}", *done))
+                    hands[number] -= set(done)
+                case "die":
+                    hands[number], lives[number] = set(), lives[number] + 1
+                    await desk.born(number, life + "'")
+                case "silence":
+                    clock.now += SILENT_S / 2
+                case "wake":
+                    seen = await desk.look()
+                    await desk.settle("r", seen.doubtful, index("none"))
+
+        for step in steps:
+            await act(*step)
+        for _ in range(100):
+            for number in range(3):
+                for what in ("take", "finish", "wake"):
+                    await act(what, number)
+        await asyncio.wait_for(desk.completed("r"), 1)
+        found = pa.concat_tables([await desk.index("r", number) for number in range(3)])
+        assert sorted(found["id"].to_pylist(), key=int) == [str(number) for number in range(count)]
+
+    asyncio.run(work())
