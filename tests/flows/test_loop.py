@@ -12,6 +12,7 @@ import pytest
 
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
+from nbrl.tasks.layout import is_chunk
 from tests.flows.conftest import NBRL, command
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited, record
@@ -33,10 +34,11 @@ def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Stora
         keys = storage.list(f"runs/small/iterations/{iteration:06d}")
         for artifact in (*done.rounds[0], *(each for each in done.artifacts if each.path.endswith("/advantages.parquet"))):
             assert storage.read_bytes(artifact.path, artifact.digest)
-        assert len(keys) == 7 + 6 + 2  # artifacts, results of nodes, the record and its copy
+        chunks = set(filter(is_chunk, keys))
+        assert chunks == set(done.rounds[0].trajectories.parts)
+        assert len(keys) - len(chunks) == 7 + 6 + 2  # artifacts, results of nodes, the record and its copy
         assert done.cursor == 8 * (iteration + 1)
         assert storage.exists(f"{done.checkpoint}/hf/model.safetensors")
-        assert not [key for key in keys if "/trajectories/" in key]
 
 
 def test_the_run_is_what_its_records_say(home: Path, storage: Storage) -> None:
