@@ -1,0 +1,108 @@
+"""What dies on a cluster of three machines, loudly and silently, and what that costs."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.conftest import RESOURCES
+from tests.cluster.machines import Machines
+from tests.cluster.runs import TINY, command, folder, stored, train, trajectories, until_stored
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
+
+LARGE = {"rollout.prompts": 32, "rollout.group_size": 8}
+SCORED = {"answered", "no_answer", "step_limit", "token_limit", "timeout"}
+
+
+def kill(machines: Machines, name: str, pattern: str) -> None:
+    """Kill processes of a machine by their command line."""
+    assert machines.on(name, "pkill", f"-{signal.SIGKILL.value}", "-f", pattern).returncode == 0
+
+
+def left(machines: Machines, name: str) -> list[str]:
+    """Processes of ours on a machine; those of Ray that wait for work are Ray's own."""
+    return [line for line in machines.processes(name) if any(mark in line for mark in ("sglang", "bwrap", "zygote", "nbrl"))]
+
+
+@pytest.fixture
+def again(machines: Machines) -> Iterator[None]:
+    """Machine b is switched on anew after a test that lost it."""
+    yield
+    machines.kill("b")
+    machines.boot("b")
+    machines.join("b", RESOURCES["b"])
+
+
+def test_a_network_that_is_gone_for_a_while_costs_no_trajectory(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "unplugged", **LARGE), log="unplugged", **machines.variables)
+    until_stored(machines, "unplugged/iterations/000000/**/trajectories/**/*.parquet")
+    machines.unplug("c")
+    time.sleep(20)
+    machines.plug("c")
+    assert training.wait(600) == 0, machines.log("unplugged")
+    assert {row["status"] for row in trajectories(machines, "unplugged")} <= SCORED
+
+
+def test_an_engine_that_dies_is_started_again_with_its_weights(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "engine", **LARGE), log="engine", **machines.variables)
+    until_stored(machines, "engine/iterations/000001/**/trajectories/**/*.parquet")
+    kill(machines, "b", "sglang::")
+    assert training.wait(600) == 0, machines.log("engine")
+    assert {row["status"] for row in trajectories(machines, "engine")} <= SCORED
+    assert "engine 0 ended" in machines.log("engine")
+
+
+def test_a_rank_that_dies_costs_its_order_and_the_run_goes_on(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "rank"), log="rank", **machines.variables)
+    until_stored(machines, "rank/iterations/000000/**/trajectories.index.parquet")
+    kill(machines, "c", "ray::RayTrainWorker")
+    assert training.wait(600) == 0, machines.log("rank")
+    assert stored(machines, "runs/rank/iterations/000001/record.json")["metrics"]["publish/tensors_proved"] > 0
+
+
+def test_a_run_whose_leading_process_was_killed_goes_on_from_another_machine(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "moved"), log="moved", **machines.variables)
+    until_stored(machines, "moved/iterations/000000/record.json")
+    kill(machines, "a", "nbrl train tiny-cpu")
+    training.wait(60)
+    on_b = command(machines, "moved", **{"update.workers": 1})
+    machines.on("b", "cp", "-rLT", f"{machines.checkout}/{TINY}", "/srv/run/model")
+    done = machines.on("b", *on_b, limit_s=600, **machines.variables)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (folder(machines, "moved") / "iterations/000001/record.json").exists()
+    assert machines.on("b", "rm", "-r", "/srv/run/model").returncode == 0
+
+
+def test_a_machine_whose_name_is_a_loopback_address_takes_part(machines: Machines) -> None:
+    hosts = "grep -v machine-c /etc/hosts > /tmp/hosts; echo 127.0.1.1 machine-c >> /tmp/hosts"
+    assert machines.on("c", "bash", "-c", f"{hosts}; mount --bind /tmp/hosts /etc/hosts").returncode == 0
+    try:
+        done = train(machines, "named", iterations=1)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    finally:
+        machines.on("c", "umount", "/etc/hosts")
+
+
+@pytest.mark.usefixtures("again")
+def test_of_a_raylet_that_dies_nothing_stays_on_its_machine(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "raylet", **LARGE), log="raylet", **machines.variables)
+    until_stored(machines, "raylet/iterations/000000/**/trajectories/**/*.parquet")
+    assert any("bwrap" in line for line in left(machines, "b"))
+    kill(machines, "b", "raylet/raylet")
+    deadline = time.monotonic() + 60
+    while lines := left(machines, "b"):
+        assert time.monotonic() < deadline, lines
+        time.sleep(1)
+    training.send_signal(signal.SIGTERM)
+    training.wait(120)
+
+
+def test_after_a_run_nothing_is_left_on_any_machine(machines: Machines) -> None:
+    done = train(machines, "clean", iterations=1)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for name in machines.names:
+        assert left(machines, name) == []
+        found = machines.on(name, "ls", "/tmp").stdout.split()
+        assert [each for each in found if each.startswith("nbrl-")] == []
