@@ -109,6 +109,11 @@ def test_a_model_behind_a_server_answers_directly(home: Path, storage: Storage) 
             for headers in ({}, {"Authorization": f"Bearer {environment['NBRL_TEST_KEY']}"}):
                 # Whoever may ask the model may not change it.
                 assert httpx.post(change, json={"model_path": "/"}, headers=headers, trust_env=False).status_code == 401
+            # Nor is it told the key with which that can be done.
+            info = httpx.get("http://127.0.0.1:31877/server_info", headers=headers, trust_env=False)
+            keys = [each["admin_api_key"] for each in (info.json(), *info.json()["internal_states"])]
+            assert keys == ["[key]"] * 2
+            assert environment["NBRL_TEST_KEY"] not in info.text
             summary = told(evaluate(storage, *options, "--api-key-env", "NBRL_TEST_KEY"))
         finally:
             server.send_signal(signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""Keeps keys out of the log, into which SGLang writes all its options."""
+"""Keeps keys out of the log, into which SGLang writes all its options, and out of its answers."""
+
+NAMES = ("api_key", "admin_api_key")
 
 
 class Hidden(str):
@@ -10,6 +12,23 @@ class Hidden(str):
 
 def hide(options: object) -> None:
     """Hide the keys among the options of a server."""
-    for name in ("api_key", "admin_api_key"):
+    for name in NAMES:
         if key := getattr(options, name):
             setattr(options, name, Hidden(key))
+
+
+def without(answer: object) -> object:
+    """The same answer with keys hidden, however deep they are."""
+    if isinstance(answer, dict):
+        return {name: "[key]" if name in NAMES and value else without(value) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [without(value) for value in answer]
+    return answer
+
+
+def install() -> None:
+    """Leave the keys out of what the server tells of itself, which whoever may ask for tokens may ask for too."""
+    from sglang.srt.entrypoints import http_server
+
+    told = http_server.msgspec_to_builtins
+    http_server.msgspec_to_builtins = lambda answer: without(told(answer))

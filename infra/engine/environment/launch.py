@@ -8,7 +8,7 @@ Six things differ:
 - Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
 - LoRA layers do without pinned memory.
 - Weights can be compared with files.
-- Keys are not written into the log.
+- Keys are neither written into the log nor told to whoever asks the server about itself.
 """
 
 import gc
@@ -41,4 +41,5 @@ if __name__ == "__main__":
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
     options = server_args.prepare_server_args(sys.argv[1:])
     hidden.hide(options)
+    hidden.install()
     run_server(options)

@@ -1,5 +1,5 @@
 """Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server`, but that its workers can compare
-weights, and that keys are not written into the log.
+weights, and that keys are neither written into the log nor told to whoever asks.
 
 SGLang spawns its workers, and each of them imports this file anew.
 """
@@ -22,6 +22,7 @@ if __name__ == "__main__":
     try:
         options = prepare_server_args(sys.argv[1:])
         hidden.hide(options)
+        hidden.install()
         run_server(options)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
