@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
 # Makes .venv (main) and .venv-engine (SGLang) from their locks. Run again, it does nothing unless a lock changed.
+#
+# NBRL_SETUP_DEVICE says for which machine: cpu, cuda, or auto (as without it), which installs the CUDA builds where nvidia-smi
+# finds a GPU. An image for machines with GPUs is built with cuda on a machine that has none. With --dry-run nothing is
+# installed: it prints which locks would be used.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -10,6 +14,29 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
 
+case "${1:-}" in
+  "") dry= ;;
+  --dry-run) dry=1 ;;
+  *) die "does not know $1; it takes --dry-run or nothing" ;;
+esac
+
+gpu=
+case "${NBRL_SETUP_DEVICE:-auto}" in
+  auto) if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=1; fi ;;
+  cuda) gpu=1 ;;
+  cpu) ;;
+  *) die "NBRL_SETUP_DEVICE is '$NBRL_SETUP_DEVICE'; set it to cpu, cuda or auto, or leave it out." ;;
+esac
+engine=infra/engine/environment
+if [ -n "$gpu" ]; then engine=infra/engine/cuda; fi
+if [ -n "$dry" ]; then
+  torch="the CPU"
+  if [ -n "$gpu" ]; then torch="CUDA, infra/setup/torch-cuda.txt"; fi
+  echo ".venv from uv.lock, torch for $torch"
+  echo ".venv-engine from $engine/uv.lock"
+  exit 0
+fi
+
 if ! command -v bwrap >/dev/null; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     say "installing bubblewrap"
@@ -19,11 +46,6 @@ if ! command -v bwrap >/dev/null; then
     die "bubblewrap is missing: install it (Debian: sudo apt-get install bubblewrap) and run again."
   fi
 fi
-
-gpu=
-if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then gpu=1; fi
-engine=infra/engine/environment
-if [ -n "$gpu" ]; then engine=infra/engine/cuda; fi
 
 stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
