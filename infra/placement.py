@@ -1,5 +1,6 @@
 """Where Ray places what: resources that machines offer, and actors take."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -22,6 +23,17 @@ Resources = Annotated[
 ]
 
 
-def offers(machine: dict[str, Any], wanted: Resources) -> bool:
+def for_sandboxes(machines: Sequence[Mapping[str, Any]], wanted: Resources) -> list[str]:
+    """Ids of the machines, of those that `ray.nodes` tells, where runners that take `wanted` may stand.
+
+    Where they take nothing, that is machines without a GPU, or all if each has some: sandboxes would take engines their cores.
+    """
+    living = {str(each["NodeID"]): each["Resources"] for each in machines if each["Alive"]}
+    if wanted:
+        return sorted(number for number, offered in living.items() if offers(offered, wanted))
+    return sorted(number for number, offered in living.items() if not offered.get("GPU")) or sorted(living)
+
+
+def offers(machine: Mapping[str, Any], wanted: Resources) -> bool:
     """Whether a machine with these resources in all can hold something that takes `wanted`."""
     return all(machine.get(name, 0) >= amount for name, amount in wanted.items())

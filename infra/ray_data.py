@@ -47,6 +47,11 @@ def here() -> dict[str, str]:
     return {NODE: ray.get_runtime_context().get_node_id()}
 
 
+def among(machines: Sequence[str]) -> dict[str, str]:
+    """A label selector for machines with these ids."""
+    return {NODE: f"in({','.join(machines)})"}
+
+
 def raised_in_task(error: Exception) -> Exception:
     """What a task itself raised, without Ray's traces of it and of the tasks that awaited it."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):

@@ -12,8 +12,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from nbrl.agent.errors import AgentError
 from nbrl.infra.errors import InfraError
+from nbrl.infra.placement import for_sandboxes
 from nbrl.infra.process.budget import Budget
-from nbrl.infra.ray_data import here, map_tables
+from nbrl.infra.ray_data import among, here, map_tables
 from nbrl.infra.storage import Storage
 from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
@@ -44,6 +45,7 @@ class RunnerPool:
         placed = runner.options(
             num_cpus=CPU_SHARE,
             resources=plan.rollout.resources,
+            label_selector={} if plan.rollout.resources else among(for_sandboxes(ray.nodes(), {})),
             scheduling_strategy="SPREAD",
             max_restarts=-1,
         )

@@ -15,7 +15,7 @@ import nbrl
 from nbrl.infra.doctor import SHARED_MEMORY_MB, shared_memory_mb
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import ServerError, StorageError
-from nbrl.infra.placement import offers
+from nbrl.infra.placement import for_sandboxes, offers
 from nbrl.infra.ray_data import raised_in_task
 from nbrl.infra.ray_worker import interface_of
 from nbrl.infra.storage import Storage, StorageSettings
@@ -78,11 +78,12 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
 
 
 def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
-    asked = []
-    for node in sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
+    asked, nodes = [], ray.nodes()
+    sandboxes = for_sandboxes(nodes, config.rollout.resources)
+    for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
         engine = config.engine if engines and offers(offered, config.engine.resources) else None
-        wanted = Examination(code_digest(), config.storage, probe, engine, offers(offered, config.rollout.resources))
+        wanted = Examination(code_digest(), config.storage, probe, engine, node["NodeID"] in sandboxes)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from nbrl.infra import ray_worker
 from nbrl.infra.errors import ServerError
-from nbrl.infra.placement import Resources, offers
+from nbrl.infra.placement import Resources, for_sandboxes, offers
 from nbrl.infra.ray_cluster import RaySettings, _forwarded
 from nbrl.infra.ray_worker import interface_of, setup
 
@@ -31,6 +31,17 @@ def test_a_machine_offers_what_it_has_enough_of() -> None:
     assert offers(machine, {"sandbox": 4})
     assert not offers(machine, {"sandbox": 5})
     assert not offers(machine, {"sandbox": 1, "engine": 1})
+
+
+def test_sandboxes_keep_to_machines_without_gpus_unless_they_are_told_where_to_stand() -> None:
+    def machine(number: str, alive: bool = True, **resources: float) -> dict[str, object]:
+        return {"NodeID": number, "Alive": alive, "Resources": {"CPU": 2.0, **resources}}
+
+    gpus, plain = machine("g", GPU=8.0), machine("p", sandbox=4.0)
+    assert for_sandboxes([gpus, plain, machine("d", alive=False)], {}) == ["p"]
+    assert for_sandboxes([gpus, machine("h", GPU=1.0)], {}) == ["g", "h"]
+    assert for_sandboxes([machine("x", GPU=8.0, sandbox=1.0), plain], {"sandbox": 1}) == ["p", "x"]
+    assert for_sandboxes([machine("x", GPU=8.0), plain], {"sandbox": 5}) == []
 
 
 def test_variables_that_are_forwarded_must_be_set_and_need_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
