@@ -108,7 +108,7 @@ class Fleet(DoubleFleet):
         super().__init__(version)
         self._death = death
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         self._death.step()
         await super().publish(checkpoint, version)
 
