@@ -140,7 +140,7 @@ class Learner:
         return result
 
     def open(self, checkpoint: str, part: str) -> Lease:
-        """The subfolder `part` of a finished checkpoint on this machine; not collective. Raises StorageError if it is not there."""
+        """The part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
         return self._shelf.open(checkpoint, part)
 
     def _identity(self, checkpoint: str | None) -> str:

@@ -49,6 +49,7 @@ from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.services import restarts
+from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module

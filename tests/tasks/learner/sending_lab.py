@@ -64,12 +64,12 @@ class SendingRank:
         self._process.join()
 
     async def _asked(self, order: Any) -> Any:
-        self._pipe.send(order)
-        while not self._pipe.poll():  # noqa: ASYNC110  # a thread could not be given up
-            await asyncio.sleep(0.01)
         try:
+            self._pipe.send(order)
+            while not self._pipe.poll():  # noqa: ASYNC110  # a thread could not be given up
+                await asyncio.sleep(0.01)
             answer = self._pipe.recv()
-        except (EOFError, ConnectionResetError) as error:
+        except (EOFError, OSError) as error:
             raise LearnerEndedError("the learner has ended: rank 0: killed") from error
         if isinstance(answer, Exception):
             raise answer
