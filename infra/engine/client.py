@@ -7,6 +7,7 @@ they are those of the policy, as the trainer computes them, and the tokens were 
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ import httpx
 
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.keys import headers
+from nbrl.infra.engine.weight_group import AdapterTensors, Bucket, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
+LEAVE_S = 5.0  # an engine that stands in a broadcast does not answer
 ADAPTER = "policy"  # what an engine calls the adapter that it serves
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
@@ -68,8 +71,10 @@ class EngineClient:
 
     async def compare(self, folder: Path | str) -> Comparison:
         """Compare the weights that it serves, bit for bit, with the files of a folder, cast to the engine's dtype."""
-        answer = (await self._call("POST", "/weights_checker", {"action": f"equals:{folder}"})).json()
-        return Comparison.of(answer["ranks"])
+        return await self._compared(f"equals:{folder}")
+
+    async def _compared(self, action: str) -> Comparison:
+        return Comparison.of((await self._call("POST", "/weights_checker", {"action": action})).json()["ranks"])
 
     async def answers(self, limit_s: float) -> bool:
         """Whether its scheduler gives a sign of life: tokens of running requests, or one of its own if it is idle."""
@@ -78,29 +83,83 @@ class EngineClient:
         except httpx.HTTPError:
             return False
 
-    async def publish(self, model_path: Path | str, version: str) -> float:
+    async def listens(self, limit_s: float) -> bool:
+        """As `answers`, also of a paused engine, which generates nothing that could be a sign."""
+        try:
+            return (await self._http.get("/server_info", timeout=limit_s)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def publish(self, model_path: Path | str, version: str, torn: bool = False) -> float:
         """Swap in the weights at `model_path` and check their version; returns the seconds that it took.
 
         No reply mixes two versions: requests in flight are aborted and fail with EngineError, requests that arrive meanwhile wait
-        for the new weights. Whatever happens, the engine is told to continue.
+        for the new weights. Whatever happens, the engine is told to continue, but for one whose weights are `torn`, after
+        `receive` failed: it stays paused if this fails too.
         """
         body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
-        return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version)
+        return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version, torn)
 
-    async def publish_adapter(self, folder: Path | None, version: str) -> float:
+    async def publish_adapter(self, folder: Path | None, version: str, torn: bool = False) -> float:
         """Publish the LoRA adapter at `folder` in an engine with space for one; None removes it. The model does not change."""
-        return await self._swap(lambda: self._exchange(folder, version), version)
+        return await self._swap(lambda: self._exchange(folder, version), version, torn)
+
+    async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> Comparison:
+        """Swap in the weights that rank 0 of a group sends, and compare them, bit for bit, with what it sends once more.
+
+        Raises PublishError if they do not arrive whole. The engine then stays paused, under a version that nobody asks for,
+        until weights are published in it.
+        """
+        found: list[Comparison] = []
+
+        async def take() -> None:
+            await self._call("POST", "/init_weights_update_group", group.to_join())
+            try:
+                await self._name(f"a part of {version}")
+                for bucket in buckets:
+                    await self._call("POST", "/update_weights_from_distributed", group.to_load(bucket))
+                found.append(await self._compared(f"equals_sent:{json.dumps(group.to_compare(buckets))}"))
+            finally:  # ends the wait of ranks that count on this engine
+                with contextlib.suppress(EngineError, TimeoutError):
+                    async with asyncio.timeout(LEAVE_S):
+                        await self._call("POST", "/destroy_weights_update_group", {"group_name": group.name})
+            if found[0].different or found[0].why:
+                fault = found[0].why or f"{', '.join(found[0].different[:3])} differ from what was sent"
+                raise EngineError(f"its weights are not those that were sent: {fault}")
+            await self._name(version)
+
+        await self._swap(take, version, torn=True)
+        return found[0]
+
+    async def receive_adapter(self, adapter: AdapterTensors, version: str) -> None:
+        """As `publish_adapter`, of tensors in the request. Raises PublishError; the engine then stays paused."""
+
+        async def exchange() -> None:
+            await self._unload()
+            self.adapter = None  # SGLang cannot load tensors again by itself
+            body = {"lora_name": ADAPTER, "config_dict": adapter.config, "serialized_tensors": adapter.tensors}
+            await self._call("POST", "/load_lora_adapter_from_tensors", body)
+            self.adapter = ADAPTER
+            await self._name(version)
+
+        await self._swap(exchange, version, torn=True)
 
     async def _exchange(self, folder: Path | None, version: str) -> None:
-        if self.adapter:
-            # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
-            await self._call("POST", "/unload_lora_adapter", {"lora_name": ADAPTER})
+        # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
+        await self._unload()
         if folder:
             await self._call("POST", "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
         self.adapter = ADAPTER if folder else None
+        await self._name(version)
+
+    async def _unload(self) -> None:
+        if self.adapter:
+            await self._call("POST", "/unload_lora_adapter", {"lora_name": ADAPTER})
+
+    async def _name(self, version: str) -> None:
         await self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
-    async def _swap(self, work: Callable[[], Awaitable[object]], version: str) -> float:
+    async def _swap(self, work: Callable[[], Awaitable[object]], version: str, torn: bool = False) -> float:
         started = time.monotonic()
         try:
             try:
@@ -110,8 +169,9 @@ class EngineClient:
                 await work()
                 await self._flush()
             except BaseException:
-                with contextlib.suppress(EngineError):  # the first error tells more
-                    await self.unpause()
+                if not torn:
+                    with contextlib.suppress(EngineError):  # the first error tells more
+                        await self.unpause()
                 raise
             await self.unpause()
             served = await self.weights_version()

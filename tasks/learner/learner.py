@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbrl.infra.errors import StorageError
+from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.read import make_batch
@@ -137,6 +138,10 @@ class Learner:
         self._shelf.finish(out, result)
         self._holds = ranks.from_first(lambda: self._identity(out))
         return result
+
+    def open(self, checkpoint: str, part: str) -> Lease:
+        """The part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
+        return self._shelf.open(checkpoint, part)
 
     def _identity(self, checkpoint: str | None) -> str:
         return INITIAL if checkpoint is None else checkpoint_identity(self._storage, checkpoint)

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nbrl.infra.engine.weight_group import AdapterTensors, Bucket, WeightGroup
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.proof import Proof, of_this_release
 
@@ -50,6 +51,46 @@ class UpdateOrder(BaseModel):
     proof_token_ids: list[int] | None = Field(None, min_length=2)
 
 
+class OfferOrder(BaseModel):
+    """Rank 0 is to listen for the engines that take the weights of a checkpoint from it. It changes nothing on the storage.
+
+    `cluster`: the engines may be on other machines. `limit_s`: of each wait for the engines.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: str
+    cluster: bool
+    limit_s: float = Field(gt=0)
+
+
+class Offer(BaseModel):
+    """Where rank 0 listens, what it will send, and whether it has a GPU of its own to send from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str
+    port: int
+    buckets: list[Bucket]
+    cuda: bool
+
+
+class SendOrder(BaseModel):
+    """Rank 0 is to send what it offered, twice: to be loaded, and to be compared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    group: WeightGroup
+
+
+class AdapterOrder(BaseModel):
+    """Rank 0 is to read the adapter of a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint: str
+
+
 class UpdateResult(BaseModel):
     """`proof` is what a publish of the checkpoint must prove. `order` is the digest of the order that was carried out.
     `skipped` says why an optimiser step was not taken, else it is empty; without any step the checkpoint has the old weights.
@@ -69,3 +110,7 @@ class UpdateResult(BaseModel):
     def _earlier(cls, given: Any) -> Any:
         """Checkpoints that earlier releases made stay readable."""
         return of_this_release(given) if isinstance(given, dict) else given
+
+
+Order = UpdateOrder | OfferOrder | SendOrder | AdapterOrder
+Result = UpdateResult | Offer | AdapterTensors | None

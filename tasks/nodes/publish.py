@@ -25,7 +25,7 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
     started = time.monotonic()
     version = str(scope.updates + 1)
     checkpoint = services.checkpoint(update.path)
-    await services.engines.publish(checkpoint, version)
+    await services.engines.publish(checkpoint, version, services.weight_source)
     swapped = time.monotonic()
     key = next(filter(is_update_result, update.parts))
     result = of_this_release(await asyncio.to_thread(services.storage.read_json, key))

@@ -28,10 +28,16 @@ FLOAT32_NATS, BFLOAT16_NATS = Mismatch(mean=1e-4, high=1e-3), Mismatch(mean=1e-2
 
 
 class PublishSettings(BaseModel):
-    """In which numbers engines get the weights, and how closely engine and trainer must agree then."""
+    """How and in which numbers engines get the weights, and how closely engine and trainer must agree then."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    via: Literal["storage", "broadcast"] = Field(
+        "storage",
+        description="how new weights reach the engines: they load the checkpoint from the storage, or the learner sends them, "
+        "over NCCL between GPUs and gloo otherwise; the checkpoint is stored either way",
+        json_schema_extra={"decides": False},
+    )
     dtype: Literal["auto", "float32", "stored"] = Field(
         "auto",
         description="numbers of the weights that a step publishes: float32, or stored, as in the policy's folder; auto is "
@@ -171,6 +177,22 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "publish.rounding stochastic is for weights in bfloat16, but float32 is published; leave it out, or set "
                 "publish.dtype to stored"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sent(self) -> "RunConfig":
+        if self.publish.via == "storage":
+            return self
+        if "quantization" in self.engine.extra_args:
+            raise ValueError(
+                "publish.via broadcast cannot quantise what it brings into an engine, as engine.extra_args.quantization asks; "
+                "leave out one of them"
+            )
+        if self.engine.resolved_device == "cpu" and not self.engine.computes_in_float32:
+            raise ValueError(
+                "publish.via broadcast cannot lay out weights in bfloat16 as an engine on a CPU does after loading; set "
+                "engine.dtype to float32, or publish.via to storage"
             )
         return self
 

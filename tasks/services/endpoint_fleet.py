@@ -6,7 +6,7 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.rollout.plan import EngineAddress
-from nbrl.tasks.services.fleet import Finding
+from nbrl.tasks.services.fleet import Finding, WeightSource
 
 
 class EndpointFleet:
@@ -17,7 +17,7 @@ class EndpointFleet:
     def __init__(self, url: str) -> None:
         self.addresses = [EngineAddress(url)]
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         raise BrokenInvariantError(f"weights cannot be published to {self.addresses[0].url}")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.learner.proof import ProofSequence
@@ -20,6 +21,22 @@ class Finding(NamedTuple):
     weights: Comparison | None
 
 
+class WeightSource(Protocol):
+    """Gives the weights of a checkpoint to engines without a storage between."""
+
+    async def weights(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> list[Comparison]:
+        """Bring a model's weights into all engines at once, and say of each how they compare with what was sent.
+
+        Raises InfraError or UpdateError, once all has ended, if one engine did not get all of them; then no engine answers
+        requests until weights are published in it.
+        """
+        ...
+
+    async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
+        """Bring an adapter into all engines. Raises as `weights`."""
+        ...
+
+
 class EngineFleet(Protocol):
     """Engines that all serve the same version of the weights. A second kind of engine is another class with these methods."""
 
@@ -33,8 +50,9 @@ class EngineFleet(Protocol):
         """Whether each sampled action names the version of the weights that sampled it."""
         ...
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
-        """Make every engine serve a checkpoint, or the initial model if it is None, under the name `version`.
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
+        """Make every engine serve a checkpoint, or the initial model if it is None, under the name `version`. Weights come from
+        the `source`, or else, or where that fails, from the checkpoint's place.
 
         Raises EngineError if one of them does not.
         """

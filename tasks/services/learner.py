@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.process.budget import Budget
 from nbrl.tasks.errors import LearnerEndedError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, UpdateOrder, UpdateResult
 
 RESTARTS, WINDOW_S = 3, 600.0
 STOP_S = 5.0
@@ -36,6 +37,18 @@ class LearnerService:
                 return await self._handle.update(order)
             except LearnerEndedError as error:
                 await self._replace(error)
+
+    async def offer(self, order: OfferOrder) -> Offer:
+        """Of the present learner. Raises LearnerEndedError if it has ended: the next update starts another."""
+        return await self._handle.offer(order)
+
+    async def send(self, order: SendOrder) -> None:
+        """Of the present learner, which made the offer. Raises as `offer`."""
+        await self._handle.send(order)
+
+    async def adapter(self, order: AdapterOrder) -> AdapterTensors:
+        """From the present learner. Raises as `offer`."""
+        return await self._handle.adapter(order)
 
     def stop(self) -> None:
         self._handle.stop(STOP_S)

@@ -10,7 +10,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.services.fleet import EngineFleet
+from nbrl.tasks.services.fleet import EngineFleet, WeightSource
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.reads import Reads
@@ -19,10 +19,11 @@ from nbrl.tasks.tracking.delivery import Delivery
 
 @dataclass(frozen=True)
 class Training:
-    """Services that only a training run has."""
+    """Services that only a training run has. Without a `source`, engines load what is published from the storage."""
 
     learner: LearnerService
     delivery: Delivery
+    source: WeightSource | None = None
 
 
 class Services:
@@ -52,6 +53,10 @@ class Services:
     @property
     def delivery(self) -> Delivery:
         return self._trains().delivery
+
+    @property
+    def weight_source(self) -> WeightSource | None:
+        return self._trains().source
 
     def _trains(self) -> Training:
         if self._training is None:

@@ -11,17 +11,17 @@ from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.errors import EngineError
+from nbrl.infra.errors import EngineError, InfraError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
-from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.errors import BrokenInvariantError, UpdateError
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
 from nbrl.tasks.rollout.plan import EngineAddress
 from nbrl.tasks.services.concurrently import all_of
 from nbrl.tasks.services.engine import Engine, RemoteEngine, Served
-from nbrl.tasks.services.fleet import Finding
+from nbrl.tasks.services.fleet import Finding, WeightSource
 
 T = TypeVar("T")
 RESTARTS, WINDOW_S = 5, 600.0
@@ -51,6 +51,9 @@ class SglangFleet:
         self._engines, self._adapters, self._say = engines, adapters, say
         self._weights = [weights for _ in engines]
         self._starts = [0 for _ in engines]  # how often each was started again
+        self._compared: list[tuple[int, Served, Comparison] | None] = [
+            None for _ in engines
+        ]  # what came from a source, in which start
         self._changing = asyncio.Lock()
         self._budget = Budget(RESTARTS, WINDOW_S)
         self._failure: EngineError | None = None
@@ -86,10 +89,24 @@ class SglangFleet:
         clients = [engine.client for engine in self._engines]
         return [EngineAddress(client.url, client.adapter, client.key) for client in clients]
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
+        weights = Served(checkpoint, version)
         async with self._changing:
-            for number in range(len(self._engines)):
-                await self._publish(number, Served(checkpoint, version))
+            if source is None or checkpoint is None:
+                for number in range(len(self._engines)):
+                    await self._publish(number, weights)
+                return
+            try:
+                await self._take(source, checkpoint, version)
+            except (InfraError, UpdateError) as error:
+                self._say(
+                    f"weights {version} did not go from the learner to the engines, which load them from the storage: {error}"
+                )
+                for number in range(len(self._engines)):
+                    if await self._works(number, paused=True):
+                        await self._publish(number, weights, torn=True)
+                    else:
+                        await self._restart(number, weights, "ended while weights were sent")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         async with self._changing:
@@ -108,7 +125,10 @@ class SglangFleet:
             raise BrokenInvariantError(f"engine {url} serves weights {served!r} after publishing {version!r}")
 
         async def compared(client: EngineClient) -> Comparison | None:
-            folder = await self._engines[number].path(Served(checkpoint, version))
+            weights = Served(checkpoint, version)
+            if (known := self._compared[number]) is not None and known[:2] == (self._starts[number], weights):
+                return known[2]
+            folder = await self._engines[number].path(weights)
             return await client.compare(folder) if folder is not None else None
 
         weights = None if self._adapters else await self._asked(number, compared)
@@ -128,16 +148,29 @@ class SglangFleet:
         if self._failure is not None:
             raise self._failure
 
-    async def _publish(self, number: int, weights: Served) -> None:
+    async def _take(self, source: WeightSource, checkpoint: PlacedFolder, version: str) -> None:
+        """Let all engines take a checkpoint from the source."""
+        for number in range(len(self._engines)):  # each must be there for any to get something
+            await self._asked(number, lambda client: client.weights_version())
+        clients = [engine.client for engine in self._engines]
+        weights = Served(checkpoint, version)
+        if self._adapters:
+            await source.adapter(clients, checkpoint.place, version)
+        else:
+            found = await source.weights(clients, checkpoint.place, version)
+            self._compared = [(start, weights, each) for start, each in zip(self._starts, found, strict=True)]
+        self._weights = [weights for _ in self._engines]
+
+    async def _publish(self, number: int, weights: Served, torn: bool = False) -> None:
         engine = self._engines[number]
         try:
             folder = await engine.path(weights)
             if self._adapters:
-                await engine.client.publish_adapter(folder, weights.version)
+                await engine.client.publish_adapter(folder, weights.version, torn)
             elif folder is not None:
-                await engine.client.publish(folder, weights.version)
+                await engine.client.publish(folder, weights.version, torn)
         except EngineError:
-            if await self._works(number):
+            if await self._works(number, paused=torn):
                 raise
             await self._restart(number, weights, "ended while weights were published")
         self._weights[number] = weights
@@ -152,11 +185,12 @@ class SglangFleet:
             await self._restart(number, self._weights[number], "ended")
         return await question(self._engines[number].client)
 
-    async def _works(self, number: int) -> bool:
+    async def _works(self, number: int, paused: bool = False) -> bool:
         """Whether an engine with an error is in order apart from it; a killed one may take a moment to end."""
         await asyncio.sleep(LOOK_S)
         engine = self._engines[number]
-        return not await engine.ending() and await engine.client.answers(PROBE_LIMIT_S)
+        answers = engine.client.listens if paused else engine.client.answers
+        return not await engine.ending() and await answers(PROBE_LIMIT_S)
 
     async def _watch(self, number: int) -> None:
         """Start the engine again whenever it ends or falls silent, until it ended too often."""

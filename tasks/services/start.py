@@ -46,6 +46,7 @@ from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.watch import watched
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
@@ -130,7 +131,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
         room = adapter_room(config.update.lora, initial)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
-        start = SglangFleet.start(stack, _engine_plan(config, home, room), model.whole, weights, progress.say)
+        plan = _engine_plan(config, home, room)
+        start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
         engines, (runners, learner) = await both(
             _shown(progress, "engine", start),
             both(
@@ -140,7 +142,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         )
         async with watched(ray_cluster.check, engines.check_health):
             cache = NodeCache(config.nodes)
-            yield Services(config, storage, cache, progress, engines, runners, Training(learner, delivery))
+            source = _weight_source(config, plan, learner)
+            yield Services(config, storage, cache, progress, engines, runners, Training(learner, delivery, source))
 
 
 @asynccontextmanager
@@ -187,6 +190,14 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> Eng
         exposed=joined,
         shared_gpus=shared,
     )
+
+
+def _weight_source(config: RunConfig, plan: EnginePlan, learner: LearnerService) -> WeightBroadcast | None:
+    if config.publish.via == "storage":
+        return None
+    settings = plan.settings
+    own_gpus = settings.device == "cuda" and not plan.shared_gpus  # NCCL takes no GPU twice
+    return WeightBroadcast(learner, settings.tensor_parallel, own_gpus, plan.exposed, settings.request_timeout_s)
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:

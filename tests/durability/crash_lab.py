@@ -50,6 +50,7 @@ from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.services import restarts
+from nbrl.tasks.services.fleet import WeightSource
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.tracking import delivery as delivery_module
@@ -109,7 +110,7 @@ class Fleet(DoubleFleet):
         super().__init__(version)
         self._death = death
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         self._death.step()
         await super().publish(checkpoint, version)
 

@@ -80,6 +80,16 @@ def test_tokens_rewards_advantages_and_weights_are_those_of_every_run_with_this_
     assert found == known[machine()]
 
 
+def test_weights_that_the_learner_sends_make_the_same_run(home: Path, storage: Storage) -> None:
+    line = command(home, "sent", "publish.via=broadcast")
+    sent = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("sent"), check=False)
+    assert sent.returncode == 0, sent.stderr[-3000:]
+    assert "load them from the storage" not in sent.stderr
+    assert digests(storage, "sent", 3) == digests(storage, "small", 3)
+    assert record(storage, "sent", 0).metrics["publish/tensors_proved"] == 34
+    assert left_over("sent") == []
+
+
 def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, storage: Storage) -> None:
     with sqlite3.connect(f"file:{home}/prefect/prefect.db?mode=ro", uri=True) as database:
         names = {row[0].split()[0] for row in database.execute("select name from task_run where state_type = 'COMPLETED'")}

@@ -51,7 +51,7 @@ def compared(model: Model, weights: dict[str, Tensor], folder: Path) -> dict[str
     folder.mkdir(exist_ok=True)
     save_file(weights, folder / "model.safetensors")
     before = {name: each.clone() for name, each in model.named_parameters()}
-    found = equality.compared(model, folder)
+    found = equality.compared(model, equality._tensors(folder), str(folder))
     assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())  # nothing is written
     return found
 
@@ -103,6 +103,6 @@ def test_a_loader_that_computes_weights_in_place_is_not_proved(
 
 
 def test_a_folder_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    found = equality.compared(Model(), tmp_path)
+    found = equality.compared(Model(), equality._tensors(tmp_path), str(tmp_path))
     assert (found["equal"], found["different"]) == (0, [])
     assert "has no *.safetensors" in found["why"]

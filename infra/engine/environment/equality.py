@@ -3,11 +3,14 @@
 The model's own loader reads the folder once more, and each of its copies into a parameter becomes a comparison with what is
 there. So whatever the loader fuses, splits over GPUs or pads is compared as it was loaded, and nothing is written.
 
-Runs in the engine's environment, inside a worker, for the request `/weights_checker` with the action `equals:FOLDER`.
+Runs in the engine's environment, inside a worker, for the request `/weights_checker` with the action `equals:FOLDER`. With
+`equals_sent:JSON` the tensors come from rank 0 of a process group, which the JSON names, instead of a folder.
 """
 
+import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +19,34 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ACTION = "equals:"
+ACTION, SENT = "equals:", "equals_sent:"
 WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Layers whose parameters stay as they were loaded; others rearrange or quantise them afterwards.
 PLAIN = frozenset({"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 
 
 def install() -> None:
-    """Let this process, and those forked from it, answer ACTION."""
+    """Let this process, and those forked from it, answer ACTION and SENT."""
     from sglang.srt.utils.weight_checker import WeightChecker
 
     others = WeightChecker.handle
 
     def handle(self: Any, action: str, *arguments: Any, **options: Any) -> Any:
+        runner = self._model_runner
         if action.startswith(ACTION):
-            return compared(self._model_runner.model, Path(action.removeprefix(ACTION)))
+            folder = Path(action.removeprefix(ACTION))
+            return compared(runner.model, _tensors(folder), str(folder))
+        if action.startswith(SENT):
+            given = json.loads(action.removeprefix(SENT))
+            sent = _sent(runner._model_update_group[given["group"]], runner.device, given["buckets"])
+            return compared(runner.model, sent, "what is sent")
         return others(self, action, *arguments, **options)
 
     WeightChecker.handle = handle
 
 
-def compared(model: Any, folder: Path) -> dict[str, Any]:
-    """How many parameters equal the folder's, which differ, and which cannot be compared and why.
+def compared(model: Any, tensors: Iterable[tuple[str, Tensor]], source: str) -> dict[str, Any]:
+    """How many parameters equal the tensors, which differ, and which cannot be compared and why; `source` names the tensors.
 
     Never raises: ranks whose results SGLang gathers must all have one.
     """
@@ -47,9 +56,9 @@ def compared(model: Any, folder: Path) -> dict[str, Any]:
     why = ""
     try:
         with comparing:
-            model.load_weights(_tensors(folder))
+            model.load_weights(tensors)
     except Exception as error:
-        why = f"its loader cannot read {folder} again, {type(error).__name__}: {error}"
+        why = f"its loader cannot read {source} again, {type(error).__name__}: {error}"
     different = comparing.different - rearranged
     unproved = (set(parameters) - comparing.whole() | rearranged | comparing.strange) - different
     return {
@@ -142,3 +151,14 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         with safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118  # it is no dictionary
                 yield name, file.get_tensor(name)
+
+
+def _sent(group: Any, device: Any, buckets: list[dict[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of each bucket, which rank 0 of the group sends as one tensor of bytes."""
+    for bucket in buckets:
+        dtype: torch.dtype = getattr(torch, bucket["dtype"])
+        sizes = [math.prod(shape) * dtype.itemsize for shape in bucket["shapes"]]
+        whole = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        torch.distributed.broadcast(whole, src=0, group=group)
+        for name, shape, part in zip(bucket["names"], bucket["shapes"], whole.split(sizes), strict=True):
+            yield name, part.view(dtype).reshape(shape)

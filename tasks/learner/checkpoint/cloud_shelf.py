@@ -8,7 +8,7 @@ from nbrl.infra.manifest import MANIFEST, manifest_bytes, read_manifest
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import HF, RESULT
+from nbrl.tasks.layout import ADAPTER, HF, RESULT
 from nbrl.tasks.learner.checkpoint.identity import result_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks
@@ -59,9 +59,10 @@ class CloudShelf:
 
         def complete() -> None:
             storage.write_bytes(f"{out}/{MANIFEST}", manifest)
-            with suppress(OSError, StorageError):  # the checkpoint is there; engines of this machine then fetch it
-                (folder / MANIFEST).write_bytes(manifest)
-                self._cache.adopt(folder, HF)
+            with suppress(OSError, StorageError):  # the checkpoint is there; who needs it then fetches it
+                for part in filter(lambda name: (folder / name).is_dir(), (HF, ADAPTER)):
+                    (folder / MANIFEST).write_bytes(manifest)
+                    self._cache.adopt(folder, part)
 
         ranks.on_first(complete)
         self._writing.close()

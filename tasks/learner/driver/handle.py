@@ -5,15 +5,16 @@ import os
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import ray
 from ray.actor import ActorHandle
 
+from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.learner.settings import UpdateSettings
@@ -22,6 +23,7 @@ from nbrl.tasks.model_folder.check import check_model
 # Rollouts and updates alternate on the same cores, so a waiting learner must not keep Ray from placing runners.
 CPU_SHARE = 0.01
 
+Kind = TypeVar("Kind")
 Run = Future[BaseException | None]  # resolves to the error that ended the run, None if it was stopped
 
 
@@ -59,9 +61,26 @@ class LearnerHandle:
         """Carry out an order. Raises UpdateError if it is refused, StorageError or DamagedError if the storage is at fault, and
         LearnerEndedError if the learner has ended.
         """
+        return await self._done(order, UpdateResult)
+
+    async def offer(self, order: OfferOrder) -> Offer:
+        """Let rank 0 listen for engines that take weights. Raises as `update`."""
+        return await self._done(order, Offer)
+
+    async def send(self, order: SendOrder) -> None:
+        """Let rank 0 send what it offered last. Raises as `update`: UpdateError if an engine did not take it."""
+        await self._done(order, type(None))
+
+    async def adapter(self, order: AdapterOrder) -> AdapterTensors:
+        """What rank 0 reads. Raises as `update`."""
+        return await self._done(order, AdapterTensors)
+
+    async def _done(self, order: Order, kind: type[Kind]) -> Kind:
         answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))
-        if answer.result is None:
-            raise answer.error or UpdateError("the learner gave no answer")
+        if answer.error is not None:
+            raise answer.error
+        if not isinstance(answer.result, kind):
+            raise UpdateError("the learner gave no answer")
         return answer.result
 
     def stop(self, timeout: float = 30.0) -> None:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import Order, Result
 
 
 @dataclass(frozen=True)
 class Answer:
     """Either a result, or the error: an UpdateError if the order was refused, or what kept it from being carried out."""
 
-    result: UpdateResult | None
+    result: Result
     error: UpdateError | StorageError | None = None
 
 
@@ -22,13 +22,13 @@ class Mailbox:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._orders: list[UpdateOrder | None] = []
+        self._orders: list[Order | None] = []
         self._posted = asyncio.Condition()
         self._answers: defaultdict[int, asyncio.Future[Answer]] = defaultdict(asyncio.Future)
         self._up: set[int] = set()
         self._all_up = asyncio.Event()
 
-    async def submit(self, order: UpdateOrder) -> Answer:
+    async def submit(self, order: Order) -> Answer:
         """Post an order and return its answer."""
         return await self._answers[await self._post(order)]
 
@@ -45,7 +45,7 @@ class Mailbox:
         if len(self._up) == self._ranks:
             self._all_up.set()
 
-    async def take(self, number: int) -> UpdateOrder | None:
+    async def take(self, number: int) -> Order | None:
         """Return order `number`, or None if the loop is to end."""
         async with self._posted:
             await self._posted.wait_for(lambda: len(self._orders) > number)
@@ -54,7 +54,7 @@ class Mailbox:
     async def answer(self, number: int, answer: Answer) -> None:
         self._answers[number].set_result(answer)
 
-    async def _post(self, order: UpdateOrder | None) -> int:
+    async def _post(self, order: Order | None) -> int:
         async with self._posted:
             self._orders.append(order)
             self._posted.notify_all()

@@ -13,7 +13,9 @@ from ray.actor import ActorHandle
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer
+from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
+from nbrl.tasks.learner.orders import Order, Result, UpdateOrder
 from nbrl.tasks.learner.settings import UpdateSettings
 
 
@@ -24,14 +26,23 @@ def loop(config: dict[str, Any]) -> None:
     rank = ray.train.get_context().get_world_rank()
     torch.set_num_threads(settings.threads_per_worker)
     transformers.utils.logging.disable_progress_bar()
-    learner = Learner(settings, config["places"], ray.train.torch.get_device(), config["seed"])
+    device = ray.train.torch.get_device()
+    learner = Learner(settings, config["places"], device, config["seed"])
+    sender = Sender(learner.open, device)
+
+    def done(order: Order) -> Result:
+        if isinstance(order, UpdateOrder):
+            sender.close()
+            return learner.execute(order)
+        return sender.execute(order) if rank == 0 else None  # no collective: the others go on to the next order
+
     ray.get(mailbox.report_up.remote(rank))
     for number in count():
         order = ray.get(mailbox.take.remote(number))
         if order is None:
             return
         try:
-            answer = Answer(learner.execute(order))
+            answer = Answer(done(order))
         except (UpdateError, StorageError) as error:
             answer = Answer(None, type(error)(str(error)))
         if rank == 0:

@@ -10,20 +10,23 @@ from nbrl.agent.errors import PolicyError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
-from nbrl.infra.engine.client import ADAPTER
+from nbrl.infra.engine.client import ADAPTER, EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.errors import PublishError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.learner.orders import AdapterOrder, UpdateResult
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
+from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
+from tests.tasks.learner.sending_lab import SendingRank
 
 pytestmark = pytest.mark.engine
 
@@ -109,3 +112,44 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
         asyncio.run(scenario())
     finally:
         engine.host.stop()
+
+
+@pytest.mark.usefixtures("alone")
+def test_adapters_come_from_the_learner_without_their_files(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, results = configured(policy), two_updates(policy, tmp_path)
+    proofs = [result.proof.sequences[0] for result in results]
+    checkpoints = [PlacedFolder(result.checkpoint, update_lab.STORAGE) for result in results]
+    settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
+    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy))
+    rank, said = SendingRank(), list[str]()
+    source = WeightBroadcast(rank, 1, False, False, 60)
+
+    async def scenario() -> None:
+        await engine.start(Served(None, "0"))
+        async with engine.client as client:
+            fleet = SglangFleet([engine], Served(None, "0"), adapters=True, say=said.append)
+            with monkeypatch.context() as patch:
+                patch.delattr(EngineClient, "publish_adapter")
+                for number, checkpoint in enumerate(checkpoints):
+                    await fleet.publish(checkpoint, str(number + 1), source)
+                    assert (client.adapter, await client.weights_version()) == (ADAPTER, str(number + 1))
+                    assert await client.score(proofs[number].token_ids) == pytest.approx(proofs[number].logprobs, abs=1e-3)
+            assert said == []
+            right = await rank.adapter(AdapterOrder(checkpoint=results[1].checkpoint))
+            rank.close()
+            await fleet.publish(checkpoints[0], "3", source)
+            assert "weights 3 did not go from the learner to the engines, which load them from the storage: " in said[0]
+            assert await client.score(proofs[0].token_ids) == pytest.approx(proofs[0].logprobs, abs=1e-3)
+            spoilt = AdapterTensors(right.config | {"r": 64}, right.tensors)
+            with pytest.raises(PublishError, match="weights 4 did not reach the engine"):
+                await client.receive_adapter(spoilt, "4")
+            await client.publish_adapter(tmp_path / "1/adapter", "5", torn=True)
+            assert await client.score(proofs[1].token_ids) == pytest.approx(proofs[1].logprobs, abs=1e-3)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.host.stop()
+        rank.close()

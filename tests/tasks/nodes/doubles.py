@@ -18,7 +18,7 @@ from nbrl.tasks.rollout.index import index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
-from nbrl.tasks.services.fleet import EngineFleet, Finding
+from nbrl.tasks.services.fleet import EngineFleet, Finding, WeightSource
 from nbrl.tasks.services.services import Services, Training
 
 SCOPE = Scope(
@@ -49,7 +49,7 @@ class DoubleFleet:
     def addresses(self) -> list[EngineAddress]:
         return [EngineAddress("double://1")]
 
-    async def publish(self, checkpoint: PlacedFolder | None, version: str) -> None:
+    async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         self.published.append((checkpoint, version))
         self.version = version
 

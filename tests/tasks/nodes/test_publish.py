@@ -120,11 +120,11 @@ class Client:
         self.calls.append(("compare", folder))
         return self.found
 
-    async def publish(self, path: Path, version: str) -> None:
+    async def publish(self, path: Path, version: str, torn: bool) -> None:
         self.calls.append(("publish", path, version))
         self.version = version
 
-    async def publish_adapter(self, path: Path | None, version: str) -> None:
+    async def publish_adapter(self, path: Path | None, version: str, torn: bool) -> None:
         self.calls.append(("adapter", path, version))
         self.version = version
 

@@ -1,0 +1,62 @@
+"""What an engine must know to take weights from another process of a torch process group, in which that process is rank 0."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors that travel as one, their bytes one after the other. `dtype` is in torch's names, such as bfloat16."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """A group of `size` ranks that meets at the address and port of its rank 0. An engine has `rank` and those after it, one for
+    each of its GPUs.
+    """
+
+    name: str
+    address: str
+    port: int
+    backend: Literal["gloo", "nccl"]
+    size: int
+    rank: int
+
+    def to_join(self) -> dict[str, Any]:
+        """The body of a request to join."""
+        return {
+            "master_address": self.address,
+            "master_port": self.port,
+            "rank_offset": self.rank,
+            "world_size": self.size,
+            "group_name": self.name,
+            "backend": self.backend,
+        }
+
+    def to_load(self, bucket: Bucket) -> dict[str, Any]:
+        """The body of a request to load the tensors that come next."""
+        return {
+            "names": bucket.names,
+            "dtypes": [bucket.dtype] * len(bucket.names),
+            "shapes": bucket.shapes,
+            "group_name": self.name,
+            "flush_cache": False,
+            "load_format": "flattened_bucket",
+        }
+
+    def to_compare(self, buckets: Sequence[Bucket]) -> dict[str, Any]:
+        """What the engine's own code in environment/equality.py is told of tensors that come to be compared."""
+        return {"group": self.name, "buckets": [asdict(each) for each in buckets]}
+
+
+@dataclass(frozen=True)
+class AdapterTensors:
+    """A LoRA adapter: peft's configuration, and its tensors by name as pickle in base64."""
+
+    config: dict[str, Any]
+    tensors: str

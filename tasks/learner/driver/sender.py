@@ -1,0 +1,86 @@
+"""Rank 0 gives weights to engines without a storage between: those of a checkpoint, from where its machine has them."""
+
+import base64
+import json
+import pickle
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import ray
+import torch
+from safetensors.torch import load_file
+
+from nbrl.infra.engine.command import LOOPBACK
+from nbrl.infra.engine.weight_group import AdapterTensors, WeightGroup
+from nbrl.infra.node_cache import Lease
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.learner.checkpoint.buckets import Buckets
+from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
+from nbrl.tasks.learner.process.weight_sending import WeightSending
+
+TIMES = 2  # what is sent is loaded, and then compared with what is sent once more
+
+
+class Sender:
+    """`opened` gives a subfolder of a checkpoint on this machine. An order that fails raises UpdateError, or StorageError."""
+
+    def __init__(self, opened: Callable[[str, str], Lease], device: torch.device) -> None:
+        self._open, self._device = opened, device
+        self._offered = ExitStack()  # what an offer holds until it is sent, or replaced
+        self._sending: WeightSending | None = None
+        self._buckets: Buckets | None = None
+
+    def execute(self, order: OfferOrder | SendOrder | AdapterOrder) -> Offer | AdapterTensors | None:
+        match order:
+            case OfferOrder():
+                return self._offer(order)
+            case AdapterOrder():
+                return self._adapter(order.checkpoint)
+            case SendOrder():
+                self._send(order.group)
+                return None
+
+    def close(self) -> None:
+        """Withdraw what was offered."""
+        self._sending = self._buckets = None
+        self._offered.close()
+
+    def _offer(self, order: OfferOrder) -> Offer:
+        self.close()
+        lease = self._offered.enter_context(self._open(order.checkpoint, HF))
+        self._buckets = Buckets(lease.path / HF)
+        address = ray.util.get_node_ip_address() if order.cluster else LOOPBACK
+        try:
+            self._sending = WeightSending(address, order.limit_s)
+        except (OSError, RuntimeError) as error:
+            raise UpdateError(f"rank 0 cannot listen for engines at {address}: {error}") from error
+        self._offered.callback(self._sending.close)
+        cuda = self._device.type == "cuda"
+        return Offer(address=address, port=self._sending.port, buckets=self._buckets.all, cuda=cuda)
+
+    def _send(self, group: WeightGroup) -> None:
+        sending, buckets = self._sending, self._buckets
+        if sending is None or buckets is None:
+            raise UpdateError("rank 0 has offered no weights: it was started again meanwhile")
+        device = self._device if group.backend == "nccl" else torch.device("cpu")
+        try:
+            sending.meet(group)
+            for _ in range(TIMES):
+                for whole in buckets.filled(device):
+                    sending.send(whole)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise UpdateError(
+                f"rank 0 could not send all weights to all engines: {' '.join(str(error).split())[:300]}"
+            ) from error
+        finally:
+            self.close()
+
+    def _adapter(self, checkpoint: str) -> AdapterTensors:
+        with self._open(checkpoint, ADAPTER) as lease:
+            folder = lease.path / ADAPTER
+            config = json.loads((folder / "adapter_config.json").read_text())
+            tensors = load_file(folder / "adapter_model.safetensors")
+        return AdapterTensors(config, base64.b64encode(pickle.dumps(tensors)).decode())
