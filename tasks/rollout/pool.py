@@ -82,11 +82,10 @@ class RunnerPool:
 
         Abandoned maps then fail, and are awaited: if Ray is shut down during a map, it ends the whole process.
         """
-        ray.kill(self._desk)
         stops = [asyncio.ensure_future(_await(runner.stop.remote())) for runner in self._runners]
         await asyncio.wait(stops, timeout=STOP_S)
-        for runner in self._runners:
-            ray.kill(runner)
+        for actor in (*self._runners, self._desk):
+            ray.kill(actor)
         if self._maps:
             await asyncio.wait(self._maps, timeout=STOP_S)
 
@@ -107,7 +106,7 @@ class RunnerPool:
         """
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
-        await self._desk.open.remote(name, rows, where, bool(left))
+        await _told(self._desk.open.remote(name, rows, where, bool(left)))
         lanes = [pa.table({"runner": [number]}) for number in range(len(self._runners))]
         work = asyncio.create_task(asyncio.to_thread(map_tables, lanes, run_lane, (self._runners, self._desk, name, plan)))
         work.add_done_callback(_retrieve_error)
@@ -118,11 +117,11 @@ class RunnerPool:
             healthy()
             if (now := list(engines())) != where:
                 where = now
-                await self._desk.move.remote(where)
-            seen: Seen = await self._desk.look.remote()
+                await _told(self._desk.move.remote(where))
+            seen = (await _answers([self._desk.look.remote()])).get(0)
             self._check(seen, say)
-            progress(seen.finished)
-            if seen.doubtful:
+            if seen is not None:
+                progress(seen.finished)
                 damaged |= await self._settle(name, plan, seen)
         try:
             index = work.result()
@@ -142,6 +141,8 @@ class RunnerPool:
 
         Without a runner that can, the rows stay doubtful until the next look.
         """
+        if not seen.doubtful:
+            return set()
         keys = [key for key in await self._left(plan) if key not in seen.known]
         for number in seen.living:
             finding = _await(self._runners[number].find.remote(keys, seen.doubtful))
@@ -149,29 +150,37 @@ class RunnerPool:
                 index, damaged = await asyncio.wait_for(finding, FIND_S)
             except (TimeoutError, RayActorError):
                 continue
-            await self._desk.settle.remote(name, seen.doubtful, index)
+            await _told(self._desk.settle.remote(name, seen.doubtful, index))
             return set(damaged)
         return set()
 
-    def _check(self, seen: Seen, say: Callable[[str], None]) -> None:
-        """Raises RolloutError if too many runners were started again, or none has given a sign for long."""
-        for number in seen.silent:
+    def _check(self, seen: Seen | None, say: Callable[[str], None]) -> None:
+        """Raises RolloutError if too many runners were started again, or neither one nor the desk has given a sign for long."""
+        for number in seen.silent if seen else ():
             say(f"runner {number} gives no sign; others run what it had not finished")
-        for _ in range(seen.restarts):
+        for _ in range(seen.restarts if seen else 0):
             if not self._budget.spend():
                 raise RolloutError(
                     f"runners ended more often than {self._budget}: does this machine lack memory? The logs of Ray say more"
                 )
             say("a runner ended and was started again; its finished trajectories are kept")
         now = time.monotonic()
-        if seen.living:
+        if seen and seen.living:
             self._lived = now
         elif now - self._lived > GONE_S:
             raise RolloutError(f"no runner has given a sign for {GONE_S:g} s; `ray status` says what is left of the cluster")
 
 
+async def _told(reference: Any) -> None:
+    """Wait until the desk has taken something in."""
+    try:
+        await asyncio.wait_for(_await(reference), FIND_S)
+    except (TimeoutError, RayActorError) as error:
+        raise RolloutError(f"the desk that hands rows to runners ended: {_line(error) or 'it does not answer'}") from error
+
+
 async def _answers(references: list[Any]) -> dict[int, Any]:
-    """The answers of runners by number, without those that do not come in time or are errors."""
+    """The answers of actors by number, without those that do not come in time or are errors."""
     asked = [asyncio.ensure_future(_await(reference)) for reference in references]
     await asyncio.wait(asked, timeout=ANSWER_S)
     answers = {}
@@ -183,7 +192,7 @@ async def _answers(references: list[Any]) -> dict[int, Any]:
 
 
 def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return next(iter(str(error).splitlines()), "")
 
 
 def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:
