@@ -23,6 +23,17 @@ def test_engine_sandboxes_and_ranks_stand_on_three_machines(machines: Machines) 
     assert [line for name in "abc" for line in machines.processes(name) if "sglang" in line or "bwrap" in line] == []
 
 
+@pytest.mark.long
+def test_weights_reach_an_engine_on_another_machine_without_the_storage(machines: Machines) -> None:
+    kept = "find /root/.cache/nbrl -path '*/hf/*.safetensors' 2>/dev/null | wc -l"
+    before = machines.on("b", "bash", "-c", kept).stdout
+    done = train(machines, "sent", **{"publish.via": "broadcast"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "from the storage" not in done.stderr
+    assert stored(machines, "runs/sent/iterations/000001/record.json")["metrics"]["publish/tensors_proved"] > 0
+    assert machines.on("b", "bash", "-c", kept).stdout == before
+
+
 @pytest.mark.machines
 def test_a_machine_with_sandboxes_that_falls_silent_costs_time_and_no_trajectory(machines: Machines) -> None:
     large = {"rollout.prompts": 32, "rollout.group_size": 8, "update.resources": "{}", "update.workers": 1}
