@@ -21,6 +21,7 @@ STATE, CRITIC, HF, ADAPTER, RESULT, TOKEN_LOGPROBS = "state", "critic", "hf", "a
 
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
+CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ def policy_folder(policy: str) -> str:
 
 def is_chunk(key: str) -> bool:
     """Whether the key is one of a chunk of trajectories: a part of a round's table, or what was finished of one."""
-    return f"/{CHUNKS}/" in key
+    return CHUNK.search(key) is not None
 
 
 def chunk(folder: str, name: str) -> str:

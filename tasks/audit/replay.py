@@ -8,6 +8,7 @@ from pathlib import Path
 from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import part_digest
+from nbrl.infra.parts import INDEX, parts_of
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
@@ -58,6 +59,9 @@ def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
     aside = Storage(StorageSettings(root=str(folder / "storage")))
     for table in (*order.trajectories, order.advantages):
         aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
+        if table.key.endswith(INDEX):
+            for part, digest in parts_of(storage.read_index(table.key)).items():
+                aside.write_bytes(part, storage.read_bytes(part, digest))
     if (start := order.checkpoint_in) is not None:
         place = folder / "storage" / start
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,15 @@ The name of a chunk is the SHA-256 of its bytes, so that runners and processes c
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 from pydantic import ValidationError
 
 from nbrl.agent.trajectory import Trajectory, from_table, to_table
 from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.manifest import PARALLEL
 from nbrl.infra.storage import Storage, encode, sha256
 from nbrl.tasks.layout import chunk
 from nbrl.tasks.rollout.index import SCHEMA, finished_of, index_of
@@ -82,12 +85,21 @@ def found_in(storage: Storage, keys: Iterable[str], ids: Collection[str]) -> tup
     Of one that several attempts finished, the first by the order of the keys is taken.
     """
     found, damaged = [SCHEMA.empty_table()], []
-    for key in sorted(keys):
-        digest = key.rpartition("/")[2].partition(".")[0]
-        try:
-            found.append(index_of(from_table(storage.read_table(key, digest)), key, digest))
-        except (DamagedError, ValidationError):
-            damaged.append(storage.uri(key))
-        except MissingError:  # another process deleted it in the meantime
-            continue
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for key, there in zip(sorted(keys), pool.map(partial(_index, storage), sorted(keys)), strict=True):
+            if there is None:
+                damaged.append(storage.uri(key))
+            else:
+                found.append(there)
     return finished_of(pa.concat_tables(found), ids), damaged
+
+
+def _index(storage: Storage, key: str) -> pa.Table | None:
+    """The index of a chunk, without rows if another process deleted it in the meantime; None if it is damaged."""
+    digest = key.rpartition("/")[2].partition(".")[0]
+    try:
+        return index_of(from_table(storage.read_table(key, digest)), key, digest)
+    except (DamagedError, ValidationError):
+        return None
+    except MissingError:
+        return SCHEMA.empty_table()

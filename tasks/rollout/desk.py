@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from nbrl.agent.trajectory import Status
 from nbrl.tasks.rollout.index import SCHEMA, finished_of
 from nbrl.tasks.rollout.plan import EngineAddress
 
@@ -34,14 +35,15 @@ class Given(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The state of a round. `doubtful` rows may be on storage already; `known` chunks are accounted for.
+    """The state of a round. `doubtful` rows may be on storage already; where there are some, `known` chunks are accounted for.
 
-    `living` runners, `silent` ones that were not reported before, and the number of `restarts` since the last look.
+    `living` runners, of which the newest sign comes first, `silent` ones that were not reported before, and the number of
+    `restarts` since the last look.
     """
 
     finished: int
     doubtful: tuple[str, ...]
-    known: tuple[str, ...]
+    known: frozenset[str]
     living: tuple[int, ...]
     silent: tuple[int, ...]
     restarts: int
@@ -58,6 +60,7 @@ class Round:
     doubtful: list[str]
     held: dict[int, set[str]] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)  # keys of the chunks in `found`
     found: list[tuple[int, pa.Table]] = field(default_factory=list)  # who finished it, and its index
 
     @property
@@ -99,6 +102,12 @@ class Desk:
         self._lives[number] = life
         self._sign(number)
 
+    async def begin(self, name: str, number: int) -> None:
+        """A runner begins with a round, perhaps once more: what it held before, it no longer does."""
+        if self._round.name == name:
+            self._sign(number)
+            self._doubt(number)
+
     async def take(self, name: str, number: int, life: str, free: int) -> Given:
         """Up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
         until = self._clock() + SIGN_S
@@ -117,18 +126,24 @@ class Desk:
                 pass
 
     async def finish(self, name: str, number: int, index: pa.Table) -> None:
-        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over."""
+        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over, and what failed after the row
+        was taken from it.
+        """
         if self._round.name == name:
             self._sign(number)
-            self._note(number, index)
+            held = self._round.held.get(number, set())
+            pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
+            counts = [each in held or status != Status.FAILED for each, status in pairs]
+            self._note(number, index.filter(pa.array(counts, pa.bool_())))
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
         """What was found on storage of doubtful rows; the others of them are run."""
         if (current := self._round).name != name:
             return
         self._note(FROM_BEFORE, finished_of(index, ids))
-        current.waiting[:0] = [each for each in current.doubtful if each in set(ids)]
-        current.doubtful = [each for each in current.doubtful if each not in set(ids)]
+        settled = set(ids)
+        current.waiting[:0] = [each for each in current.doubtful if each in settled]
+        current.doubtful = [each for each in current.doubtful if each not in settled]
         self._change()
 
     async def look(self) -> Seen:
@@ -142,9 +157,9 @@ class Desk:
         new = self._silent - self._told
         self._told |= new
         restarts, self._restarts = self._restarts, 0
-        known = {key for _, index in current.found for key in index["part"].unique().to_pylist()}
-        living = tuple(sorted(self._signs.keys() - self._silent))
-        return Seen(len(current.finished), tuple(current.doubtful), tuple(sorted(known)), living, tuple(sorted(new)), restarts)
+        known = frozenset(current.parts if current.doubtful else ())
+        living = tuple(sorted(self._signs.keys() - self._silent, key=lambda number: -self._signs[number]))
+        return Seen(len(current.finished), tuple(current.doubtful), known, living, tuple(sorted(new)), restarts)
 
     async def completed(self, name: str) -> None:
         """Return when the round is over, or another one has begun."""
@@ -176,6 +191,7 @@ class Desk:
         taken = index.take(pa.array(new, pa.int64()))
         ids = set(taken["id"].to_pylist())
         current.found.append((number, taken))
+        current.parts.update(taken["part"].to_pylist())
         current.finished |= ids
         for held in current.held.values():
             held -= ids

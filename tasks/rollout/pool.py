@@ -30,7 +30,7 @@ RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each 
 GONE_S = 300.0  # without a sign of any runner the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
-FIND_S = 120.0  # a runner may take so long to look through chunks
+FIND_S = 600.0  # a runner may take so long to look through chunks
 
 
 class RunnerPool:
@@ -50,7 +50,7 @@ class RunnerPool:
             max_restarts=-1,
         )
         self._storage: Storage = plan.storage
-        self._desk = desk.options(num_cpus=0, label_selector=here()).remote()
+        self._desk = desk.options(num_cpus=0, label_selector=here(), max_concurrency=4 * plan.rollout.runners + 100).remote()
         self._runners = [placed.remote(plan, number, self._desk) for number in range(plan.rollout.runners)]
         self._budget = Budget(RESTARTS + plan.rollout.runners - 1, WINDOW_S)
         self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
@@ -109,6 +109,7 @@ class RunnerPool:
         await _told(self._desk.open.remote(name, rows, where, bool(left)))
         lanes = [pa.table({"runner": [number]}) for number in range(len(self._runners))]
         work = asyncio.create_task(asyncio.to_thread(map_tables, lanes, run_lane, (self._runners, self._desk, name, plan)))
+        settling: asyncio.Task[set[str]] | None = None
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
         self._lived = time.monotonic()
@@ -122,7 +123,13 @@ class RunnerPool:
             self._check(seen, say)
             if seen is not None:
                 progress(seen.finished)
-                damaged |= await self._settle(name, plan, seen)
+                if settling is None and seen.doubtful and seen.living:
+                    settling = asyncio.create_task(self._settle(name, plan, seen))
+            if settling is not None and settling.done():
+                found, settling = settling, None
+                damaged |= found.result()
+        if settling is not None:
+            settling.cancel()
         try:
             index = work.result()
         except ray.exceptions.RayError as error:
@@ -141,8 +148,6 @@ class RunnerPool:
 
         Without a runner that can, the rows stay doubtful until the next look.
         """
-        if not seen.doubtful:
-            return set()
         keys = [key for key in await self._left(plan) if key not in seen.known]
         for number in seen.living:
             finding = _await(self._runners[number].find.remote(keys, seen.doubtful))

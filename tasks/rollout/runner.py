@@ -49,7 +49,7 @@ class Runner:
         self._live: Live | None = None
         self._lock = asyncio.Lock()
         self._said: list[str] = []
-        self._life = uuid.uuid4().hex
+        self._life, self._turn = uuid.uuid4().hex, 0
         desk.born.remote(number, self._life)
 
     async def start(self) -> None:
@@ -95,13 +95,15 @@ class Runner:
     async def run(self, name: str, plan: RoundPlan) -> None:
         """Run what the desk gives of the round `name`, until that is over. Raises StorageError."""
         await self.start()
+        self._turn, turn = self._turn + 1, self._turn + 1  # where Ray lost a call that still runs, it ends for the new one
+        await self._desk.begin.remote(name, self._number)
         hand = Hand(self._plan.rollout.episodes_per_runner)
         chunks = Chunks(self._plan.storage, plan.chunks, partial(_await, self._desk.finish.remote, name, self._number))
         given = await self._take(name, hand)
         engines = Engines(given.engines, self._number)  # so that not all runners begin with the same one
         async with self._now().samplers.opened(plan, engines) as new:
             try:
-                while not given.over:
+                while not given.over and turn == self._turn:
                     engines.now = given.engines
                     rows = [row for row in given.rows if row["id"] not in hand]
                     chunks.expect(len(rows), given.more)

@@ -61,7 +61,12 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Cal
     for key in [*filter(storage.exists, [layout.summary]), *reversed(records), *results]:
         storage.write_bytes(layout.redone(key, writer.epoch), storage.read_bytes(key))
         storage.delete(key)
-    kept = {part for key in later if "/nodes/" in key and key not in results for part in _parts(storage, key)}
+    kept = {
+        part
+        for key in later
+        if "/nodes/" in key and "/redone-" not in key and key not in results
+        for part in _parts(storage, key)
+    }
     storage.delete_keys(key for key in later if is_chunk(key) and key not in kept)
     storage.write_json(layout.redo, {"request": request})
 
@@ -108,7 +113,8 @@ def _mended(storage: Storage, run: Run, iteration: int) -> str:
         copy = Record.model_validate(storage.read_json(stage.record_copy))
     except (MissingError, DamagedError, ValidationError):
         return ""
-    tables = [artifact.path for artifact in copy.artifacts if artifact.path.startswith(f"{stage.folder}/")]
+    named = [key for artifact in copy.artifacts for key in (artifact.path, *artifact.parts)]
+    tables = [key for key in named if key.startswith(f"{stage.folder}/")]
     if copy.run_id != run.run_id or copy.iteration != iteration or not all(map(storage.exists, tables)):
         return ""
     storage.write_json(stage.record, copy.model_dump(mode="json"))

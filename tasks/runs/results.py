@@ -7,13 +7,14 @@ Prefect displays it.
 import hashlib
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.manifest import check_whole, part_digest
+from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, StageLayout, is_chunk, policy_folder
@@ -78,8 +79,8 @@ def verify(storage: Storage, artifact: Artifact, cache: NodeCache) -> None:
 
     Of a checkpoint on a cloud only the weights that engines serve are read, into the cache; the rest by whoever needs it.
     """
-    for key, digest in artifact.parts.items():
-        storage.read_bytes(key, digest)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        list(pool.map(storage.read_bytes, artifact.parts.keys(), artifact.parts.values()))
     if artifact.path.endswith(".parquet"):
         storage.read_bytes(artifact.path, artifact.digest)
         return

@@ -15,6 +15,7 @@ from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.scope import Artifact
 
 UPDATE = "/nodes/update-"
+NEWEST = 2  # finished iterations that are looked at once more
 
 
 def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
@@ -28,12 +29,15 @@ def sweep(storage: Storage, writer: Writer, own: bool = False) -> None:
     finished = finished_iterations(keys, layout)
     done = {layout.iteration(number).folder: number for number in range(finished)}
     evaluated = {key.partition("/nodes/")[0] for key in keys if key.startswith(f"{layout.evaluations}/") and "/nodes/" in key}
+    by_stage: dict[str, list[str]] = {}
+    for key in keys:
+        by_stage.setdefault("/".join(key.split("/")[:4]), []).append(key)
     for folder in sorted({*done, *evaluated}):
-        stage = StageLayout(folder, writer.epoch)
-        below = [key for key in keys if key.startswith(f"{folder}/")]
+        stage, below = StageLayout(folder, writer.epoch), by_stage[folder]
         made = {key: epoch for key in below if (epoch := stage.epoch_of(key))}
-        # A stage that one process made alone is swept before the copy of its record is written.
-        if len(set(made.values())) > 1 or stage.record_copy not in there:
+        # A stage that one process made alone is swept before the copy of its record is written; later, only a runner that was
+        # out of reach can have left something, and that soon.
+        if len(set(made.values())) > 1 or stage.record_copy not in there or done.get(folder, 0) >= finished - NEWEST:
             results = [] if folder in done else _results(storage, stage, below)
             artifacts = (
                 _record(storage, writer, done[folder]).artifacts if folder in done else [each.artifact for each in results]

@@ -34,6 +34,7 @@ class LocalDesk:
     def __init__(self) -> None:
         self.desk = Desk()
         self.born, self.take, self.finish = Call(self.desk.born), Call(self.desk.take), Call(self.desk.finish)
+        self.begin = Call(self.desk.begin)
 
 
 async def index_by(

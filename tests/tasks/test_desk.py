@@ -134,6 +134,39 @@ def test_what_an_earlier_process_left_is_not_run_again_but_what_failed_is() -> N
     asyncio.run(work())
 
 
+def test_a_runner_that_begins_once_more_holds_nothing() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 2, 1)
+        assert await taken(desk, 0) == list("01")
+        await desk.begin("r", 0)
+        seen = await desk.look()
+        assert (seen.restarts, seen.doubtful) == (0, ("0", "1"))
+        await desk.settle("r", seen.doubtful, index("none"))
+        assert await taken(desk, 0) == list("01")
+
+    asyncio.run(work())
+
+
+def test_what_fails_after_it_was_given_to_another_is_left_to_that_one() -> None:
+    async def work() -> None:
+        clock = Clock()
+        desk = Desk(clock)
+        await opened(desk, 2, 2)
+        assert await taken(desk, 0) == ["0"]
+        clock.now = SILENT_S + 1
+        assert await taken(desk, 1) == ["1"]
+        await desk.settle("r", (await desk.look()).doubtful, index("none"))
+        assert await taken(desk, 1) == ["0"]
+        await desk.finish("r", 0, index("late", "0", status=Status.FAILED))
+        assert (await desk.look()).finished == 0
+        await desk.finish("r", 1, index("part", "0", "1"))
+        found = pa.concat_tables([await desk.index("r", number) for number in range(2)])
+        assert set(found["status"].to_pylist()) == {"answered"}
+
+    asyncio.run(work())
+
+
 def test_a_round_that_is_gone_takes_and_gives_nothing() -> None:
     async def work() -> None:
         desk = Desk()
