@@ -3,9 +3,10 @@
 Usage: python benchmarks/scale.py [--episodes 10000] [--runners 20]
 
 The pool of runners, its desk, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
-written action after a recorded latency, and the kernels answer a cell after a recorded one. All of it shares this machine's
-cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is measured. `driver_cores` and
-`driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows, both during the round.
+written action after a latency, and the kernels answer a cell after one, both spread about as they are in tiny-cpu. All of it
+shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
+measured. `driver_cores` and `driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows,
+both during the round.
 Requests are counted by a proxy before the S3 server, from the start of the round to its index.
 
 GPUs: 24 engines of two GPUs, 16 ranks of one and 4 runners are placed on 8 machines of 8 logical GPUs and one machine without;
@@ -54,7 +55,7 @@ from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 
-# Deciles of the seconds of an action and of a cell in rollouts of tiny-cpu on two cores.
+# About what an action and a cell of tiny-cpu take on two cores, in seconds.
 ACTION_S = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.4)
 CELL_S = (0.005, 0.006, 0.008, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05)
 CELLS = 3  # of an episode; the last one answers
@@ -67,7 +68,7 @@ def serve(port: int) -> None:
     """The engine: a fixed action after one of the latencies, which the request's seed chooses."""
     from aiohttp import web
 
-    ids = ChatTokenizer.load(load("tiny-cpu").policy.path).encode(ACTION)
+    ids = ChatTokenizer.load(load("tiny-cpu").policy.path).encode_action(ACTION)
     meta = {
         "finish_reason": {"type": "stop"},
         "weight_version": "0",
