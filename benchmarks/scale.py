@@ -38,7 +38,7 @@ from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine import actor as engine_actor
-from nbrl.infra.engine.actor import EngineActor, EnginePlan
+from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import NodeSettings
@@ -88,10 +88,10 @@ def serve(port: int) -> None:
 
 def count(server: str, pipe: Any) -> None:
     """The proxy before S3, in a process of its own; tells the requests when it is asked."""
-    proxy = Proxy(server)
-    pipe.send(proxy.url)
-    while pipe.recv() is not None:
-        pipe.send(Counter(line.split()[0] for line in proxy.asked))
+    with Proxy(server) as proxy:
+        pipe.send(proxy.url)
+        while pipe.recv() is not None:
+            pipe.send(Counter(line.split()[0] for line in proxy.asked))
 
 
 class StubKernel:
@@ -216,13 +216,10 @@ def at_once(index: pa.Table) -> int:
     return most
 
 
-class Told(EngineActor):
-    async def given(self) -> tuple[str, str]:
-        return told()
+class Placed:
+    """In the place of an engine, a rank or a runner."""
 
-
-class Other:
-    """A rank or a runner."""
+    def __init__(self, *_: object) -> None: ...
 
     async def given(self) -> tuple[str, str]:
         return told()
@@ -244,11 +241,11 @@ def owners() -> dict[str, int]:
         for _ in range(MACHINES):
             cluster.add_node(num_cpus=1, num_gpus=GPUS)
         ray.init(address=cluster.address, log_to_driver=False)
-        engine_actor.EngineActor = Told  # type: ignore[misc]
+        engine_actor.EngineActor = Placed  # type: ignore[misc]
         settings = EngineSettings(device="cuda", tensor_parallel=2, count=ENGINES)
         plan = EnginePlan(settings=settings, logs=Path("logs"), nodes=NodeSettings(), key="k")
         engines = [engine_actor.start_actor(plan, number) for number in range(ENGINES)]
-        other: Any = ray.remote(Other)
+        other: Any = ray.remote(Placed)
         ranks = [other.options(num_cpus=0.01, num_gpus=1, scheduling_strategy="SPREAD").remote() for _ in range(RANKS)]
         plain = among(for_sandboxes(ray.nodes(), {}))
         runners = [other.options(num_cpus=0.01, label_selector=plain).remote() for _ in range(RUNNERS)]
@@ -273,6 +270,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from nbrl.infra.process.child import free_port
 
+    placed = owners()  # first: our own cluster leaves its way of authentication in the environment
     found: Mapping[str, float]
     with tempfile.TemporaryDirectory(prefix="nbrl-scale-") as place:
         folder, port = Path(place), free_port()
@@ -286,7 +284,6 @@ def main() -> None:
             finally:
                 ray_cluster.stop()
         engine.kill()
-    placed = owners()
     sizes: Sequence[tuple[str, int]] = [("episodes", arguments.episodes), ("runners", arguments.runners)]
     print(json.dumps({**dict(sizes), **found, **placed, "hardware": cpu_machine()}))
 

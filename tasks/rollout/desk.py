@@ -153,9 +153,10 @@ class Desk:
             if self._signs.keys() - self._silent:  # else nobody could run them
                 for number in self._silent:
                     self._doubt(number)
-                self._change()
         new = self._silent - self._told
-        self._told |= new
+        if new:
+            self._told |= new
+            self._change()  # the shares of the others have grown
         restarts, self._restarts = self._restarts, 0
         known = frozenset(current.parts if current.doubtful else ())
         living = tuple(sorted(self._signs.keys() - self._silent, key=lambda number: -self._signs[number]))
