@@ -3,7 +3,7 @@
 Usage: python benchmarks/scale.py [--episodes 10000] [--runners 20]
 
 The pool of runners, its desk, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
-written action after a latency, and the kernels answer a cell after one, both spread about as they are in tiny-cpu. All of it
+written action after a latency, and the kernels answer a cell after one; both latencies are chosen, not recorded. All of it
 shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
 measured. `driver_cores` and `driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows,
 both during the round.
@@ -55,7 +55,7 @@ from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 
-# About what an action and a cell of tiny-cpu take on two cores, in seconds.
+# Seconds of an action and of a cell, which the seed of an episode chooses from.
 ACTION_S = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.4)
 CELL_S = (0.005, 0.006, 0.008, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05)
 CELLS = 3  # of an episode; the last one answers

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.audit.indexed import check_index
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.mixture import prompts_at
@@ -49,6 +50,8 @@ class Recompute:
             if not same(completed(prompts), expected):
                 yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
             yield from (where + words for words in self._sampled(prompts, trajectories))
+            made = record.rounds[number].trajectories
+            yield from (where + words for words in check_index(self._storage, made, trajectories))
             again = rescored(self._storage, self._config.reward, trajectories, prompts, rewards)
             if again.lost:
                 yield f"{where}{again.lost}"

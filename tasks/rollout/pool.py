@@ -27,7 +27,7 @@ from nbrl.tasks.rollout.runner import Runner
 POLL_S = 0.25
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each runner but the first
-GONE_S = 300.0  # without a sign of any runner the rollout ends
+GONE_S = 300.0  # without a sign of any runner, or of the desk, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
 FIND_S = 600.0  # a runner may take so long to look through chunks
@@ -179,7 +179,7 @@ class RunnerPool:
 async def _told(reference: Any) -> None:
     """Wait until the desk has taken something in."""
     try:
-        await asyncio.wait_for(_await(reference), FIND_S)
+        await asyncio.wait_for(_await(reference), GONE_S)
     except (TimeoutError, RayActorError) as error:
         raise RolloutError(f"the desk that hands rows to runners ended: {_line(error) or 'it does not answer'}") from error
 
