@@ -25,6 +25,8 @@ def joined(index: "pa.Table", read: Callable[[str, str], "pa.Table"]) -> "pa.Tab
     """The rows that the index names, in its order; `read(key, digest)` reads a part. An index that names none has no columns."""
     import pyarrow as pa
 
+    if lacking := {PART, DIGEST, ROW} - set(index.column_names):
+        raise DamagedError(f"an index of a table in parts lacks {', '.join(sorted(lacking))}; bring it back from a copy")
     digests = parts_of(index)
     with ThreadPoolExecutor(PARALLEL) as pool:
         tables = list(pool.map(read, digests.keys(), digests.values()))

@@ -57,7 +57,9 @@ class Stored:
         kinds["summary"] = layout.summary, lambda: finished(self.run, self.config, storage)
         result = storage.list(layout.iteration(0).results)[0]
         kinds["result of a node"] = result, lambda: _named(results_of(storage, layout.iteration(0)))
-        update = next(each for each in self.record.artifacts if each.parts)
+        trajectories = self.record.rounds[0].trajectories
+        kinds["chunk"] = next(iter(trajectories.parts)), self._table(trajectories)
+        update = next(each for each in self.record.artifacts if each.path == self.record.checkpoint)
         ((proof, digest),) = update.parts.items()
         kinds["proof"] = proof, lambda: storage.read_bytes(proof, digest)
         for name in ("hf/model.safetensors", "state/model.safetensors", "result.json", MANIFEST):

@@ -10,7 +10,7 @@ from nbrl.flows.cli.commands import app
 from nbrl.flows.display.listing import Found, Wanted, choose
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import is_trajectories
+from nbrl.tasks.layout import RoundLayout, is_trajectories
 from tests.tasks.comparison import made
 
 LONG = "a-question-whose-id-takes-more-columns-than-half-of-a-usual-terminal-has"
@@ -65,7 +65,9 @@ def test_a_run_of_an_earlier_release_is_listed_with_what_it_has(storage: Storage
         if key.endswith("/rewards.parquet"):
             storage.write_table(key, storage.read_table(key).drop_columns(["success", "environment", "own", "unscored"]))
         elif is_trajectories(key):
-            storage.write_table(key, storage.read_table(key).drop_columns(["environment"]))
+            whole = storage.read_table(key).drop_columns(["environment"])
+            storage.write_table(RoundLayout.holding(key).trajectories_in_one, whole)
+            storage.delete(key)
     assert [(each.success, each.environment) for each in chosen(storage, updates=2, best=1)] == [(1.0, "")]
     for words in (["r"], ["r", "--group", "q0"], ["r/q1-0"]):
         assert show(storage, *words).exit_code == 0

@@ -35,6 +35,13 @@ def test_a_row_that_a_part_does_not_have_is_damage(tmp_path: Path, row: int) -> 
         storage.read_table("t.index.parquet")
 
 
+def test_a_table_that_is_no_index_is_damage(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    storage.write_table("t.index.parquet", pa.table({"x": [1]}))
+    with pytest.raises(DamagedError, match=r"an index of a table in parts lacks part, row, sha256"):
+        storage.read_table("t.index.parquet")
+
+
 def test_a_damaged_part_is_told(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     digest = storage.write_table("a.parquet", pa.table({"x": [1]}))

@@ -27,6 +27,7 @@ from nbrl.tasks.layout import RunLayout, is_trajectories
 from nbrl.tasks.learner.step.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from tests.flows.typed import nbrl
+from tests.tasks.storing import stored
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}"
 PIXEL = bytes.fromhex(
@@ -78,7 +79,7 @@ def storage(tmp_path: Path) -> Storage:
     made = Storage(StorageSettings(root=str(tmp_path)))
     place = RunLayout("r").iteration(2, "e0001-abcdef").round(0)
     all_ = [played(0, "42"), played(1, EVIL), played(2, None, Status.FAILED)]
-    made.write_table(place.trajectories, to_table(all_))
+    stored(made, place.trajectories, to_table(all_))
     made.write_table(place.rewards, pa.Table.from_pylist([rewarded(t, float(t.sample == 0)) for t in all_], schema=REWARDS))
     asked = table_of([{"id": "q:1", "question": "What?", "answers": ["forty-two"], "ability": "a", "source": ""}])
     made.write_table(place.prompts, asked.append_column("group", asked["id"]))
@@ -161,7 +162,7 @@ WRONG: dict[str, Callable[[pa.Table], pa.Table]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_table_of_another_content_is_a_sentence(storage: Storage, client: TestClient, wrong: str) -> None:
     place = RunLayout("r").iteration(2, "e0001-abcdef").round(0)
-    storage.write_table(place.trajectories, WRONG[wrong](storage.read_table(place.trajectories)))
+    stored(storage, place.trajectories, WRONG[wrong](storage.read_table(place.trajectories)))
     page = client.get(f"/runs/r/iterations-000002/{played(0, '42').id}")
     assert page.status_code == 503
     assert "is no table of trajectories" in page.text
@@ -173,7 +174,7 @@ def test_a_step_with_other_log_probs_than_tokens_is_a_sentence(storage: Storage,
     place = RunLayout("r").iteration(2, "e0001-abcdef").round(0)
     first, *others = from_table(storage.read_table(place.trajectories))
     first.sampled()[0].logprobs.append(-1.0)
-    storage.write_table(place.trajectories, to_table([first, *others]))
+    stored(storage, place.trajectories, to_table([first, *others]))
     page = client.get(f"/runs/r/iterations-000002/{first.id}")
     assert page.status_code == 503
     assert "not as many log-probs as tokens" in page.text
