@@ -244,7 +244,7 @@ def owners() -> dict[str, int]:
         engine_actor.EngineActor = Placed  # type: ignore[misc]
         settings = EngineSettings(device="cuda", tensor_parallel=2, count=ENGINES)
         plan = EnginePlan(settings=settings, logs=Path("logs"), nodes=NodeSettings(), key="k")
-        engines = [engine_actor.start_actor(plan, number) for number in range(ENGINES)]
+        engines = [engine_actor.start_actors(plan, number).first for number in range(ENGINES)]
         other: Any = ray.remote(Placed)
         ranks = [other.options(num_cpus=0.01, num_gpus=1, scheduling_strategy="SPREAD").remote() for _ in range(RANKS)]
         plain = among(for_sandboxes(ray.nodes(), {}))

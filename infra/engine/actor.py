@@ -1,11 +1,13 @@
-"""An engine as an actor of Ray, on whatever machine Ray puts it."""
+"""An engine as an actor of Ray on whatever machine Ray puts it, or as several of them, one on each of its machines."""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from pydantic import BaseModel, ConfigDict
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, last_gpus
 from nbrl.infra.engine.host import EngineHost
@@ -35,24 +37,47 @@ class EnginePlan(BaseModel):
 
 
 class EngineActor(EngineHost):
-    """Listens on the address that its machine has in the cluster, or on that of the machine itself."""
+    """Listens on the address that its machine has in the cluster, or on the loopback where nobody else asks it."""
 
-    def __init__(self, plan: EnginePlan, index: int, port: int | None) -> None:
-        door = Door(ray.util.get_node_ip_address() if plan.exposed else LOOPBACK, plan.key, plan.key)
-        count, shared = plan.settings.tensor_parallel, plan.shared_gpus
+    def __init__(self, plan: EnginePlan, index: int, port: int | None, exposed: bool) -> None:
+        door = Door(ray.util.get_node_ip_address() if exposed else LOOPBACK, plan.key, plan.key)
+        count, shared = plan.settings.gpus_per_machine, plan.shared_gpus
         gpus = last_gpus(index, count, shared) if shared else os.environ.get("CUDA_VISIBLE_DEVICES")
         super().__init__(plan.settings, index, plan.logs, plan.nodes, plan.room, door, gpus, port)
 
 
-def start_actor(plan: EnginePlan, index: int, port: int | None = None) -> Any:
-    """A new actor, whose engine is not started yet; it takes `port` if that is free where it stands."""
-    on_gpus = plan.settings.device == "cuda" and not plan.shared_gpus
-    options = {
-        "num_cpus": CPU_SHARE,
-        "num_gpus": plan.settings.tensor_parallel if on_gpus else 0,
-        "resources": plan.settings.resources,
-        "scheduling_strategy": "SPREAD",
-        "max_concurrency": THREADS,
-        "max_restarts": 0,
-    }
-    return ray.remote(EngineActor).options(**options).remote(plan, index, port)  # type: ignore[attr-defined]
+class EngineActors(NamedTuple):
+    """The actors of one engine, one for each of its machines; requests go to the first. `group` holds several together."""
+
+    members: list[Any]
+    group: PlacementGroup | None = None
+
+    @property
+    def first(self) -> Any:
+        return self.members[0]
+
+    def kill(self) -> None:
+        for each in self.members:
+            ray.kill(each)
+        if self.group is not None:
+            remove_placement_group(self.group)
+
+
+def start_actors(plan: EnginePlan, index: int, port: int | None = None) -> EngineActors:
+    """New actors, whose engine is not started yet; it takes `port` if that is free where the first stands."""
+    settings = plan.settings
+    gpus = settings.gpus_per_machine if settings.device == "cuda" and not plan.shared_gpus else 0
+    made = ray.remote(EngineActor).options(  # type: ignore[attr-defined]
+        num_cpus=CPU_SHARE, num_gpus=gpus, resources=settings.resources, max_concurrency=THREADS, max_restarts=0
+    )
+    if settings.machines == 1:
+        return EngineActors([made.options(scheduling_strategy="SPREAD").remote(plan, index, port, plan.exposed)])
+    bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
+    group = placement_group([bundle] * settings.machines, strategy="STRICT_SPREAD")
+    members = []
+    for number in range(settings.machines):
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+        first = number == 0
+        member = made.options(scheduling_strategy=place)
+        members.append(member.remote(plan, index, port if first else None, plan.exposed and first))
+    return EngineActors(members, group)

@@ -36,6 +36,14 @@ class Door:
     name: str = ""
 
 
+@dataclass(frozen=True)
+class Member:
+    """One of the machines of an engine, by its number. They meet at a free address, `host:port`, of the first."""
+
+    number: int
+    meeting: str
+
+
 def command(
     settings: EngineSettings,
     model_path: Path,
@@ -46,6 +54,7 @@ def command(
     adapter: Path | None = None,
     door: Door = Door(),
     keys: Path | None = None,
+    member: Member | None = None,
 ) -> list[str]:
     """The launch line; the server's weights are called `version`, and `keys` is a file with the door's keys.
 
@@ -62,7 +71,10 @@ def command(
         "log-level-http": "warning",
         "skip-server-warmup": "",  # `server.wait` sends the first request
         "weight-version": version,
+        "tp-size": str(settings.tensor_parallel),
     }
+    if member is not None:
+        flags |= {"nnodes": str(settings.machines), "node-rank": str(member.number), "dist-init-addr": member.meeting}
     flags |= {"served-model-name": door.name} if door.name else {"skip-tokenizer-init": ""}
     if keys is not None:
         flags["config"] = str(keys)
@@ -82,7 +94,7 @@ def command(
         }
         flags.setdefault("max-total-tokens", str(CPU_TOTAL_TOKENS))
     else:
-        flags |= {"device": "cuda", "dtype": settings.dtype, "tp-size": str(settings.tensor_parallel)}
+        flags |= {"device": "cuda", "dtype": settings.dtype}
     if room is not None:
         # Of a batch one adapter, and requests without one.
         flags |= {"enable-lora": "", "max-lora-rank": str(room.rank), "max-loras-per-batch": "2"}
@@ -123,7 +135,7 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
     if settings.resolved_device == "cpu":
         variables |= {
             "SGLANG_USE_CPU_ENGINE": "1",
-            "SGLANG_CPU_OMP_THREADS_BIND": "0",
+            "SGLANG_CPU_OMP_THREADS_BIND": "|".join(["0"] * settings.tensor_parallel),
             "CUDA_VISIBLE_DEVICES": "",
             "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use
         }

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from nbrl.infra.engine.command import AdapterRoom, Door
+from nbrl.infra.engine.command import AdapterRoom, Door, Member
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.process.child import free_port
 
 KEPT = 4  # leases of folders: what is served, and what is published or compared
 
@@ -32,9 +33,22 @@ class EngineHost:
         self._server: EngineServer | None = None
         self._leases: dict[tuple[str, str], Lease] = {}
 
-    def start(self, model: PlacedFolder, part: str, version: str, adapter: PlacedFolder | None, inside: str) -> tuple[str, int]:
+    def meeting(self) -> str:
+        """A free address of this machine, for the members of an engine to meet."""
+        return f"{self._door.host}:{free_port(self._door.host)}"
+
+    def start(
+        self,
+        model: PlacedFolder,
+        part: str,
+        version: str,
+        adapter: PlacedFolder | None,
+        inside: str,
+        member: Member | None = None,
+    ) -> tuple[str, int]:
         """Start the engine with the model in the subfolder `part` of a folder and, if there is one, the adapter in `inside` of
-        another; returns its address and the size of its vocabulary when it serves.
+        another; returns its address and the size of its vocabulary when it serves. Of an engine on several machines, all
+        members are started at once.
 
         Raises EngineError if it does not come up, or lives already, and StorageError if a folder cannot be had.
         """
@@ -51,10 +65,11 @@ class EngineHost:
                 gpus=self._gpus,
                 adapter=beside,
                 port=self._port,
+                member=member,
             )
         else:
             self._server.stop()
-            self._server = self._server.again(path, version, beside)
+            self._server = self._server.again(path, version, beside, member)
         wait([self._server])
         return self._server.url, self._server.vocabulary_size
 

@@ -9,7 +9,16 @@ from pathlib import Path
 import httpx
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.command import (
+    LOOPBACK,
+    AdapterRoom,
+    Door,
+    Member,
+    command,
+    environment,
+    last_gpus,
+    vocabulary_size,
+)
 from nbrl.infra.engine.keys import headers, write_keys
 from nbrl.infra.engine.leftovers import remove_temporary, sweep, temporary
 from nbrl.infra.engine.parts import Parts
@@ -43,8 +52,9 @@ class _Place:
 class EngineServer:
     """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
-    def __init__(self, child: Child, place: _Place, vocabulary: int) -> None:
-        self._child, self._place = child, place
+    def __init__(self, child: Child, place: _Place, vocabulary: int, first: bool = True) -> None:
+        """Of an engine on several machines, only the server on the `first` takes requests."""
+        self._child, self._place, self._first = child, place, first
         self._parts: Parts | None = None  # from when it serves
         self.settings = place.settings
         self.port = place.port
@@ -64,7 +74,8 @@ class EngineServer:
 
     def becomes_healthy(self, timeout_s: float) -> bool:
         """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
-        healthy = wait_until_healthy(self._child, lambda: _serves(self.url, self._place.door.key), timeout_s, POLL_S)
+        serves = _serves if self._first else _ready
+        healthy = wait_until_healthy(self._child, lambda: serves(self.url, self._place.door.key), timeout_s, POLL_S)
         if healthy:
             self._parts = Parts(self._child.pid)
         return healthy
@@ -100,12 +111,12 @@ class EngineServer:
         """A line of the log without the key."""
         return line.replace(self._place.door.key, "[key]") if self._place.door.key else line
 
-    def again(self, model_path: Path, version: str, adapter: Path | None = None) -> "EngineServer":
+    def again(self, model_path: Path, version: str, adapter: Path | None = None, member: Member | None = None) -> "EngineServer":
         """Start the engine again, after its end, in the same place and with these weights; it is to be waited for.
 
         With an `adapter`, it serves the model with it. Raises EngineError if the port has been taken meanwhile.
         """
-        return _launch(self._place, model_path, version, adapter)
+        return _launch(self._place, model_path, version, adapter, member)
 
 
 def launch(
@@ -120,12 +131,18 @@ def launch(
     gpus: str | None = None,
     adapter: Path | None = None,
     port: int | None = None,
+    member: Member | None = None,
 ) -> EngineServer:
     """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`.
 
     With an `adapter`, it serves the model with it. `gpus` are the numbers of its own ones; where they are not given, it takes
-    its share of this machine's. `port` is preferred, where the settings name none.
+    its share of this machine's. `port` is preferred, where the settings name none. `member` says which machine this is of an
+    engine that has several; each of them starts its own server.
     """
+    if settings.machines > 1 and member is None:
+        raise EngineError(
+            f"engine.machines is {settings.machines}, and here is one machine: set it to 1, and engine.tensor_parallel to its GPUs"
+        )
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     if settings.port is not None:
@@ -133,11 +150,11 @@ def launch(
     elif port is None or port_in_use(port, _probed(door)):
         port = free_port(_probed(door))
     if gpus is None and settings.resolved_device == "cuda":
-        gpus = last_gpus(index, settings.tensor_parallel, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter)
+        gpus = last_gpus(index, settings.gpus_per_machine, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter, member)
 
 
-def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None) -> EngineServer:
+def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None, member: Member | None) -> EngineServer:
     settings, index, model_path = place.settings, place.index, Path(model_path).absolute()
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
@@ -150,15 +167,16 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None)
     if door.administrator:
         keys = folder / "keys.yaml"
         write_keys(keys, door.key, door.administrator)
-    seed = settings.base_seed + index
+    seed, number = settings.base_seed + index, member.number if member else 0
+    variables = os.environ | {"TMPDIR": str(folder)} | ({"SGLANG_HOST_IP": door.host} if member and not number else {})
     child = Child.start(
-        command(settings, model_path, place.port, seed, place.room, version, adapter, door, keys),
-        env=environment(settings, model_path, os.environ | {"TMPDIR": str(folder)}, place.gpus),
-        log=place.logs / f"engine-{index}.log",
+        command(settings, model_path, place.port, seed, place.room, version, adapter, door, keys, member),
+        env=environment(settings, model_path, variables, place.gpus),
+        log=place.logs / (f"engine-{index}-machine-{number}.log" if number else f"engine-{index}.log"),
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
     )
-    return EngineServer(child, place, vocabulary_size(model_path))
+    return EngineServer(child, place, vocabulary_size(model_path), first=not number)
 
 
 def _probed(door: Door) -> str:
@@ -195,5 +213,13 @@ def _serves(url: str, key: str) -> bool:
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
     try:
         return httpx.post(f"{url}/generate", json=body, headers=headers(key), timeout=30.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _ready(url: str, key: str) -> bool:
+    """Whether a server that takes no requests has come so far that the engine can."""
+    try:
+        return httpx.get(f"{url}/health", headers=headers(key), timeout=5.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False

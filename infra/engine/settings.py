@@ -32,6 +32,12 @@ class EngineSettings(BaseModel):
         json_schema_extra={"decides": False},
     )
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs of one engine; its weights are split over them")
+    machines: int = Field(
+        default=1,
+        ge=1,
+        description="machines of a cluster over which one engine is split; each gives it tensor_parallel / machines GPUs",
+        json_schema_extra={"decides": False},
+    )
     max_total_tokens: int | None = Field(
         default=None,
         ge=256,
@@ -86,8 +92,10 @@ class EngineSettings(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> "EngineSettings":
-        if self.resolved_device == "cpu" and self.tensor_parallel > 1:
-            raise ValueError("tensor_parallel needs GPUs; on CPU set count instead")
+        if self.tensor_parallel % self.machines:
+            raise ValueError(f"machines is {self.machines}, which does not divide tensor_parallel, {self.tensor_parallel}")
+        if self.resolved_device == "cpu" and self.tensor_parallel != self.machines:
+            raise ValueError("on a CPU tensor_parallel must be equal to machines; to use more cores, raise count or threads")
         if self.resolved_device == "cpu" and self.dtype == "float16":
             raise ValueError("on CPU the engine computes in float32 or bfloat16; set dtype to auto, float32 or bfloat16")
         for name in self.extra_args:
@@ -100,6 +108,10 @@ class EngineSettings(BaseModel):
         if self.device == "auto":
             return "cuda" if gpus() else "cpu"
         return self.device
+
+    @property
+    def gpus_per_machine(self) -> int:
+        return self.tensor_parallel // self.machines
 
     @property
     def computes_in_float32(self) -> bool:
@@ -124,6 +136,6 @@ CODE = Path(__file__).resolve().parents[2]
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
     | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}
-    | {"served-model-name", "api-key", "config"}
+    | {"served-model-name", "api-key", "config", "nnodes", "node-rank", "dist-init-addr"}
     | {"enable-lora", "max-lora-rank", "max-loras-per-batch", "lora-target-modules", "lora-paths"}
 )

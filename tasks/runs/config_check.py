@@ -72,6 +72,10 @@ def _check_storage(config: RunConfig) -> None:
     placed = {"engine": config.engine.resources, "rollout": config.rollout.resources, "update": config.update.resources}
     if config.ray.address is None and (named := [name for name, resources in placed.items() if resources]):
         raise ConfigError(f"{named[0]}.resources has no effect without ray.address, which joins a cluster; leave it out")
+    if config.ray.address is None and config.engine.machines > 1:
+        raise ConfigError(
+            f"engine.machines is {config.engine.machines}, but without ray.address, which joins a cluster, there is one machine"
+        )
     if config.ray.address is None and storage.shared:
         raise ConfigError("storage.shared has no effect without ray.address, which joins a cluster; leave it out")
 

@@ -2,20 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from nbrl.infra.engine.actor import EnginePlan, start_actor
+from nbrl.infra.engine.actor import EnginePlan, start_actors
 from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.command import Member
 from nbrl.infra.errors import EngineError, InfraError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task
 from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.services.concurrently import all_of
 
 T = TypeVar("T")
 ANSWER_S = 5.0  # an actor whose machine lives answers at once
@@ -56,7 +56,8 @@ class Engine(Protocol):
 
 
 class RemoteEngine:
-    """An Engine in an actor of Ray. One whose machine is gone, or does not answer, gets a new actor, perhaps elsewhere.
+    """An Engine in an actor of Ray, or one on each of its machines. Where a machine is gone, or does not answer, it gets new
+    actors, perhaps elsewhere.
 
     `initial` is the model; with space for adapters it stays, and checkpoints are adapters.
     """
@@ -64,7 +65,7 @@ class RemoteEngine:
     def __init__(self, plan: EnginePlan, number: int, initial: PlacedFolder) -> None:
         self._plan, self._number, self._initial = plan, number, initial
         self.name = f"engine {number}"
-        self._actor: Any = start_actor(plan, number)
+        self._actors = start_actors(plan, number)
         self.client = EngineClient("http://not-started")
         self._port: int | None = (
             None  # from the first start on; the next actor takes it, so that requests that wait find it there
@@ -72,11 +73,17 @@ class RemoteEngine:
 
     async def start(self, weights: Served) -> None:
         if self._port is not None and await self._gone():
-            ray.kill(self._actor)
-            self._actor = start_actor(self._plan, self._number, self._port)
+            self._actors.kill()
+            self._actors = start_actors(self._plan, self._number, self._port)
         adapter = weights.checkpoint if self._plan.room else None
-        model, part = self._model(weights)
-        url, vocabulary = await self._asked(self._actor.start.remote(model, part, weights.version, adapter, ADAPTER))
+        asked = (*self._model(weights), weights.version, adapter, ADAPTER)
+        try:
+            members = await self._members()
+            pairs = zip(self._actors.members, members, strict=True)
+            url, vocabulary = (await all_of(self._asked(actor.start.remote(*asked, member)) for actor, member in pairs))[0]
+        except EngineError:
+            await self._stop()  # of several members, those that came up, or wait for one that did not
+            raise
         self._port = int(url.rpartition(":")[2])
         if url != self.client.url:
             await self.client.close()
@@ -84,17 +91,26 @@ class RemoteEngine:
         self.client.adapter = POLICY if adapter else None
 
     async def path(self, weights: Served) -> Path | None:
-        if not self._plan.room:
-            return await self._asked(self._actor.path.remote(*self._model(weights)))
-        return await self._asked(self._actor.path.remote(weights.checkpoint, ADAPTER)) if weights.checkpoint else None
+        if self._plan.room and weights.checkpoint is None:
+            return None
+        asked = (weights.checkpoint, ADAPTER) if self._plan.room else self._model(weights)
+        paths = set(await all_of(self._asked(actor.path.remote(*asked)) for actor in self._actors.members))
+        if len(paths) > 1:  # the first member tells the others
+            where = ", ".join(sorted(map(str, paths)))
+            raise EngineError(f"{self.name} must find its weights at one path on all of its machines: set nodes.cache ({where})")
+        return paths.pop()
 
     def _model(self, weights: Served) -> tuple[PlacedFolder, str]:
         """Where the model is that the engine loads: with space for adapters always the initial one."""
         return (self._initial, "") if self._plan.room or weights.checkpoint is None else (weights.checkpoint, HF)
 
     async def ending(self) -> str:
+        endings = await asyncio.gather(*(self._ending(actor) for actor in self._actors.members))
+        return next((each for each in endings if each), "")
+
+    async def _ending(self, actor: Any) -> str:
         try:
-            return await asyncio.wait_for(self._asked(self._actor.ending.remote()), ANSWER_S)
+            return await asyncio.wait_for(self._asked(actor.ending.remote()), ANSWER_S)
         except TimeoutError:
             return ""
         except EngineError as error:
@@ -102,21 +118,37 @@ class RemoteEngine:
 
     async def log(self) -> str:
         try:
-            return await asyncio.wait_for(self._asked(self._actor.log.remote()), ANSWER_S)
+            logs = [self._asked(actor.log.remote()) for actor in self._actors.members]
+            return ", ".join(await asyncio.wait_for(all_of(logs), ANSWER_S))
         except (TimeoutError, EngineError):
             return f"{self._plan.logs} on its machine"
 
     async def stop(self) -> None:
         """A machine that does not answer is left to itself: its engine ends with the actor."""
-        with suppress(TimeoutError, InfraError):
-            await asyncio.wait_for(self._asked(self._actor.stop.remote()), STOP_S)
-        ray.kill(self._actor)
+        await self._stop()
+        self._actors.kill()
         await self.client.close()
 
+    async def _stop(self) -> None:
+        """Stop the engine where it can be reached; its actors stay."""
+        stopping = [asyncio.wait_for(self._asked(actor.stop.remote()), STOP_S) for actor in self._actors.members]
+        for error in await asyncio.gather(*stopping, return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, TimeoutError | InfraError):
+                raise error
+
+    async def _members(self) -> list[Member | None]:
+        """What each actor is of the engine that starts next: None if there is only one."""
+        count = self._plan.settings.machines
+        if count == 1:
+            return [None]
+        meeting = await self._asked(self._actors.first.meeting.remote())
+        return [Member(number, meeting) for number in range(count)]
+
     async def _gone(self) -> bool:
-        """Whether the actor is gone or does not answer, so that the engine cannot be started again in its place."""
+        """Whether an actor is gone or does not answer, so that the engine cannot be started again in its place."""
+        looks = [self._asked(actor.log.remote()) for actor in self._actors.members]
         try:
-            await asyncio.wait_for(self._asked(self._actor.log.remote()), SLOW_S)
+            await asyncio.wait_for(all_of(looks), SLOW_S)
         except (TimeoutError, EngineError):
             return True
         return False

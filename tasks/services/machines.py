@@ -58,7 +58,7 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
         if found.fault:
             raise (ConfigError if found.answered else ServerError)(f"{found.machine}: {found.fault}")
     offered, taken = ray.cluster_resources(), [("rollout.resources", config.rollout.runners, config.rollout.resources)]
-    taken += [("engine.resources", config.engine.count, config.engine.resources)] if engines else []
+    taken += [("engine.resources", config.engine.count * config.engine.machines, config.engine.resources)] if engines else []
     taken += [("update.resources", config.update.workers, config.update.resources)] if ranks else []
     for setting, count, wanted in taken:
         for name, amount in wanted.items():

@@ -1,4 +1,5 @@
-"""Three machines with a Ray cluster: b and c hold sandboxes, b the engine, a and c ranks; a leads."""
+"""Three machines with a Ray cluster: b and c hold sandboxes, b the engine or each a half of it, a and c ranks; a
+leads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from tests.cluster.machines import Machines, lacking
 
 CHECKOUT = Path(__file__).parents[2]
-RESOURCES = {"a": '{"rank":1}', "b": '{"sandbox":4,"engine":1}', "c": '{"sandbox":4,"rank":1}'}
+RESOURCES = {"a": '{"rank":1}', "b": '{"sandbox":4,"engine":1,"half":1}', "c": '{"sandbox":4,"rank":1,"half":1}'}
 
 
 @pytest.fixture(scope="module")

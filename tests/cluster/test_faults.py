@@ -69,7 +69,10 @@ def test_a_run_whose_leading_process_was_killed_goes_on_from_another_machine(mac
     training.wait(60)
     on_b = command(machines, "moved", **{"update.workers": 1})
     machines.on("b", "cp", "-rLT", f"{machines.checkout}/{TINY}", "/srv/run/model")
-    done = machines.on("b", *on_b, limit_s=600, **machines.variables)
+    refused = machines.on("b", *on_b, limit_s=600, **machines.variables)
+    assert refused.returncode == 1
+    assert "is being worked on by process" in refused.stderr  # nobody on b can see that it is dead
+    done = machines.on("b", *on_b, "--take-over", limit_s=600, **machines.variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (folder(machines, "moved") / "iterations/000001/record.json").exists()
     assert machines.on("b", "rm", "-r", "/srv/run/model").returncode == 0

@@ -84,7 +84,8 @@ def test_only_the_models_that_are_needed_are_imported(model: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"device": "cpu", "tensor_parallel": 2}, "needs GPUs"),
+        ({"device": "cpu", "tensor_parallel": 2}, "must be equal to machines"),
+        ({"device": "cuda", "tensor_parallel": 4, "machines": 3}, "does not divide tensor_parallel"),
         ({"device": "cpu", "dtype": "float16"}, "float32 or bfloat16"),
         ({"extra_args": {"port": "1"}}, "cannot set port"),
         ({"count": 0}, "greater than or equal to 1"),

@@ -1,6 +1,6 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Six things differ:
+Seven things differ:
 
 - The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times, which is most of
   its start.
@@ -8,6 +8,7 @@ Six things differ:
 - Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
 - LoRA layers do without pinned memory.
 - Weights can be compared with files.
+- Members of an engine that spans several machines do not sum in shared memory, which none shares with another.
 - Keys are neither written into the log nor told to whoever asks the server about itself.
 """
 
@@ -26,8 +27,10 @@ if __name__ == "__main__":
     import unpinned
     from sglang.launch_server import run_server
     from sglang.srt import batch_invariant_ops, server_args
+    from sglang.srt.distributed import parallel_state
     from sglang.srt.layers import sampler
     from sglang.srt.managers import detokenizer_manager, scheduler  # noqa: F401  # what the workers would import
+    from sglang.srt.model_executor import model_runner
 
     batch_invariant_ops.enable_batch_invariant_mode = lambda: None
     sampler.murmur_hash32 = seeds.murmur_hash32
@@ -36,6 +39,9 @@ if __name__ == "__main__":
     equality.install()
     if "--enable-lora" in sys.argv:
         unpinned.install()
+    if "--nnodes" in sys.argv:
+        model_runner._is_cpu_amx_available = False  # by which it decides to do so, and nothing else
+        parallel_state.is_shm_available = lambda *_: False
 
     gc.collect()
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
