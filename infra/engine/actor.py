@@ -67,17 +67,21 @@ def start_actors(plan: EnginePlan, index: int, port: int | None = None) -> Engin
     """New actors, whose engine is not started yet; it takes `port` if that is free where the first stands."""
     settings = plan.settings
     gpus = settings.gpus_per_machine if settings.device == "cuda" and not plan.shared_gpus else 0
-    made = ray.remote(EngineActor).options(  # type: ignore[attr-defined]
-        num_cpus=CPU_SHARE, num_gpus=gpus, resources=settings.resources, max_concurrency=THREADS, max_restarts=0
-    )
+    options = {
+        "num_cpus": CPU_SHARE,
+        "num_gpus": gpus,
+        "resources": settings.resources,
+        "max_concurrency": THREADS,
+        "max_restarts": 0,
+    }
+    actor: Any = ray.remote(EngineActor)
     if settings.machines == 1:
-        return EngineActors([made.options(scheduling_strategy="SPREAD").remote(plan, index, port, plan.exposed)])
+        return EngineActors([actor.options(**options, scheduling_strategy="SPREAD").remote(plan, index, port, plan.exposed)])
     bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
     group = placement_group([bundle] * settings.machines, strategy="STRICT_SPREAD")
     members = []
     for number in range(settings.machines):
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        first = number == 0
-        member = made.options(scheduling_strategy=place)
-        members.append(member.remote(plan, index, port if first else None, plan.exposed and first))
+        own = (port, plan.exposed) if number == 0 else (None, False)
+        members.append(actor.options(**options, scheduling_strategy=place).remote(plan, index, *own))
     return EngineActors(members, group)

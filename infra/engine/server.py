@@ -141,7 +141,7 @@ def launch(
     """
     if settings.machines > 1 and member is None:
         raise EngineError(
-            f"engine.machines is {settings.machines}, and here is one machine: set it to 1, and engine.tensor_parallel to its GPUs"
+            f"engine.machines is {settings.machines}, and this is one machine: set it to 1 and engine.tensor_parallel to its GPUs"
         )
     if not settings.python.exists():
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nbrl.infra.engine.command import command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.command import Member, command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.server import launch
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 
@@ -54,12 +55,27 @@ def test_on_gpus(model: Path) -> None:
     settings = EngineSettings(device="cuda", tensor_parallel=2, dtype="bfloat16", count=2)
     text = line(settings, model)
     assert "/launch_gpu.py " in text
-    assert "--device cuda --dtype bfloat16 --tp-size 2 " in text
+    assert "--device cuda --dtype bfloat16 " in text
+    assert "--tp-size 2 " in text
+    assert "--nnodes" not in text
     assert "torch_native" not in text
     assert [last_gpus(index, 2, "4,5,6,7") for index in range(2)] == ["6,7", "4,5"]
     variables = environment(settings, model, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, "4,5")
     assert variables["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "SGLANG_USE_CPU_ENGINE" not in variables
+
+
+def test_of_an_engine_on_two_machines_each_starts_its_half(model: Path) -> None:
+    settings = EngineSettings(device="cuda", tensor_parallel=8, machines=2)
+    text = " ".join(command(settings, model, 30000, seed=3, member=Member(1, "10.0.0.1:999")))
+    for part in ("--tp-size 8 ", "--nnodes 2 ", "--node-rank 1 ", "--dist-init-addr 10.0.0.1:999 "):
+        assert part in text
+    assert settings.gpus_per_machine == 4
+
+
+def test_an_engine_on_several_machines_does_not_start_alone(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"engine\.machines is 2, and this is one machine"):
+        launch(EngineSettings(device="cpu", tensor_parallel=2, machines=2), model, tmp_path)
 
 
 def test_environment_on_cpu(model: Path) -> None:
