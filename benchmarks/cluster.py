@@ -1,12 +1,13 @@
-"""A training over three machines against the same one on one machine, and what a machine that falls silent costs.
+"""A training over three machines against the same one on one machine, what a machine that falls silent costs, and a publish by
+broadcast.
 
 Usage: python benchmarks/cluster.py [--rounds 1]      as root; needs ip, nsenter, unshare
 
 The machines are namespaces of this one (`tests/cluster/machines.py`): they share its cores and memory, so that three of them
 are no faster than one, and the difference is what the cluster itself costs. Each round trains in turns on one machine, which
-joins its own cluster; on three; and on three of which one is switched off in the second rollout, without a packet that tells the
-others. The last line is one JSON object with medians over the rounds: seconds of the last iteration by node, and of the second
-one with and without the death.
+joins its own cluster; on three; on three whose engine gets its weights from rank 0; and on three of which one is switched off in
+the second rollout, without a packet that tells the others. The last line is one JSON object with medians over the rounds: seconds
+of the last iteration by node, and of the second one with and without the death.
 """
 
 import argparse
@@ -28,9 +29,9 @@ NODES = ("rollout", "reward", "update", "publish", "record", "iteration")
 ONE = '{"engine":1,"sandbox":4,"rank":2}'
 
 
-def trained(machines: Machines, run: str, victim: str | None = None) -> list[dict[str, float]]:
+def trained(machines: Machines, run: str, via: str, victim: str | None) -> list[dict[str, float]]:
     """The metrics of each iteration; a `victim` is switched off once the second rollout has stored something."""
-    begun = machines.begin("a", *command(machines, run, **WORK), log=run, **machines.variables)
+    begun = machines.begin("a", *command(machines, run, **WORK, **{"publish.via": via}), log=run, **machines.variables)
     if victim is not None:
         until_stored(machines, f"{run}/iterations/000001/**/trajectories/**/*.parquet")
         machines.kill(victim)
@@ -41,10 +42,10 @@ def trained(machines: Machines, run: str, victim: str | None = None) -> list[dic
     return [stored(machines, f"runs/{run}/iterations/{number:06d}/record.json")["metrics"] for number in range(3)]
 
 
-def on_machines(names: str, resources: dict[str, str], victim: str | None = None) -> list[dict[str, float]]:
+def on_machines(names: str, resources: dict[str, str], via: str = "storage", victim: str | None = None) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory(prefix="nbrl-cluster-") as folder, Machines(ROOT, Path(folder), names) as machines:
         machines.start_ray(resources)
-        return trained(machines, "measured", victim)
+        return trained(machines, "measured", via, victim)
 
 
 def seconds(metrics: list[dict[str, float]]) -> dict[str, float]:
@@ -64,10 +65,11 @@ def main() -> None:
         raise SystemExit(reason)
     # A rank and a runner of the three could be on the one that dies: the learner is started again, too.
     spared = RESOURCES | {"a": '{"rank":2}', "c": '{"sandbox":4}'}
-    found: dict[str, list[Any]] = {"one": [], "three": [], "silent": []}
+    found: dict[str, list[Any]] = {"one": [], "three": [], "broadcast": [], "silent": []}
     for _ in range(arguments.rounds):
         found["one"].append(on_machines("a", {"a": ONE}))
         found["three"].append(on_machines("abc", spared))
+        found["broadcast"].append(on_machines("abc", spared, via="broadcast"))
         found["silent"].append(on_machines("abc", spared, victim="c"))
         print(json.dumps({name: seconds(each[-1]) for name, each in found.items()}), flush=True)
     undisturbed, disturbed = (
@@ -78,6 +80,7 @@ def main() -> None:
             {
                 "one_machine": median([seconds(each) for each in found["one"]]),
                 "three_machines": median([seconds(each) for each in found["three"]]),
+                "three_machines_by_broadcast": median([seconds(each) for each in found["broadcast"]]),
                 "second_iteration": round(undisturbed, 1),
                 "second_iteration_with_a_silent_death": round(disturbed, 1),
                 "seconds_lost": round(disturbed - undisturbed, 1),

@@ -49,8 +49,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import Live, Runner
+from nbrl.tasks.rollout.pool import PooledRunner, RunnerPool
+from nbrl.tasks.rollout.runner import Live
 from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
@@ -114,7 +114,7 @@ class StubEpisodes:
         return await Episode(task, new().policy, kernel, Toolbox([]), self._tokenizer, self._plan.agent).run()
 
 
-class StubRunner(Runner):
+class StubRunner(PooledRunner):
     async def start(self) -> None:
         if self._live is None:
             samplers, episodes = samplers_of(self._plan), StubEpisodes(self._plan, None)
@@ -163,7 +163,7 @@ async def lead(folder: Path, episodes: int, runners: int, pipe: Any, port: int) 
     model, home = PlacedFolder(config.policy.path), Home(str(folder / "home"))
     environments = {"e": EnvironmentPlan()}
     plan = RunnerPlan(model, environments, "attached", storage, config.agent, config.sandbox, config.rollout, home)
-    pool_module.Runner = StubRunner  # type: ignore[misc]
+    pool_module.PooledRunner = StubRunner  # type: ignore[misc]
     made = RunnerPool(plan)
     most = 0
 

@@ -33,6 +33,13 @@ ANSWER_S = 2.0
 FIND_S = 600.0  # a runner may take so long to look through chunks
 
 
+class PooledRunner(Runner):
+    """A runner that looks its desk up, because Ray warns of handles among the arguments of actors that it may start again."""
+
+    def __init__(self, plan: RunnerPlan, number: int, desk: str) -> None:
+        super().__init__(plan, number, ray.get_actor(desk))
+
+
 class RunnerPool:
     """Runners that live as long as the run. Ray restarts one that dies; its unfinished trajectories are run by whoever is free.
 
@@ -40,7 +47,7 @@ class RunnerPool:
     """
 
     def __init__(self, plan: RunnerPlan) -> None:
-        runner: Any = ray.remote(Runner)
+        runner: Any = ray.remote(PooledRunner)
         desk: Any = ray.remote(Desk)
         placed = runner.options(
             num_cpus=CPU_SHARE,
@@ -50,8 +57,9 @@ class RunnerPool:
             max_restarts=-1,
         )
         self._storage: Storage = plan.storage
-        self._desk = desk.options(num_cpus=0, label_selector=here(), max_concurrency=4 * plan.rollout.runners + 100).remote()
-        self._runners = [placed.remote(plan, number, self._desk) for number in range(plan.rollout.runners)]
+        name, calls = f"desk-{uuid.uuid4().hex}", 4 * plan.rollout.runners + 100
+        self._desk = desk.options(name=name, num_cpus=0, label_selector=here(), max_concurrency=calls).remote()
+        self._runners = [placed.remote(plan, number, name) for number in range(plan.rollout.runners)]
         self._budget = Budget(RESTARTS + plan.rollout.runners - 1, WINDOW_S)
         self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
         self._lived = time.monotonic()

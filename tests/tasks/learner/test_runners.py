@@ -23,14 +23,14 @@ from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.pool import RunnerPool
-from nbrl.tasks.rollout.runner import Live, Runner
+from nbrl.tasks.rollout.pool import PooledRunner, RunnerPool
+from nbrl.tasks.rollout.runner import Live
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
 
 def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type, runners: int = 1) -> RunnerPool:
-    monkeypatch.setattr(pool, "Runner", runner)
+    monkeypatch.setattr(pool, "PooledRunner", runner)
     config = load("tiny-cpu", [f"rollout.runners={runners}"])
     storage = Storage(StorageSettings(root=str(folder)))
     environments = {"e": EnvironmentPlan()}
@@ -56,7 +56,7 @@ async def run_rows(runners: RunnerPool, count: int, say: Callable[[str], None] =
         await runners.stop()
 
 
-class Playing(Runner):
+class Playing(PooledRunner):
     """A runner whose trajectories `_play` makes, in every life, of which it notes each in `lives` below the plan's storage."""
 
     def __init__(self, plan: Any, number: int, desk: Any) -> None:
@@ -163,7 +163,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
 def test_a_runner_that_cannot_start_says_why_in_its_own_words(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Refusing(Runner):
+    class Refusing(PooledRunner):
         async def start(self) -> None:
             raise AgentError("no question has room")
 
