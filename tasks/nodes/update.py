@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, TOKEN_LOGPROBS
@@ -10,6 +11,8 @@ from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import damaged_checkpoint
+from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
@@ -20,7 +23,13 @@ COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step
 @durable
 async def update(services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
     """Make the checkpoint after the optimiser steps on all trajectories of the advantage table."""
-    result = await services.learner.update(make_order(services.config, scope, advantages, trajectories))
+    try:
+        result = await services.learner.update(make_order(services.config, scope, advantages, trajectories))
+    except DamagedError as error:
+        run = await asyncio.to_thread(find_run, services.storage, scope.run)
+        if run is None or not scope.updates or scope.weights.checkpoint not in str(error):
+            raise
+        raise await asyncio.to_thread(damaged_checkpoint, services.storage, run, scope.weights, error) from error
     if result.skipped:
         services.progress.say(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
     return await asyncio.to_thread(_keep, services.storage, scope, result)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout import RunLayout, updates_of
@@ -120,6 +120,12 @@ def made_in(storage: Storage, run: Run, updates: int) -> int:
     while (record := read_record(storage, run, iteration)) is not None and record.updates < updates:
         iteration += 1
     return iteration
+
+
+def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: DamagedError | MissingError) -> DamagedError:
+    """What to raise where a checkpoint of a policy is damaged: the error, and how the checkpoint is made again."""
+    iteration = made_in(storage, run, policy.updates) + 1
+    return DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again")
 
 
 def newest_policy(storage: Storage, run: Run) -> Weights:

@@ -31,7 +31,7 @@ from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending, ending_of
 from nbrl.tasks.runs.epochs import check_newest, newest
-from nbrl.tasks.runs.history import made_in, newest_policy
+from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
@@ -244,5 +244,4 @@ def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:
         if not (local / HF).is_dir():
             raise MissingError(f"{local} is gone")
     except (DamagedError, MissingError) as error:
-        iteration = made_in(storage, run, policy.updates) + 1
-        raise DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again") from error
+        raise damaged_checkpoint(storage, run, policy, error) from error

@@ -1,7 +1,8 @@
 from pathlib import Path
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.runs.history import Record, newest_policy, newest_record, skipped_in_row
+from nbrl.tasks.runs.history import Record, damaged_checkpoint, newest_policy, newest_record, skipped_in_row
 from nbrl.tasks.runs.run import Run
 
 RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
@@ -35,3 +36,12 @@ def test_iterations_without_an_update_count_in_a_row_at_the_end() -> None:
     assert skipped_in_row([made(0, 0, "why"), made(1, 1)]) == 0
     assert skipped_in_row([made(0, 1), made(1, 1, "why"), made(2, 1, "why")]) == 2
     assert skipped_in_row([made(0, 0, "why")]) == 1
+
+
+def test_a_damaged_checkpoint_is_made_again_by_the_iteration_that_made_it(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    for record in (made(0, 1), made(1, 1, "all right"), made(2, 2), made(3, 2, "all wrong")):
+        storage.write_bytes(RUN.layout.iteration(record.iteration).record, record.model_dump_json().encode())
+    policy = newest_policy(storage, RUN)
+    said = str(damaged_checkpoint(storage, RUN, policy, DamagedError("state/a is damaged")))
+    assert said == "state/a is damaged; `nbrl resume a --redo 3:update` makes the checkpoint again"
