@@ -8,10 +8,9 @@ nobody leases is deleted, the longest unused first, when a new copy makes the ca
 import fcntl
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder
+from nbrl.infra.scratch import scratch
 from nbrl.infra.storage import Storage, sha256
 
 LOCK = ".lock"
@@ -126,18 +126,10 @@ class NodeCache:
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """An empty folder on the disk of the cache, deleted at the end; what killed processes left is deleted first."""
-        # The folder may lie in a home that several machines share: only what this one left is known to be left.
-        folder = self._root / SCRATCH / socket.gethostname() / f"{os.getpid()}-{name}"
-        with self._on_disk("make room for a checkpoint"):
-            for left in folder.parent.glob("*-*"):
-                if not Path("/proc", left.name.partition("-")[0]).exists():
-                    shutil.rmtree(left, ignore_errors=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        try:
+        with ExitStack() as stack:
+            with self._on_disk("make room for a checkpoint"):
+                folder = stack.enter_context(scratch(self._root / SCRATCH, name))
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _place(self, digest: str, part: str) -> Path:
         return self._root / f"{digest}-{part or WHOLE}"

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.scratch import scratch
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
@@ -78,13 +78,13 @@ async def _runners(
 
 
 async def _learner(
-    stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, scratch: Path, progress: Progress
+    stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
 ) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
     places = Places(model, Storage(config.storage), config.nodes)
 
     def start(number: int) -> LearnerHandle:
-        notes = scratch / f"train-{number}"  # Ray Train would continue what it finds there
+        notes = folder / f"train-{number}"  # Ray Train would continue what it finds there
         return LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"), grows)
 
     learner = LearnerService(start, progress.say)
@@ -122,7 +122,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
-        scratch, initial, policy = _scratch(stack, home, run.name), fetch(config.policy), newest_policy(storage, run)
+        notes = stack.enter_context(scratch(home.root / "scratch", run.name))
+        initial, policy = fetch(config.policy), newest_policy(storage, run)
         if policy.checkpoint:
             await asyncio.to_thread(_check_checkpoint, storage, run, policy)
         progress.begin(f"{run.name}: starting")
@@ -137,7 +138,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             _shown(progress, "engine", start),
             both(
                 _shown(progress, "runners", _runners(stack, config, model.texts, run.layout.data, storage, progress)),
-                _shown(progress, "learner", _learner(stack, config, run, model.whole, scratch, progress)),
+                _shown(progress, "learner", _learner(stack, config, run, model.whole, notes, progress)),
             ),
         )
         async with watched(ray_cluster.check, engines.check_health):
@@ -213,18 +214,6 @@ async def _ray(
     ray_cluster.give_back_sigterm()
     if config.ray.address is not None:
         await asyncio.to_thread(check_machines, config, say, engines, ranks)
-
-
-def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
-    """A local folder for temporary files. It is deleted at the end; leftovers of killed runs are deleted at the start."""
-    scratch = home.root / "scratch" / f"{name}-{os.getpid()}"
-    for left in scratch.parent.glob("*"):
-        if not Path("/proc", left.name.rpartition("-")[2]).exists():
-            shutil.rmtree(left, ignore_errors=True)
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    return scratch
 
 
 def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:
