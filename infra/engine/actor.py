@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -31,7 +31,7 @@ class EnginePlan(BaseModel):
     logs: Path
     nodes: NodeSettings
     room: AdapterRoom | None = None
-    key: str
+    key: str = Field(repr=False)
     exposed: bool = False
     shared_gpus: str = ""
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -176,11 +175,3 @@ def test_what_was_made_here_is_not_fetched(tmp_path: Path, cloud: FolderCloud, m
     monkeypatch.setattr(cloud, "download_folder", lambda *_: pytest.fail("it was fetched"))
     with cache(tmp_path).lease(cloud, "a", "hf") as lease:
         assert (lease.path / "hf/weights").read_bytes() == b"made"
-
-
-def test_what_killed_processes_left_is_deleted(tmp_path: Path) -> None:
-    left = tmp_path / "cache/scratch" / socket.gethostname() / "999999999-rank-0"
-    (left / "state").mkdir(parents=True)
-    with cache(tmp_path).scratch("rank-0") as folder:
-        assert not left.exists()
-        assert folder.is_dir()
