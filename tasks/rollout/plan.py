@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,14 +17,15 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.rollout.settings import RolloutSettings
 
 
-class EngineAddress(NamedTuple):
+@dataclass(frozen=True)
+class EngineAddress:
     """Where a policy samples: the engine's URL; if adapters are published, the name of the adapter to sample with; and the key
     that requests must bring, empty if they need none.
     """
 
     url: str
     adapter: str | None = None
-    key: str = ""
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
