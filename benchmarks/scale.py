@@ -3,7 +3,8 @@
 Usage: python benchmarks/scale.py [--episodes 10000] [--runners 20]
 
 The pool of runners, its desk, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
-written action after a latency, and the kernels answer a cell after one; both latencies are chosen, not recorded. All of it
+written action after a latency, and the kernels answer a cell after one; the latencies were recorded in a training of tiny-cpu
+(its `policy_seconds` and `kernel_seconds`). All of it
 shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
 measured. `driver_cores` and `driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows,
 both during the round.
@@ -55,9 +56,10 @@ from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
 
-# Seconds of an action and of a cell, which the seed of an episode chooses from.
-ACTION_S = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.4)
-CELL_S = (0.005, 0.006, 0.008, 0.01, 0.012, 0.015, 0.02, 0.03, 0.05)
+# Seconds of an action and of a cell, which the seed of an episode chooses from: the middles of ten equal parts of 514 actions and
+# 504 cells of tiny-cpu, 64 episodes at once on two cores.
+ACTION_S = (0.422, 0.629, 0.697, 0.768, 0.845, 0.919, 0.982, 1.053, 1.16, 1.389)
+CELL_S = (0.006, 0.013, 0.018, 0.023, 0.029, 0.038, 0.048, 0.068, 0.088, 0.222)
 CELLS = 3  # of an episode; the last one answers
 STRETCH = 20.0  # so that all episodes are under way at once on two cores
 ACTION = "<think>I look at the next part of it</think>\n<code>print(search('a question'))</code>"

@@ -32,7 +32,9 @@ def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], ar
         function, batch_size=None, batch_format="pyarrow", fn_args=arguments, num_cpus=0, label_selector=here()
     )
     try:
-        return pa.concat_tables(ray.get(mapped.to_arrow_refs()))
+        # `to_arrow_refs` would ask some machine for statistics of all, and wait a minute for one that has fallen silent.
+        blocks = [entry.ref for bundle in mapped.iter_internal_ref_bundles() for entry in bundle.blocks]
+        return pa.concat_tables(ray.get(blocks))
     except RayTaskError as error:
         raise raised_in_task(error) from error
     except SystemExit as error:  # Ray's way to end a wait when it is shut down; it would end the process

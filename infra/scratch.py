@@ -34,7 +34,9 @@ def scratch(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _sweep(lock: Path) -> None:
-    with suppress(BlockingIOError, FileNotFoundError), lock.open("r+") as left:
+    with suppress(BlockingIOError, FileNotFoundError, PermissionError), lock.open("r+") as left:  # used, gone, another user's
         fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(lock.with_name(lock.name.removesuffix(LOCK)), ignore_errors=True)
-        lock.unlink(missing_ok=True)
+        folder = lock.with_name(lock.name.removesuffix(LOCK))
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():  # else the next one tries again
+            lock.unlink(missing_ok=True)

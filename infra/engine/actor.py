@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, last_gpus
 from nbrl.infra.engine.host import EngineHost
 from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 
 THREADS = 4  # one that starts or stops the engine, and others that answer meanwhile
@@ -44,6 +45,16 @@ class EngineActor(EngineHost):
         count, shared = plan.settings.gpus_per_machine, plan.shared_gpus
         gpus = last_gpus(index, count, shared) if shared else os.environ.get("CUDA_VISIBLE_DEVICES")
         super().__init__(plan.settings, index, plan.logs, plan.nodes, plan.room, door, gpus, port)
+        self._where = ray.util.get_node_ip_address() if plan.exposed else ""
+
+    def start(self, *asked: Any) -> tuple[str, int]:
+        try:
+            return super().start(*asked)
+        except EngineError as error:
+            raise (EngineError(f"on {self._where}: {error}") if self._where else error) from error
+
+    def log(self) -> str:
+        return super().log() + (f" on {self._where}" if self._where else "")
 
 
 class EngineActors(NamedTuple):

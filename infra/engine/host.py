@@ -1,5 +1,6 @@
 """An engine on the machine of this process, for a fleet that may be elsewhere."""
 
+import threading
 from pathlib import Path
 
 from nbrl.infra.engine.command import AdapterRoom, Door, Member
@@ -14,7 +15,7 @@ KEPT = 4  # leases of folders: what is served, and what is published or compared
 
 class EngineHost:
     """Starts the engine number `index`, and starts it again in the same place. It is made an actor of Ray, whose methods then run
-    in several threads, of which only one starts or stops the engine at a time.
+    in several threads.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class EngineHost:
         self._settings, self._index, self._logs, self._room = settings, index, logs, room
         self._door, self._gpus, self._port, self._cache = door or Door(), gpus, port, NodeCache(nodes)
         self._server: EngineServer | None = None
+        self._changing = threading.Lock()  # not held while an engine is waited for, so that it can be stopped
         self._leases: dict[tuple[str, str], Lease] = {}
 
     def meeting(self) -> str:
@@ -53,25 +55,27 @@ class EngineHost:
         Raises EngineError if it does not come up, or lives already, and StorageError if a folder cannot be had.
         """
         path, beside = self.path(model, part), self.path(adapter, inside) if adapter else None
-        if self._server is None:
-            self._server = launch(
-                self._settings,
-                path,
-                self._logs,
-                index=self._index,
-                room=self._room,
-                version=version,
-                door=self._door,
-                gpus=self._gpus,
-                adapter=beside,
-                port=self._port,
-                member=member,
-            )
-        else:
-            self._server.stop()
-            self._server = self._server.again(path, version, beside, member)
-        wait([self._server])
-        return self._server.url, self._server.vocabulary_size
+        with self._changing:
+            if self._server is None:
+                self._server = launch(
+                    self._settings,
+                    path,
+                    self._logs,
+                    index=self._index,
+                    room=self._room,
+                    version=version,
+                    door=self._door,
+                    gpus=self._gpus,
+                    adapter=beside,
+                    port=self._port,
+                    member=member,
+                )
+            else:
+                self._server.stop()
+                self._server = self._server.again(path, version, beside, member)
+            server = self._server
+        wait([server])
+        return server.url, server.vocabulary_size
 
     def path(self, folder: PlacedFolder, part: str) -> Path:
         """The subfolder `part` of a folder on this machine; the last few that were asked for stay."""
@@ -92,5 +96,7 @@ class EngineHost:
         return str(self._server.log) if self._server else str(self._logs)
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
+        """End the engine, also one that is being waited for, whose `start` then raises."""
+        with self._changing:
+            if self._server is not None:
+                self._server.stop()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -10,20 +11,9 @@ TEMPORARY = Path("/tmp")  # Unix socket paths are limited to 107 bytes: a folder
 PREFIX = "nbrl-engine-"
 
 
-def temporary(port: int) -> Path:
-    """A new folder for the temporary files of this process's engine at `port`: SGLang leaves sockets and others behind."""
-    remove_temporary(port)
-    folder = _folder(port)
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-def remove_temporary(port: int) -> None:
-    shutil.rmtree(_folder(port), ignore_errors=True)
-
-
-def _folder(port: int) -> Path:
-    return TEMPORARY / f"{PREFIX}{os.getpid()}-{port}"
+def temporary() -> Path:
+    """A new folder for the temporary files of an engine of this process: SGLang leaves sockets and others behind."""
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
 
 
 def sweep() -> None:

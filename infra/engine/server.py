@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from nbrl.infra.engine.command import (
     vocabulary_size,
 )
 from nbrl.infra.engine.keys import headers, write_keys
-from nbrl.infra.engine.leftovers import remove_temporary, sweep, temporary
+from nbrl.infra.engine.leftovers import sweep, temporary
 from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
@@ -52,9 +53,9 @@ class _Place:
 class EngineServer:
     """One SGLang server, started by `launch`; `stop` returns when nothing of it is left."""
 
-    def __init__(self, child: Child, place: _Place, vocabulary: int, first: bool = True) -> None:
-        """Of an engine on several machines, only the server on the `first` takes requests."""
-        self._child, self._place, self._first = child, place, first
+    def __init__(self, child: Child, place: _Place, folder: Path, vocabulary: int, first: bool = True) -> None:
+        """`folder` has its temporary files. Of an engine on several machines, only the server on the `first` takes requests."""
+        self._child, self._place, self._folder, self._first = child, place, folder, first
         self._parts: Parts | None = None  # from when it serves
         self.settings = place.settings
         self.port = place.port
@@ -89,7 +90,7 @@ class EngineServer:
         # Threads of a killed process may end after it.
         while port_in_use(self.port, _probed(self._place.door)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        remove_temporary(self.port)
+        shutil.rmtree(self._folder, ignore_errors=True)
         sweep()
 
     def last_words(self) -> str:
@@ -163,7 +164,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None,
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
     sweep()
-    folder, door, keys = temporary(place.port), place.door, None
+    folder, door, keys = temporary(), place.door, None
     if door.administrator:
         keys = folder / "keys.yaml"
         write_keys(keys, door.key, door.administrator)
@@ -176,7 +177,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None,
         name=f"engine {index}",
         grace_s=STOP_GRACE_S,
     )
-    return EngineServer(child, place, vocabulary_size(model_path), first=not number)
+    return EngineServer(child, place, folder, vocabulary_size(model_path), first=not number)
 
 
 def _probed(door: Door) -> str:

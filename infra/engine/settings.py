@@ -136,6 +136,13 @@ CODE = Path(__file__).resolve().parents[2]
 RESERVED = frozenset(
     {"model-path", "host", "port", "device", "dtype", "tp-size", "random-seed", "max-total-tokens", "max-running-requests"}
     | {"enable-deterministic-inference", "skip-tokenizer-init", "skip-server-warmup", "weight-version"}
-    | {"served-model-name", "api-key", "config", "nnodes", "node-rank", "dist-init-addr"}
+    | {"served-model-name", "api-key", "config", "nnodes", "node-rank", "dist-init-addr", "nccl-init-addr"}
+    | {
+        "tensor-parallel-size",
+        "pp-size",
+        "pipeline-parallel-size",
+        "dp-size",
+        "data-parallel-size",
+    }  # GPUs that nobody was asked for
     | {"enable-lora", "max-lora-rank", "max-loras-per-batch", "lora-target-modules", "lora-paths"}
 )

@@ -126,14 +126,14 @@ class Desk:
                 pass
 
     async def finish(self, name: str, number: int, index: pa.Table) -> None:
-        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over, and what failed after the row
-        was taken from it.
+        """Rows of a chunk that a runner wrote; what somebody else finished before is passed over, and what failed or had no more
+        time after the row was taken from it, as that may be for the network that was away.
         """
         if self._round.name == name:
             self._sign(number)
             held = self._round.held.get(number, set())
             pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
-            counts = [each in held or status != Status.FAILED for each, status in pairs]
+            counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
             self._note(number, index.filter(pa.array(counts, pa.bool_())))
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from nbrl.infra.engine.actor import EnginePlan, start_actors
 from nbrl.infra.engine.client import ADAPTER as POLICY
@@ -21,6 +21,7 @@ T = TypeVar("T")
 ANSWER_S = 5.0  # an actor whose machine lives answers at once
 SLOW_S = 20.0  # with more to do than it can, an actor may take so long
 STOP_S = 20.0
+PLACE_S = 120.0  # to find another machine for an engine whose machine is gone
 
 
 class Served(NamedTuple):
@@ -72,12 +73,17 @@ class RemoteEngine:
         )
 
     async def start(self, weights: Served) -> None:
-        if self._port is not None and await self._gone():
+        again = self._port is not None
+        if again and await self._gone():
             self._actors.kill()
             self._actors = start_actors(self._plan, self._number, self._port)
         adapter = weights.checkpoint if self._plan.room else None
         asked = (*self._model(weights), weights.version, adapter, ADAPTER)
         try:
+            await self._placed(PLACE_S if again else None)
+            for folder, part in (self._model(weights), (adapter, ADAPTER)):
+                if folder is not None:
+                    await self._path(folder, part)  # so that no member waits for another one's download
             members = await self._members()
             pairs = zip(self._actors.members, members, strict=True)
             url, vocabulary = (await all_of(self._asked(actor.start.remote(*asked, member)) for actor, member in pairs))[0]
@@ -93,8 +99,12 @@ class RemoteEngine:
     async def path(self, weights: Served) -> Path | None:
         if self._plan.room and weights.checkpoint is None:
             return None
-        asked = (weights.checkpoint, ADAPTER) if self._plan.room else self._model(weights)
-        paths = set(await all_of(self._asked(actor.path.remote(*asked)) for actor in self._actors.members))
+        folder, part = (weights.checkpoint, ADAPTER) if weights.checkpoint and self._plan.room else self._model(weights)
+        return await self._path(folder, part)
+
+    async def _path(self, folder: PlacedFolder, part: str) -> Path:
+        """The subfolder `part` of a folder on every machine of the engine."""
+        paths = set(await all_of(self._asked(actor.path.remote(folder, part)) for actor in self._actors.members))
         if len(paths) > 1:  # the first member tells the others
             where = ", ".join(sorted(map(str, paths)))
             raise EngineError(f"{self.name} must find its weights at one path on all of its machines: set nodes.cache ({where})")
@@ -114,7 +124,7 @@ class RemoteEngine:
         except TimeoutError:
             return ""
         except EngineError as error:
-            return str(error)
+            return "" if isinstance(error.__cause__, ActorUnavailableError) else str(error)
 
     async def log(self) -> str:
         try:
@@ -135,6 +145,14 @@ class RemoteEngine:
         for error in await asyncio.gather(*stopping, return_exceptions=True):
             if isinstance(error, BaseException) and not isinstance(error, TimeoutError | InfraError):
                 raise error
+
+    async def _placed(self, limit_s: float | None) -> None:
+        """Wait until every actor has a machine. Raises EngineError after `limit_s` seconds."""
+        try:
+            await asyncio.wait_for(all_of(self._asked(actor.log.remote()) for actor in self._actors.members), limit_s)
+        except TimeoutError as error:
+            where = f"no machine of the cluster has room for it, see engine.resources, GPUs and `ray status` ({limit_s:g} s)"
+            raise EngineError(f"{self.name} cannot be placed: {where}") from error
 
     async def _members(self) -> list[Member | None]:
         """What each actor is of the engine that starts next: None if there is only one."""
@@ -159,5 +177,6 @@ class RemoteEngine:
         except RayTaskError as error:
             cause = raised_in_task(error)
             raise cause if isinstance(cause, InfraError) else EngineError(f"{self.name}: {cause}") from error
-        except RayActorError as error:
-            raise EngineError(f"the actor of {self.name} ended: {' '.join(str(error).split())[:300]}") from error
+        except RayError as error:
+            ended = "does not answer" if isinstance(error, ActorUnavailableError) else "ended"
+            raise EngineError(f"the actor of {self.name} {ended}: {' '.join(str(error).split())[:300]}") from error

@@ -60,11 +60,20 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
     offered, taken = ray.cluster_resources(), [("rollout.resources", config.rollout.runners, config.rollout.resources)]
     taken += [("engine.resources", config.engine.count * config.engine.machines, config.engine.resources)] if engines else []
     taken += [("update.resources", config.update.workers, config.update.resources)] if ranks else []
+    machines, places = config.engine.machines, _places(config.engine)
+    if engines and machines > 1 and places < machines:
+        say(f"engine.machines: {places} machines have what an engine takes of each of {machines}; the start waits for more")
     for setting, count, wanted in taken:
         for name, amount in wanted.items():
             if offered.get(name, 0) < count * amount:
                 has = f"the cluster offers {offered.get(name, 0):g} of {name}, and {count * amount:g} are taken"
                 say(f"{setting}: {has}; the start waits for machines that offer it")
+
+
+def _places(engine: EngineSettings) -> int:
+    """How many machines of the cluster can each hold a member of an engine."""
+    wanted = {**engine.resources, **({"GPU": engine.gpus_per_machine} if engine.resolved_device == "cuda" else {})}
+    return sum(offers(node["Resources"], wanted) for node in ray.nodes() if node["Alive"])
 
 
 def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:

@@ -224,16 +224,16 @@ class SglangFleet:
     async def _restart(self, number: int, weights: Served, what: str) -> None:
         """Start an engine again with these weights, as often as the budget allows. Raises EngineError beyond it."""
         started, engine = time.monotonic(), self._engines[number]
+        ending = await engine.ending()
         while True:
-            ending = await engine.ending()
             why = f"{engine.name} {what}" + (f" ({ending})" if ending else "")
             if not self._budget.spend():
                 raise EngineError(f"{why}, and no more than {self._budget} are made; its log says more: {await engine.log()}")
             self._starts[number] += 1
             try:
                 await engine.start(weights)
-            except EngineError:
-                what = "ended while it was started again"
+            except EngineError as error:
+                what, ending = "could not be started again", str(error)
                 continue
             break
         served = await engine.client.weights_version()

@@ -122,7 +122,7 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights."""
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
-        notes = stack.enter_context(scratch(home.root / "scratch", run.name))
+        notes = _scratch(stack, home, run.name)
         initial, policy = fetch(config.policy), newest_policy(storage, run)
         if policy.checkpoint:
             await asyncio.to_thread(_check_checkpoint, storage, run, policy)
@@ -214,6 +214,16 @@ async def _ray(
     ray_cluster.give_back_sigterm()
     if config.ray.address is not None:
         await asyncio.to_thread(check_machines, config, say, engines, ranks)
+
+
+def _scratch(stack: AsyncExitStack, home: Home, name: str) -> Path:
+    """A local folder for temporary files, until the end."""
+    try:
+        return stack.enter_context(scratch(home.root / "scratch", name))
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a temporary folder below {home.root}: {error}; set home to a folder with room"
+        ) from error
 
 
 def _check_checkpoint(storage: Storage, run: Run, policy: Weights) -> None:

@@ -148,7 +148,8 @@ def test_a_runner_that_begins_once_more_holds_nothing() -> None:
     asyncio.run(work())
 
 
-def test_what_fails_after_it_was_given_to_another_is_left_to_that_one() -> None:
+@pytest.mark.parametrize("status", [Status.FAILED, Status.TIMEOUT])
+def test_what_fails_after_it_was_given_to_another_is_left_to_that_one(status: Status) -> None:
     async def work() -> None:
         clock = Clock()
         desk = Desk(clock)
@@ -158,7 +159,7 @@ def test_what_fails_after_it_was_given_to_another_is_left_to_that_one() -> None:
         assert await taken(desk, 1) == ["1"]
         await desk.settle("r", (await desk.look()).doubtful, index("none"))
         assert await taken(desk, 1) == ["0"]
-        await desk.finish("r", 0, index("late", "0", status=Status.FAILED))
+        await desk.finish("r", 0, index("late", "0", status=status))
         assert (await desk.look()).finished == 0
         await desk.finish("r", 1, index("part", "0", "1"))
         found = pa.concat_tables([await desk.index("r", number) for number in range(2)])

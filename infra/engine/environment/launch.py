@@ -40,7 +40,8 @@ if __name__ == "__main__":
     if "--enable-lora" in sys.argv:
         unpinned.install()
     if "--nnodes" in sys.argv:
-        model_runner._is_cpu_amx_available = False  # by which it decides to do so, and nothing else
+        # By these it decides to do so, and nothing else.
+        model_runner._is_cpu_amx_available = model_runner._is_cpu_arm64 = False
         parallel_state.is_shm_available = lambda *_: False
 
     gc.collect()

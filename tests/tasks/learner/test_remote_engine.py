@@ -78,7 +78,7 @@ def test_what_dies_is_started_again_with_the_weights_it_served(
             engine = fleet._engines[0]
             assert isinstance(engine, RemoteEngine)
             if whole:
-                ray.kill(engine._actor)
+                ray.kill(engine._actors.first)
             else:
                 (scheduler,) = [pid for pid in descendants(os.getpid()) if told(pid).startswith(b"sglang::scheduler")]
                 os.kill(scheduler, signal.SIGKILL)
