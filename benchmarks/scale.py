@@ -50,8 +50,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.pool import PooledRunner, RunnerPool
-from nbrl.tasks.rollout.runner import Live
+from nbrl.tasks.rollout.pool import RunnerPool
+from nbrl.tasks.rollout.runner import Live, PooledRunner
 from nbrl.tasks.rollout.samplers import samplers_of
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server

@@ -22,7 +22,7 @@ from nbrl.tasks.rollout.desk import Desk, Seen
 from nbrl.tasks.rollout.index import in_order
 from nbrl.tasks.rollout.lane import run_lane
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.runner import Runner
+from nbrl.tasks.rollout.runner import PooledRunner
 
 POLL_S = 0.25
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
@@ -31,13 +31,6 @@ GONE_S = 300.0  # without a sign of any runner, or of the desk, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
 FIND_S = 600.0  # a runner may take so long to look through chunks
-
-
-class PooledRunner(Runner):
-    """A runner that looks its desk up, because Ray warns of handles among the arguments of actors that it may start again."""
-
-    def __init__(self, plan: RunnerPlan, number: int, desk: str) -> None:
-        super().__init__(plan, number, ray.get_actor(desk))
 
 
 class RunnerPool:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import ray
 
 from nbrl.agent.context.context import check_room
 from nbrl.agent.episode import Task
@@ -150,6 +151,13 @@ class Runner:
             if trajectory.status is not Status.FAILED:
                 break
         return trajectory
+
+
+class PooledRunner(Runner):
+    """A runner that looks its desk up, because Ray warns of handles among the arguments of actors that it may start again."""
+
+    def __init__(self, plan: RunnerPlan, number: int, desk: str) -> None:
+        super().__init__(plan, number, ray.get_actor(desk))
 
 
 async def _await(call: Callable[..., Any], *arguments: Any) -> None:

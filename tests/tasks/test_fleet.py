@@ -96,7 +96,10 @@ def test_an_engine_that_ends_again_and_again_ends_the_run() -> None:
     engine = DoubleEngine(Client("3"), fails=True)
     fleet = watched(engine, ended(engine), lambda fleet: fleet._failure is not None)
     assert len(engine.started) == 5
-    with pytest.raises(EngineError, match=r"engine 0 could not be started again .* no more than 5 restarts in 10 minutes are made; .*engine-0\.log"):
+    with pytest.raises(
+        EngineError,
+        match=r"engine 0 could not be started again .* no more than 5 restarts in 10 minutes are made; .*engine-0\.log",
+    ):
         fleet.check_health()
 
 

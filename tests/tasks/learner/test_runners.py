@@ -23,8 +23,8 @@ from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout import pool
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
-from nbrl.tasks.rollout.pool import PooledRunner, RunnerPool
-from nbrl.tasks.rollout.runner import Live
+from nbrl.tasks.rollout.pool import RunnerPool
+from nbrl.tasks.rollout.runner import Live, PooledRunner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
