@@ -62,7 +62,9 @@ def trajectories(machines: Machines, run: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     folder = machines.bucket / "nbrl/runs" / run
-    return [row for path in sorted(folder.rglob("trajectories/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
+    found = [row for path in sorted(folder.rglob("trajectories/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert found, f"{run} has stored no trajectory"
+    return found
 
 
 def folder(machines: Machines, run: str) -> Path:

@@ -54,11 +54,27 @@ def test_an_engine_that_dies_is_started_again_with_its_weights(machines: Machine
     assert "engine 0 ended" in machines.log("engine")
 
 
+def test_an_engine_whose_machine_falls_silent_starts_on_another_one(machines: Machines) -> None:
+    anywhere = LARGE | {"engine.resources": "{half: 1}", "update.resources": "{}", "update.workers": 1}
+    training = machines.begin("a", *command(machines, "elsewhere", **anywhere), log="elsewhere", **machines.variables)
+    until_stored(machines, "elsewhere/iterations/000001/**/trajectories/**/*.parquet")
+    (lost,) = [name for name in "bc" if any("sglang::" in line for line in machines.processes(name))]
+    machines.kill(lost)
+    try:
+        assert training.wait(900) == 0, machines.log("elsewhere")
+        assert "engine 0" in machines.log("elsewhere")
+        assert {row["status"] for row in trajectories(machines, "elsewhere")} <= SCORED
+    finally:
+        machines.boot(lost)
+        machines.join(lost, RESOURCES[lost])
+
+
 def test_a_rank_that_dies_costs_its_order_and_the_run_goes_on(machines: Machines) -> None:
     training = machines.begin("a", *command(machines, "rank"), log="rank", **machines.variables)
     until_stored(machines, "rank/iterations/000000/**/trajectories.index.parquet")
     kill(machines, "c", "ray::RayTrainWorker")
     assert training.wait(600) == 0, machines.log("rank")
+    assert "its order is carried out again" in machines.log("rank")
     assert stored(machines, "runs/rank/iterations/000001/record.json")["metrics"]["publish/tensors_proved"] > 0
 
 
