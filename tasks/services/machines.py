@@ -4,6 +4,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +26,17 @@ from nbrl.tasks.runs.config import RunConfig
 
 LIMIT_S = 90.0  # to start a worker on a machine and examine it
 PROBE_S = 10.0  # of tries of a request to the storage
+PACKAGES = ("torch", "transformers", "pyarrow", "ray", "pydantic")
 CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 
 class Examination(NamedTuple):
-    """What a machine is examined for: the code of the process that leads the run, an object that it put on the storage, and what
-    may be placed there.
+    """What a machine is examined for: the code of the process that leads the run and the versions of what it uses, an object that
+    it put on the storage, and what may be placed there.
     """
 
     code: str
+    versions: dict[str, str]
     storage: StorageSettings
     probe: str
     engine: EngineSettings | None
@@ -92,7 +95,7 @@ def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
         engine = config.engine if engines and offers(offered, config.engine.resources) else None
-        wanted = Examination(code_digest(), config.storage, probe, engine, node["NodeID"] in sandboxes)
+        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, node["NodeID"] in sandboxes)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
@@ -120,6 +123,11 @@ def examine(wanted: Examination) -> str:
     """What is wrong with this machine, in a sentence that says how to put it right; empty if nothing is."""
     if code_digest() != wanted.code:
         return "has another version of nbrl than the machine that leads the run; install the same one everywhere"
+    own = versions()
+    if other := [f"{name} {own[name]} instead of {led}" for name, led in wanted.versions.items() if own[name] != led]:
+        return f"has {other[0]}, which the machine that leads the run has; run `make setup` there"
+    if (free := shared_memory_mb()) < SHARED_MEMORY_MB:
+        return f"has {free} MB left in /dev/shm, and {SHARED_MEMORY_MB} are needed; enlarge it (docker: --shm-size=2g)"
     address = ray.util.get_node_ip_address()
     if interface_of(address) is None:
         return f"has no network interface with its address in the cluster, {address}; start Ray there with --node-ip-address"
@@ -127,13 +135,8 @@ def examine(wanted: Examination) -> str:
         fault := next((f"{name}: {message}" for name, works, message in doctor.boundary() if not works), "")
     ):
         return f"cannot run sandboxes, {fault}; or keep them away by rollout.resources"
-    if (engine := wanted.engine) is not None:
-        if not engine.python.exists():
-            return (
-                f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
-            )
-        if (free := shared_memory_mb()) < SHARED_MEMORY_MB:
-            return f"has {free} MB left in /dev/shm, and {SHARED_MEMORY_MB} are needed; enlarge it (docker: --shm-size=2g)"
+    if (engine := wanted.engine) is not None and not engine.python.exists():
+        return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
     try:
         storage = Storage(wanted.storage, patience_s=PROBE_S)
         if storage.exists(wanted.probe):
@@ -141,6 +144,11 @@ def examine(wanted: Examination) -> str:
         return f"does not see at {wanted.storage.root} what the machine that leads the run writes there; mount the same folder"
     except StorageError as error:
         return f"does not reach the storage: {error}; see ray.forward for the variables of its credentials"
+
+
+def versions() -> dict[str, str]:
+    """Of the packages by which machines understand each other and compute the same."""
+    return {name: version(name).partition("+")[0] for name in PACKAGES}  # builds for CPUs and GPUs differ after the plus
 
 
 @cache

@@ -56,6 +56,7 @@ def test_a_machine_with_sandboxes_that_falls_silent_costs_time_and_no_trajectory
         ("mount --bind /dev/null /usr/bin/bwrap", "cannot run sandboxes"),
         ("mount -t tmpfs tmpfs {checkout}/.venv-engine/bin", "has no engine environment"),
         ("mount --bind /dev/null {checkout}/agent/text.py", "has another version of nbrl"),
+        ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "has 1 MB left in /dev/shm"),
     ],
 )
 def test_a_machine_that_cannot_do_its_part_is_named_before_anything_starts(machines: Machines, broken: str, said: str) -> None:
