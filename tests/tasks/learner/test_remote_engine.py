@@ -10,11 +10,12 @@ import httpx
 import pytest
 import ray
 
-from nbrl.infra.engine.actor import EnginePlan
+from nbrl.infra.engine.actor import EngineActors, EnginePlan
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.tasks.services import engine as engine_module
 from nbrl.tasks.services import sglang_fleet
 from nbrl.tasks.services.engine import RemoteEngine, Served
 from nbrl.tasks.services.sglang_fleet import SglangFleet
@@ -104,5 +105,45 @@ def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path
             assert "\n" not in str(caught.value)
         finally:
             await engine.stop()
+
+    asyncio.run(work())
+
+
+def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("SLOW_S", "PLACE_S", "STOP_S"):
+        monkeypatch.setattr(engine_module, limit, 1.0)
+    nowhere = plan.model_copy(update={"settings": plan.settings.model_copy(update={"resources": {"nowhere": 1.0}})})
+
+    async def work() -> None:
+        engine = RemoteEngine(nowhere, 0, TINY)
+        engine._port = 30000  # as after a start
+        try:
+            with pytest.raises(EngineError, match=r"^engine 0 cannot be placed: no machine of the cluster has room for it"):
+                await engine.start(Served(None, "0"))
+        finally:
+            await engine.stop()
+
+    asyncio.run(work())
+
+
+class ActorAt:
+    """In place of an actor: it has every folder at `place`."""
+
+    def __init__(self, place: str) -> None:
+        self.path, self._place = self, Path(place)
+
+    async def remote(self, *_: object) -> Path:
+        return self._place
+
+
+def test_weights_that_lie_elsewhere_on_each_machine_are_refused(plan: EnginePlan) -> None:
+    async def work() -> None:
+        engine = RemoteEngine(plan, 0, TINY)
+        engine._actors.kill()
+        engine._actors = EngineActors([ActorAt("/a"), ActorAt("/a")])
+        assert await engine.path(Served(None, "0")) == Path("/a")
+        engine._actors = EngineActors([ActorAt("/a"), ActorAt("/b")])
+        with pytest.raises(EngineError, match=r"one path on all of its machines: set nodes\.cache \(/a, /b\)"):
+            await engine.path(Served(None, "0"))
 
     asyncio.run(work())
