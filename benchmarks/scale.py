@@ -4,7 +4,7 @@ Usage: python benchmarks/scale.py [--episodes 10000] [--runners 20]
 
 The pool of runners, its desk, Ray Data, S3 and the agent's loop are real; the engine is a server that answers /generate with a
 written action after a latency, and the kernels answer a cell after one; the latencies were recorded in a training of tiny-cpu
-(its `policy_seconds` and `kernel_seconds`). All of it
+(its `policy_seconds` and `kernel_seconds`), and those of the engine are stretched so that all episodes run at once. All of it
 shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
 measured. `driver_cores` and `driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows,
 both during the round.

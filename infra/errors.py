@@ -11,6 +11,10 @@ class EngineError(InfraError):
     """An inference engine did not start, died, or refused a request."""
 
 
+class PlaceError(EngineError):
+    """No machine of the cluster has room for an engine."""
+
+
 class PublishError(EngineError):
     """New weights did not provably reach an engine."""
 

@@ -4,11 +4,12 @@ import threading
 from pathlib import Path
 
 from nbrl.infra.engine.command import AdapterRoom, Door, Member
-from nbrl.infra.engine.server import EngineServer, launch, wait
+from nbrl.infra.engine.server import EngineServer, launch, probed_host, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.child import free_port
+from nbrl.infra.process.hosts import here
 
 KEPT = 4  # leases of folders: what is served, and what is published or compared
 
@@ -37,7 +38,7 @@ class EngineHost:
 
     def meeting(self) -> str:
         """A free address of this machine, for the members of an engine to meet."""
-        return f"{self._door.host}:{free_port(self._door.host)}"
+        return f"{here(self._door.host)}:{free_port(probed_host(self._door))}"
 
     def start(
         self,

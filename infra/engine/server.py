@@ -88,7 +88,7 @@ class EngineServer:
         self._child.stop(grace_s=STOP_GRACE_S)
         deadline = time.monotonic() + PORT_S
         # Threads of a killed process may end after it.
-        while port_in_use(self.port, _probed(self._place.door)) and time.monotonic() < deadline:
+        while port_in_use(self.port, probed_host(self._place.door)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         shutil.rmtree(self._folder, ignore_errors=True)
         sweep()
@@ -148,8 +148,8 @@ def launch(
         raise EngineError(f"there is no engine environment at {settings.folder}: run `make setup`, or set engine.environment")
     if settings.port is not None:
         port = settings.port + index
-    elif port is None or port_in_use(port, _probed(door)):
-        port = free_port(_probed(door))
+    elif port is None or port_in_use(port, probed_host(door)):
+        port = free_port(probed_host(door))
     if gpus is None and settings.resolved_device == "cuda":
         gpus = last_gpus(index, settings.gpus_per_machine, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter, member)
@@ -159,7 +159,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None,
     settings, index, model_path = place.settings, place.index, Path(model_path).absolute()
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
-    if port_in_use(place.port, _probed(place.door)):
+    if port_in_use(place.port, probed_host(place.door)):
         raise EngineError(
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
@@ -180,7 +180,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None,
     return EngineServer(child, place, folder, vocabulary_size(model_path), first=not number)
 
 
-def _probed(door: Door) -> str:
+def probed_host(door: Door) -> str:
     """Where to see whether a port is taken."""
     return door.host if door.host.count(".") == 3 else LOOPBACK
 

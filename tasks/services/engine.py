@@ -11,7 +11,7 @@ from nbrl.infra.engine.actor import EnginePlan, start_actors
 from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import Member
-from nbrl.infra.errors import EngineError, InfraError
+from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task
 from nbrl.tasks.layout import ADAPTER, HF
@@ -128,10 +128,12 @@ class RemoteEngine:
 
     async def log(self) -> str:
         try:
-            logs = [self._asked(actor.log.remote()) for actor in self._actors.members]
-            return ", ".join(await asyncio.wait_for(all_of(logs), ANSWER_S))
+            return ", ".join(await asyncio.wait_for(self._logs(), ANSWER_S))
         except (TimeoutError, EngineError):
             return f"{self._plan.logs} on its machine"
+
+    async def _logs(self) -> list[str]:
+        return await all_of(self._asked(actor.log.remote()) for actor in self._actors.members)
 
     async def stop(self) -> None:
         """A machine that does not answer is left to itself: its engine ends with the actor."""
@@ -147,12 +149,12 @@ class RemoteEngine:
                 raise error
 
     async def _placed(self, limit_s: float | None) -> None:
-        """Wait until every actor has a machine. Raises EngineError after `limit_s` seconds."""
+        """Wait until every actor has a machine. Raises PlaceError after `limit_s` seconds."""
         try:
-            await asyncio.wait_for(all_of(self._asked(actor.log.remote()) for actor in self._actors.members), limit_s)
+            await asyncio.wait_for(self._logs(), limit_s)
         except TimeoutError as error:
             where = f"no machine of the cluster has room for it, see engine.resources, GPUs and `ray status` ({limit_s:g} s)"
-            raise EngineError(f"{self.name} cannot be placed: {where}") from error
+            raise PlaceError(f"{self.name} cannot be placed: {where}") from error
 
     async def _members(self) -> list[Member | None]:
         """What each actor is of the engine that starts next: None if there is only one."""
@@ -164,9 +166,8 @@ class RemoteEngine:
 
     async def _gone(self) -> bool:
         """Whether an actor is gone or does not answer, so that the engine cannot be started again in its place."""
-        looks = [self._asked(actor.log.remote()) for actor in self._actors.members]
         try:
-            await asyncio.wait_for(all_of(looks), SLOW_S)
+            await asyncio.wait_for(self._logs(), SLOW_S)
         except (TimeoutError, EngineError):
             return True
         return False

@@ -11,7 +11,7 @@ from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.errors import EngineError, InfraError
+from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
 from nbrl.tasks.errors import BrokenInvariantError, UpdateError
@@ -222,7 +222,9 @@ class SglangFleet:
                 await self._restart(number, self._weights[number], what)
 
     async def _restart(self, number: int, weights: Served, what: str) -> None:
-        """Start an engine again with these weights, as often as the budget allows. Raises EngineError beyond it."""
+        """Start an engine again with these weights, as often as the budget allows. Raises EngineError beyond it,
+        and PlaceError if it finds no place.
+        """
         started, engine = time.monotonic(), self._engines[number]
         ending = await engine.ending()
         while True:
@@ -232,6 +234,8 @@ class SglangFleet:
             self._starts[number] += 1
             try:
                 await engine.start(weights)
+            except PlaceError:  # it was waited for long enough
+                raise
             except EngineError as error:
                 what, ending = "could not be started again", str(error)
                 continue

@@ -14,7 +14,7 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.errors import EngineError
+from nbrl.infra.errors import EngineError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.services import sglang_fleet
 from nbrl.tasks.services.engine import Served
@@ -90,6 +90,19 @@ def test_a_silent_engine_counts_as_ended() -> None:
 
     watched(DoubleEngine(client), fall_silent, lambda fleet: bool(said))
     assert said[0].startswith("engine 0 did not answer for 0.1 s; started again")
+
+
+def test_an_engine_that_finds_no_place_ends_the_run_at_once() -> None:
+    class Homeless(DoubleEngine):
+        async def start(self, weights: Served) -> None:
+            self.started.append(weights)
+            raise PlaceError("engine 0 cannot be placed")
+
+    engine = Homeless(Client("3"))
+    fleet = watched(engine, ended(engine), lambda fleet: fleet._failure is not None)
+    assert len(engine.started) == 1
+    with pytest.raises(PlaceError, match=r"^engine 0 cannot be placed$"):
+        fleet.check_health()
 
 
 def test_an_engine_that_ends_again_and_again_ends_the_run() -> None:
