@@ -27,6 +27,10 @@ class DamagedError(StorageError):
     """An object or folder differs from what was written."""
 
 
+class DamagedCheckpointError(DamagedError):
+    """The checkpoint that an update starts from is gone or differs from what was written."""
+
+
 class MissingError(StorageError):
     """There is no such object."""
 

@@ -15,7 +15,7 @@ from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.logs import logs, stop
 from nbrl.flows.cli.model import model
-from nbrl.flows.cli.options import HOME, Home, checked_home
+from nbrl.flows.cli.options import HOME, Home, Set, checked_home
 from nbrl.flows.cli.prepare import prepare
 from nbrl.flows.cli.promote import promote
 from nbrl.flows.cli.resume import resume
@@ -79,8 +79,9 @@ app.command()(stop)
 @app.command()
 def doctor(
     recipe: Annotated[str, typer.Option(help="recipe to check", autocompletion=completion.recipes)] = "tiny-cpu",
+    overrides: Set = None,
 ) -> None:
-    """Check sandbox, engine, Ray, storage, MLflow, Prefect and GPU; report what is wrong and how to fix it."""
+    """Check sandbox, engine, Ray, a cluster's machines, storage, MLflow, Prefect and GPU; say what is wrong and how to fix it."""
 
     def work() -> bool:
         with Importing():
@@ -88,7 +89,7 @@ def doctor(
             from nbrl.tasks.runs.recipes import load
 
         good = True
-        for name, works, message in checkup(load(recipe)):
+        for name, works, message in checkup(load(recipe, overrides or [])):
             good &= works
             out.print("[green]✓[/]" if works else "[red]✗[/]", end=" ")
             out.print(f"{name}: {message}", markup=False, highlight=False)

@@ -31,12 +31,17 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
 def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     """Each machine of the cluster that the recipe joins."""
     from nbrl.infra import ray_cluster  # Ray takes a second to import
-    from nbrl.tasks.services.machines import examined
+    from nbrl.tasks.services.machines import examined, lacking
 
     try:
         ray_cluster.start(config.ray, Home(config.home).logs)
         for found in examined(config):
             yield found.machine, not found.fault, found.fault or "can do its part"
+        sentences = list(lacking(config))
+        for sentence in sentences:
+            yield "cluster", False, f"{sentence}; add machines that offer it, or take less"
+        if not sentences:
+            yield "cluster", True, "offers what the parts of a run take"
     except InfraError as error:
         yield "cluster", False, str(error)
     finally:

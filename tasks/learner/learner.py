@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from nbrl.infra.errors import StorageError
+from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError, StorageError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
@@ -41,6 +42,7 @@ from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.seeds import derive_seed
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+Read = TypeVar("Read")
 INITIAL = ""  # identity of the state that no checkpoint holds: the initial model
 
 
@@ -109,7 +111,7 @@ class Learner:
         ranks, timer, out = self._ranks, self._timer, order.checkpoint_out
         timer.begin()
         with timer.phase("read"):
-            start = ranks.from_first(lambda: self._identity(order.checkpoint_in))
+            start = ranks.from_first(partial(_of_checkpoint, lambda: self._identity(order.checkpoint_in)))
             tables = ranks.together(lambda: read_tables(order, self._storage))
             digest = ranks.from_first(lambda: order_digest(order, tables, start or order.initial))
             earlier = ranks.from_first(lambda: self._shelf.earlier_result(order, digest))
@@ -158,7 +160,7 @@ class Learner:
         self._holds = None
         if checkpoint_in is not None:
             for name, model in loaded.models.items():
-                with self._ranks.together(partial(self._shelf.open, checkpoint_in, name)) as lease:
+                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, checkpoint_in, name))) as lease:
                     self._ranks.together(partial(model.check, lease.path / name))
                     model.load(lease.path / name)
         self._holds = start
@@ -210,3 +212,11 @@ class Learner:
                 raise UpdateError(f"cannot write {folder}, is the disk full? {type(error).__name__}: {error}") from error
 
         self._ranks.on_first(save)
+
+
+def _of_checkpoint(read: Callable[[], Read]) -> Read:
+    """What is read of the checkpoint that an order starts from. Raises DamagedCheckpointError if it is gone or damaged."""
+    try:
+        return read()
+    except (DamagedError, MissingError) as error:
+        raise DamagedCheckpointError(str(error)) from error

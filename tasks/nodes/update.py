@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedCheckpointError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout import HF, TOKEN_LOGPROBS
@@ -25,9 +25,9 @@ async def update(services: Services, scope: Scope, advantages: Artifact, traject
     """Make the checkpoint after the optimiser steps on all trajectories of the advantage table."""
     try:
         result = await services.learner.update(make_order(services.config, scope, advantages, trajectories))
-    except DamagedError as error:
+    except DamagedCheckpointError as error:
         run = await asyncio.to_thread(find_run, services.storage, scope.run)
-        if run is None or not scope.updates or scope.weights.checkpoint not in str(error):
+        if run is None:
             raise
         raise await asyncio.to_thread(damaged_checkpoint, services.storage, run, scope.weights, error) from error
     if result.skipped:

@@ -18,6 +18,7 @@ from nbrl.tasks.rollout.plan import RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.samplers import Sampler
 
 COLLECTED_BYTES = 2 << 20  # of one file; it is stored with the trajectory
+PLAYS = 3  # of an episode, before the absence of its engine costs an attempt
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,26 @@ class Episodes:
         self._plan, self._notebooks, self._tokenizer = plan, notebooks, tokenizer
 
     async def play(self, task: Task, hidden: Hidden, new: Callable[[], Sampler], plan: RoundPlan) -> Trajectory:
-        """One episode to its end; an infrastructure fault is a failed trajectory, and never raised."""
-        sampler = new()
-        try:
-            if plan.direct:
-                trajectory = await DirectEpisode(task, sampler.policy, self._tokenizer, self._plan.agent).run()
-            else:
-                trajectory = await self._in_notebook(task, hidden, sampler, plan)
-        except (SandboxError, AgentError) as error:
-            return failed(task, str(error))
-        except Exception as error:  # no fault of one trajectory may end the others
-            return failed(task, f"{type(error).__name__}: {error}")
-        if trajectory.status is Status.TIMEOUT and await sampler.was_away():
-            # Its deadline passed while it waited for an engine that was away.
-            return await self.play(task, hidden, new, plan)
-        return trajectory
+        """One episode to its end; an infrastructure fault is a failed trajectory, and never raised.
+
+        An episode whose deadline passed while its engine was away is played again.
+        """
+        for _ in range(PLAYS):
+            sampler = new()
+            try:
+                trajectory = await self._once(task, hidden, sampler, plan)
+            except (SandboxError, AgentError) as error:
+                return failed(task, str(error))
+            except Exception as error:  # no fault of one trajectory may end the others
+                return failed(task, f"{type(error).__name__}: {error}")
+            if trajectory.status is not Status.TIMEOUT or not await sampler.was_away():
+                return trajectory
+        return failed(task, f"its engine was away or out of reach in each of {PLAYS} times that its deadline passed")
+
+    async def _once(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+        if plan.direct:
+            return await DirectEpisode(task, sampler.policy, self._tokenizer, self._plan.agent).run()
+        return await self._in_notebook(task, hidden, sampler, plan)
 
     async def _in_notebook(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
         asked = Asked(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None

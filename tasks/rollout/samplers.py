@@ -1,8 +1,11 @@
 """Where the actions of a runner's episodes come from: our own engines, or a model behind somebody else's server."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from nbrl.agent.errors import PolicyError
@@ -15,6 +18,7 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.keys import headers
 from nbrl.infra.node_cache import NodeCache
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
+from nbrl.tasks.rollout.reach import Reach
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The policy of one episode, and whether a time-out of it was the fault of an engine that was away."""
+    """The policy of one episode, and whether a time-out of it was the fault of an engine that was away or out of reach."""
 
     policy: Policy
     was_away: Callable[[], Awaitable[bool]]
@@ -44,12 +48,14 @@ class EngineSamplers:
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
         engine, turns = plan.engine, count(engines.first)
         async with engine_session(engine.request_timeout_s, headers(engines.now[0].key)) as session:
+            reaches = [Reach(session, partial(_url, engines, turn)) for turn in range(len(engines.now))]
+            watches = [asyncio.create_task(reach.watch()) for reach in reaches]
 
             def new() -> Sampler:
-                turn = next(turns) % len(engines.now)
+                turn, began = next(turns) % len(reaches), time.monotonic()
                 policy = SglangPolicy(
                     session,
-                    lambda: engines.now[turn].url,
+                    partial(_url, engines, turn),
                     self.renderer.stop_ids,
                     plan.sampling,
                     engine.seeded_sampling,
@@ -58,11 +64,20 @@ class EngineSamplers:
                 )
 
                 async def was_away() -> bool:
-                    return policy.interrupted or not await policy.serves()
+                    return policy.interrupted or reaches[turn].missed_since(began) or not await policy.serves()
 
                 return Sampler(policy, was_away)
 
-            yield new
+            try:
+                yield new
+            finally:
+                for watch in watches:
+                    watch.cancel()
+                await asyncio.gather(*watches, return_exceptions=True)
+
+
+def _url(engines: Engines, number: int) -> str:
+    return engines.now[number].url
 
 
 class ServerSamplers:

@@ -59,7 +59,10 @@ class EngineFleet(Protocol):
         ...
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
-        """Publish again in the engines that serve another version."""
+        """Publish again in the engines that serve another version.
+
+        Raises BrokenInvariantError if one of them then holds other weights.
+        """
         ...
 
     async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nbrl
 from nbrl.infra.doctor import SHARED_MEMORY_MB, shared_memory_mb
+from nbrl.infra.engine.installed import installed, needed
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import ServerError, StorageError
 from nbrl.infra.placement import for_sandboxes, offers
@@ -32,7 +33,7 @@ CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 class Examination(NamedTuple):
     """What a machine is examined for: the code of the process that leads the run and the versions of what it uses, an object that
-    it put on the storage, and what may be placed there.
+    it put on the storage, and what may be placed there, an engine with the version of SGLang that it needs.
     """
 
     code: str
@@ -40,6 +41,7 @@ class Examination(NamedTuple):
     storage: StorageSettings
     probe: str
     engine: EngineSettings | None
+    sglang: str
     sandboxes: bool
 
 
@@ -60,17 +62,22 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
     for found in examined(config, engines):
         if found.fault:
             raise (ConfigError if found.answered else ServerError)(f"{found.machine}: {found.fault}")
+    for sentence in lacking(config, engines, ranks):
+        say(f"{sentence}; the start waits for machines that offer it")
+
+
+def lacking(config: RunConfig, engines: bool = True, ranks: bool = True) -> Iterator[str]:
+    """What the parts of a run take of a cluster, and the cluster does not offer yet; Ray must be connected."""
     offered, taken = ray.cluster_resources(), [("rollout.resources", config.rollout.runners, config.rollout.resources)]
     taken += [("engine.resources", config.engine.count * config.engine.machines, config.engine.resources)] if engines else []
     taken += [("update.resources", config.update.workers, config.update.resources)] if ranks else []
     machines, places = config.engine.machines, _places(config.engine)
     if engines and machines > 1 and places < machines:
-        say(f"engine.machines: {places} machines have what an engine takes of each of {machines}; the start waits for more")
+        yield f"engine.machines: {places} machines have what an engine takes of each of {machines}"
     for setting, count, wanted in taken:
         for name, amount in wanted.items():
             if offered.get(name, 0) < count * amount:
-                has = f"the cluster offers {offered.get(name, 0):g} of {name}, and {count * amount:g} are taken"
-                say(f"{setting}: {has}; the start waits for machines that offer it")
+                yield f"{setting}: the cluster offers {offered.get(name, 0):g} of {name}, and {count * amount:g} are taken"
 
 
 def _places(engine: EngineSettings) -> int:
@@ -95,7 +102,7 @@ def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
         engine = config.engine if engines and offers(offered, config.engine.resources) else None
-        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, node["NodeID"] in sandboxes)
+        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), node["NodeID"] in sandboxes)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
@@ -137,6 +144,8 @@ def examine(wanted: Examination) -> str:
         return f"cannot run sandboxes, {fault}; or keep them away by rollout.resources"
     if (engine := wanted.engine) is not None and not engine.python.exists():
         return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
+    if engine is not None and (found := installed(engine)) != wanted.sglang:
+        return f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
     try:
         storage = Storage(wanted.storage, patience_s=PROBE_S)
         if storage.exists(wanted.probe):

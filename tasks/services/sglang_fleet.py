@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -109,10 +110,18 @@ class SglangFleet:
                         await self._restart(number, weights, "ended while weights were sent")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
+        weights = Served(checkpoint, version)
         async with self._changing:
             for number in range(len(self._engines)):
                 if await self._asked(number, lambda client: client.weights_version()) != version:
-                    await self._publish(number, Served(checkpoint, version))
+                    await self._publish(number, weights)
+                    found = await self._asked(number, partial(self._compared_with, number, weights))
+                    if found is not None and found.different:  # only one of several members may have failed
+                        raise BrokenInvariantError(
+                            f"{self._engines[number].name} does not hold weights {version!r} after they were published in it: "
+                            f"{found.different[0]} differs from {checkpoint.place if checkpoint else 'the initial model'}; run "
+                            "the command again, and if that does not help look into the engine's log"
+                        )
 
     async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
         async with self._changing:
@@ -123,15 +132,7 @@ class SglangFleet:
         served = await self._asked(number, lambda client: client.weights_version())
         if served != version:
             raise BrokenInvariantError(f"engine {url} serves weights {served!r} after publishing {version!r}")
-
-        async def compared(client: EngineClient) -> Comparison | None:
-            weights = Served(checkpoint, version)
-            if (known := self._compared[number]) is not None and known[:2] == (self._starts[number], weights):
-                return known[2]
-            folder = await self._engines[number].path(weights)
-            return await client.compare(folder) if folder is not None else None
-
-        weights = None if self._adapters else await self._asked(number, compared)
+        weights = await self._asked(number, partial(self._compared_with, number, Served(checkpoint, version)))
         if unproved := _unproved(weights):
             if not self._told:
                 self._say(f"after a publish the log-probs are compared, but not every bit: {unproved}")
@@ -143,6 +144,15 @@ class SglangFleet:
         pairs = zip(await self._asked(number, score), sequences, strict=True)
         differences = [a - b for scored, each in pairs for a, b in zip(scored, each.logprobs, strict=True)]
         return Finding(url, differences, weights)
+
+    async def _compared_with(self, number: int, weights: Served, client: EngineClient) -> Comparison | None:
+        """How the weights that an engine holds compare with these; None for an adapter, which is not among them."""
+        if self._adapters:
+            return None
+        if (known := self._compared[number]) is not None and known[:2] == (self._starts[number], weights):
+            return known[2]
+        folder = await self._engines[number].path(weights)
+        return await client.compare(folder) if folder is not None else None
 
     def check_health(self) -> None:
         if self._failure is not None:

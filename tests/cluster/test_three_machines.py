@@ -1,12 +1,17 @@
 """A training over three machines that share no disk: S3 and the network are all that they have in common."""
 
+import sys
+
 import pytest
 
+from nbrl.infra.engine.installed import needed
 from tests.cluster.conftest import RESOURCES
 from tests.cluster.machines import Machines
-from tests.cluster.runs import command, folder, stored, train, trajectories, until_stored
+from tests.cluster.runs import TINY, command, flags, folder, settings, stored, train, trajectories, until_stored
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+SGLANG = f".venv-engine/lib/python3.{sys.version_info.minor}/site-packages/sglang-{needed()}.dist-info/METADATA"
 
 
 @pytest.mark.machines
@@ -56,6 +61,10 @@ def test_a_machine_with_sandboxes_that_falls_silent_costs_time_and_no_trajectory
         ("mount --bind /dev/null /usr/bin/bwrap", "cannot run sandboxes"),
         ("mount -t tmpfs tmpfs {checkout}/.venv-engine/bin", "has no engine environment"),
         ("mount --bind /dev/null {checkout}/agent/text.py", "has another version of nbrl"),
+        (
+            f"sed 's/^Version: .*/Version: 0.1/' {{checkout}}/{SGLANG} >/tmp/x; mount --bind /tmp/x {{checkout}}/{SGLANG}",
+            "has SGLang 0.1 in",
+        ),
         ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "has 1 MB left in /dev/shm"),
     ],
 )
@@ -68,3 +77,14 @@ def test_a_machine_that_cannot_do_its_part_is_named_before_anything_starts(machi
         assert not list(folder(machines, "refused").glob("iterations"))
     finally:
         machines.on("b", "umount", broken.format(checkout=machines.checkout).split()[-1])
+
+
+@pytest.mark.long
+def test_the_doctor_says_of_each_machine_what_it_can_do_and_what_the_cluster_lacks(machines: Machines) -> None:
+    asked = flags(settings(machines, **{"engine.resources": "{engine: 5}", "policy.path": TINY}))
+    done = machines.on("a", "nbrl", "doctor", *asked, limit_s=300, **machines.variables)
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    for name in "abc":
+        assert f"✓ {machines.address(name)} (machine-{name}): can do its part" in said
+    assert "✗ cluster: engine.resources: the cluster offers 1 of engine, and 5 are taken" in said

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from nbrl.infra.errors import DamagedError, MissingError, StorageError
+from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError, StorageError
 from nbrl.tasks.errors import UpdateError
 
 Value = TypeVar("Value")
@@ -39,11 +39,13 @@ class Ranks:
 
     def together(self, work: Callable[[], Value]) -> Value:
         """Collective. Do local work without collectives of its own; if it fails on any rank, raise the same error on all:
-        StorageError or DamagedError if the storage is at fault, else UpdateError.
+        StorageError, DamagedError or DamagedCheckpointError if the storage is at fault, else UpdateError.
         """
         failure: tuple[type[Exception], str] | None = None
         try:
             value = work()
+        except DamagedCheckpointError as error:
+            failure = DamagedCheckpointError, str(error)
         except (DamagedError, MissingError) as error:
             failure = DamagedError, str(error)
         except (StorageError, UpdateError) as error:

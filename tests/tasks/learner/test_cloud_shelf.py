@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedCheckpointError
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
@@ -104,7 +104,7 @@ def test_an_order_that_was_carried_out_is_not_again_and_one_with_a_hole_is(polic
 def damaged(storage: Storage, policy: Path, folder: Path) -> str:
     try:
         learn(storage, policy, folder, [1])
-    except DamagedError as error:
+    except DamagedCheckpointError as error:
         return str(error)
     return ""
 

@@ -141,7 +141,17 @@ def test_only_engines_with_another_version_are_published_to() -> None:
     fleet = fleet_of([old, new])
     for _ in range(2):
         asyncio.run(fleet.serve(CHECKPOINT, "2"))
-    assert (old.calls, new.calls) == ([("publish", Path("checkpoint/hf"), "2")], [])
+    folder = Path("checkpoint/hf")
+    assert (old.calls, new.calls) == ([("publish", folder, "2"), ("compare", folder)], [])
+
+
+def test_an_engine_that_is_served_other_weights_than_the_checkpoint_is_an_error() -> None:
+    client = Client("1")
+    client.found = Comparison(equal=3, different=("lm_head.weight",))
+    with pytest.raises(
+        BrokenInvariantError, match=r"engine 0 does not hold weights '2' .*: lm_head\.weight differs from checkpoint"
+    ):
+        asyncio.run(fleet_of([client]).serve(CHECKPOINT, "2"))
 
 
 def test_without_a_checkpoint_the_initial_model_is_served_and_adapters_go_alone() -> None:

@@ -1,0 +1,55 @@
+"""What becomes of an episode whose deadline passed."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.estimated import EstimatingRenderer
+from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.rollout.episodes import PLAYS, Episodes, Hidden
+from nbrl.tasks.rollout.samplers import Sampler
+from tests.agent.test_direct import TASK, Says
+from tests.tasks.test_runner import ROUND, plan
+
+HASTY = AgentSettings(context_tokens=2000, action_tokens=100, deadline_s=0.1)
+SLOW = Says("Answer: 42", wait_s=60)
+
+
+def played(tmp_path: Path, samplers: list[tuple[Says, bool]]) -> tuple[Trajectory, int]:
+    """The trajectory, and how often a policy was taken; each with whether its engine was away."""
+    nobody: Any = None
+    given = plan(Storage(StorageSettings(root=str(tmp_path))))
+    episodes = Episodes(replace(given, agent=HASTY), nobody, EstimatingRenderer())
+    taken = 0
+
+    def new() -> Sampler:
+        nonlocal taken
+        policy, away = samplers[min(taken, len(samplers) - 1)]
+        taken += 1
+
+        async def was_away() -> bool:
+            return away
+
+        return Sampler(policy, was_away)
+
+    direct = replace(ROUND, direct=True)
+    return asyncio.run(episodes.play(TASK, Hidden({}, [], ()), new, direct)), taken
+
+
+def test_an_episode_that_had_no_more_time_with_its_engine_there_is_over(tmp_path: Path) -> None:
+    done, taken = played(tmp_path, [(SLOW, False)])
+    assert (done.status, taken) == (Status.TIMEOUT, 1)
+
+
+def test_an_episode_whose_time_passed_while_its_engine_was_away_is_played_again(tmp_path: Path) -> None:
+    done, taken = played(tmp_path, [(SLOW, True), (Says("Answer: 42"), True)])
+    assert (done.status, done.answer, taken) == (Status.ANSWERED, "42", 2)
+
+
+def test_an_engine_that_is_away_each_time_is_a_fault_and_no_wrong_answer(tmp_path: Path) -> None:
+    done, taken = played(tmp_path, [(SLOW, True)])
+    assert (done.status, taken) == (Status.FAILED, PLAYS)
+    assert "away or out of reach" in done.failure

@@ -1,0 +1,118 @@
+"""Whether an engine could be reached all the time."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from nbrl.tasks.rollout import reach
+from nbrl.tasks.rollout.reach import Reach
+from tests.tasks.test_samplers import unused_port
+
+BACK = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "EVERY_S", 0.02)
+    monkeypatch.setattr(reach, "LIMIT_S", 0.2)
+
+
+class Engine:
+    """Answers, or while it is `silent` takes requests and says nothing."""
+
+    def __init__(self, silent: bool = False) -> None:
+        self.silent, self.asked = silent, 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            self.asked += 1
+            if not self.silent:
+                writer.write(BACK)
+        writer.close()
+
+
+@asynccontextmanager
+async def watched(url: str) -> AsyncIterator[Reach]:
+    async with aiohttp.ClientSession() as session:
+        watch = Reach(session, lambda: url)
+        task = asyncio.create_task(watch.watch())
+        yield watch
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def serve(engine: Engine) -> tuple[asyncio.Server, str]:
+    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 what changes belongs to the code under test
+            await asyncio.sleep(0.01)
+
+
+def test_an_engine_that_always_answers_was_never_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LIMIT_S", 30)
+
+    async def run() -> None:
+        engine, began = Engine(), time.monotonic()
+        server, url = await serve(engine)
+        async with watched(url) as watch:
+            await until(lambda: engine.asked >= 5)
+            assert not watch.missed_since(began)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_was_silent_is_missed_by_the_episodes_of_that_time_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        engine, before = Engine(silent=True), time.monotonic()
+        server, url = await serve(engine)
+        async with watched(url) as watch:
+            await until(lambda: watch.missed_since(before))
+            monkeypatch.setattr(reach, "LIMIT_S", 30)
+            engine.silent, seen = False, engine.asked
+            await until(lambda: engine.asked >= seen + 2)  # the first of them may have been asked while it was silent
+            after = time.monotonic()
+            await until(lambda: engine.asked >= seen + 5)
+            assert watch.missed_since(before)
+            assert not watch.missed_since(after)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_an_engine_where_nobody_listens_is_missed() -> None:
+    async def run() -> None:
+        began = time.monotonic()
+        async with watched(f"http://127.0.0.1:{unused_port()}") as watch:
+            await until(lambda: watch.missed_since(began))
+
+    asyncio.run(run())
+
+
+def test_a_runner_that_stood_still_itself_does_not_blame_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LATE_S", 0.1)
+    monkeypatch.setattr(reach, "EVERY_S", 60)
+
+    async def run() -> None:
+        engine, began = Engine(silent=True), time.monotonic()
+        server, url = await serve(engine)
+        async with watched(url) as watch:
+            await until(lambda: engine.asked > 0)
+            time.sleep(0.6)  # noqa: ASYNC251 the whole process stands still
+            await asyncio.sleep(0.1)
+            assert not watch.missed_since(began)
+        server.close()
+
+    asyncio.run(run())
