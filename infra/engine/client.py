@@ -17,7 +17,7 @@ import httpx
 
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.keys import headers
-from nbrl.infra.engine.weight_group import AdapterTensors, Bucket, WeightGroup
+from nbrl.infra.engine.weight_group import Bucket, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
@@ -131,14 +131,16 @@ class EngineClient:
         await self._swap(take, version, torn=True)
         return found[0]
 
-    async def receive_adapter(self, adapter: AdapterTensors, version: str) -> None:
-        """As `publish_adapter`, of tensors in the request. Raises PublishError; the engine then stays paused."""
+    async def receive_adapter(self, send: Callable[[], Awaitable[None]], version: str) -> None:
+        """As `publish_adapter`, of an adapter that another process sends when `send` tells it to.
+
+        Raises PublishError, or what `send` raises; the engine then stays paused.
+        """
 
         async def exchange() -> None:
             await self._unload()
             self.adapter = None  # SGLang cannot load tensors again by itself
-            body = {"lora_name": ADAPTER, "config_dict": adapter.config, "serialized_tensors": adapter.tensors}
-            await self._call("POST", "/load_lora_adapter_from_tensors", body)
+            await send()
             self.adapter = ADAPTER
             await self._name(version)
 

@@ -52,11 +52,3 @@ class WeightGroup:
     def to_compare(self, buckets: Sequence[Bucket]) -> dict[str, Any]:
         """What the engine's own code in environment/equality.py is told of tensors that come to be compared."""
         return {"group": self.name, "buckets": [asdict(each) for each in buckets]}
-
-
-@dataclass(frozen=True)
-class AdapterTensors:
-    """A LoRA adapter: peft's configuration, and its tensors by name as pickle in base64."""
-
-    config: dict[str, Any]
-    tensors: str

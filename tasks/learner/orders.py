@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nbrl.infra.engine.weight_group import AdapterTensors, Bucket, WeightGroup
+from nbrl.infra.engine.weight_group import Bucket, WeightGroup
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.proof import Proof, of_this_release
 
@@ -84,11 +84,14 @@ class SendOrder(BaseModel):
 
 
 class AdapterOrder(BaseModel):
-    """Rank 0 is to read the adapter of a checkpoint."""
+    """Rank 0 is to send the adapter of a checkpoint to the engine at `url`, whose requests must bring the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
+    url: str
+    key: str = Field(repr=False)
+    limit_s: float = Field(gt=0)
 
 
 class UpdateResult(BaseModel):
@@ -113,4 +116,4 @@ class UpdateResult(BaseModel):
 
 
 Order = UpdateOrder | OfferOrder | SendOrder | AdapterOrder
-Result = UpdateResult | Offer | AdapterTensors | None
+Result = UpdateResult | Offer | None

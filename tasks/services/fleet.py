@@ -33,7 +33,7 @@ class WeightSource(Protocol):
         ...
 
     async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
-        """Bring an adapter into all engines. Raises as `weights`."""
+        """Bring an adapter into all engines, one after the other. Raises as `weights`."""
         ...
 
 

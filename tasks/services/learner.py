@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.process.budget import Budget
 from nbrl.tasks.errors import LearnerEndedError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
@@ -46,9 +45,9 @@ class LearnerService:
         """Of the present learner, which made the offer. Raises as `offer`."""
         await self._handle.send(order)
 
-    async def adapter(self, order: AdapterOrder) -> AdapterTensors:
-        """From the present learner. Raises as `offer`."""
-        return await self._handle.adapter(order)
+    async def send_adapter(self, order: AdapterOrder) -> None:
+        """By the present learner. Raises as `offer`."""
+        await self._handle.send_adapter(order)
 
     def stop(self) -> None:
         self._handle.stop(STOP_S)

@@ -145,7 +145,9 @@ def examine(wanted: Examination) -> str:
     if (engine := wanted.engine) is not None and not engine.python.exists():
         return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
     if engine is not None and (found := installed(engine)) != wanted.sglang:
-        return f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
+        return (
+            f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
+        )
     try:
         storage = Storage(wanted.storage, patience_s=PROBE_S)
         if storage.exists(wanted.probe):

@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.weight_group import AdapterTensors, WeightGroup
+from nbrl.infra.engine.weight_group import WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 
@@ -22,7 +23,7 @@ class SendingLearner(Protocol):
 
     async def send(self, order: SendOrder) -> None: ...
 
-    async def adapter(self, order: AdapterOrder) -> AdapterTensors: ...
+    async def send_adapter(self, order: AdapterOrder) -> None: ...
 
 
 class WeightBroadcast:
@@ -53,8 +54,12 @@ class WeightBroadcast:
         return _whole(found)
 
     async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
-        adapter = await self._within(self._learner.adapter(AdapterOrder(checkpoint=checkpoint)), "give an adapter")
-        _whole(await asyncio.gather(*(client.receive_adapter(adapter, version) for client in clients), return_exceptions=True))
+        for client in clients:  # rank 0 carries out one order after the other
+            order = AdapterOrder(checkpoint=checkpoint, url=client.url, key=client.key, limit_s=client.timeout)
+            await client.receive_adapter(partial(self._send_adapter, order), version)
+
+    async def _send_adapter(self, order: AdapterOrder) -> None:
+        await self._within(self._learner.send_adapter(order), "send an adapter")
 
     async def _within(self, answer: Awaitable[T], what: str) -> T:
         try:

@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 import ray
 from ray.actor import ActorHandle
 
-from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.ray_data import here
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
@@ -71,9 +70,9 @@ class LearnerHandle:
         """Let rank 0 send what it offered last. Raises as `update`: UpdateError if an engine did not take it."""
         await self._done(order, type(None))
 
-    async def adapter(self, order: AdapterOrder) -> AdapterTensors:
-        """What rank 0 reads. Raises as `update`."""
-        return await self._done(order, AdapterTensors)
+    async def send_adapter(self, order: AdapterOrder) -> None:
+        """Let rank 0 send an adapter. Raises as `update`: UpdateError if the engine did not take it."""
+        await self._done(order, type(None))
 
     async def _done(self, order: Order, kind: type[Kind]) -> Kind:
         answer: Answer = await self._unless_ended(self._mailbox.submit.remote(order))

@@ -1,17 +1,15 @@
 """Rank 0 gives weights to engines without a storage between: those of a checkpoint, from where its machine has them."""
 
-import base64
-import json
-import pickle
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import ray
 import torch
-from safetensors.torch import load_file
 
+from nbrl.infra.engine.adapter_sending import send_adapter
 from nbrl.infra.engine.command import LOOPBACK
-from nbrl.infra.engine.weight_group import AdapterTensors, WeightGroup
+from nbrl.infra.engine.weight_group import WeightGroup
+from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout import ADAPTER, HF
@@ -31,12 +29,13 @@ class Sender:
         self._sending: WeightSending | None = None
         self._buckets: Buckets | None = None
 
-    def execute(self, order: OfferOrder | SendOrder | AdapterOrder) -> Offer | AdapterTensors | None:
+    def execute(self, order: OfferOrder | SendOrder | AdapterOrder) -> Offer | None:
         match order:
             case OfferOrder():
                 return self._offer(order)
             case AdapterOrder():
-                return self._adapter(order.checkpoint)
+                self._send_adapter(order)
+                return None
             case SendOrder():
                 self._send(order.group)
                 return None
@@ -78,9 +77,9 @@ class Sender:
         finally:
             self.close()
 
-    def _adapter(self, checkpoint: str) -> AdapterTensors:
-        with self._open(checkpoint, ADAPTER) as lease:
-            folder = lease.path / ADAPTER
-            config = json.loads((folder / "adapter_config.json").read_text())
-            tensors = load_file(folder / "adapter_model.safetensors")
-        return AdapterTensors(config, base64.b64encode(pickle.dumps(tensors)).decode())
+    def _send_adapter(self, order: AdapterOrder) -> None:
+        with self._open(order.checkpoint, ADAPTER) as lease:
+            try:
+                send_adapter(lease.path / ADAPTER, order.url, order.key, order.limit_s)
+            except EngineError as error:
+                raise UpdateError(f"rank 0 could not send an adapter: {error}") from error

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.errors import StorageError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import LearnerEndedError, UpdateError
@@ -53,8 +52,8 @@ class SendingRank:
     async def send(self, order: SendOrder) -> None:
         await self._asked(order)
 
-    async def adapter(self, order: AdapterOrder) -> AdapterTensors:
-        return await self._asked(order)  # type: ignore[no-any-return]
+    async def send_adapter(self, order: AdapterOrder) -> None:
+        await self._asked(order)
 
     def end(self, number: signal.Signals) -> None:
         os.kill(self._process.pid or 0, number)

@@ -1,6 +1,8 @@
 """LoRA published as it is: a real SGLang server on the CPU serves adapters beside the weights that they began from."""
 
 import asyncio
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,11 @@ from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.client import ADAPTER, EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import EngineSettings
-from nbrl.infra.engine.weight_group import AdapterTensors
 from nbrl.infra.errors import PublishError
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.orders import AdapterOrder, UpdateResult
+from nbrl.tasks.learner.orders import UpdateResult
 from nbrl.tasks.learner.settings import LoraSettings, UpdateSettings
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
@@ -137,16 +139,17 @@ def test_adapters_come_from_the_learner_without_their_files(
                     assert (client.adapter, await client.weights_version()) == (ADAPTER, str(number + 1))
                     assert await client.score(proofs[number].token_ids) == pytest.approx(proofs[number].logprobs, abs=1e-3)
             assert said == []
-            right = await rank.adapter(AdapterOrder(checkpoint=results[1].checkpoint))
+            checkpoint, config_file = tmp_path / "spoilt", tmp_path / "spoilt/adapter/adapter_config.json"
+            shutil.copytree(tmp_path / "1", checkpoint)
+            config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"r": 64}))
+            with pytest.raises(UpdateError, match=r"rank 0 could not send an adapter: the engine at .* answered"):
+                await source.adapter([client], str(checkpoint), "4")
+            await client.publish_adapter(tmp_path / "1/adapter", "2", torn=True)
+            assert await client.score(proofs[1].token_ids) == pytest.approx(proofs[1].logprobs, abs=1e-3)
             rank.close()
             await fleet.publish(checkpoints[0], "3", source)
             assert "weights 3 did not go from the learner to the engines, which load them from the storage: " in said[0]
             assert await client.score(proofs[0].token_ids) == pytest.approx(proofs[0].logprobs, abs=1e-3)
-            spoilt = AdapterTensors(right.config | {"r": 64}, right.tensors)
-            with pytest.raises(PublishError, match="weights 4 did not reach the engine"):
-                await client.receive_adapter(spoilt, "4")
-            await client.publish_adapter(tmp_path / "1/adapter", "5", torn=True)
-            assert await client.score(proofs[1].token_ids) == pytest.approx(proofs[1].logprobs, abs=1e-3)
 
     try:
         asyncio.run(scenario())
