@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,13 +25,11 @@ def left(machines: Machines, name: str) -> list[str]:
     return [line for line in machines.processes(name) if any(mark in line for mark in ("sglang", "bwrap", "zygote", "nbrl"))]
 
 
-@pytest.fixture
-def again(machines: Machines) -> Iterator[None]:
-    """Machine b is switched on anew after a test that lost it."""
-    yield
-    machines.kill("b")
-    machines.boot("b")
-    machines.join("b", RESOURCES["b"])
+def switch_on(machines: Machines, name: str) -> None:
+    """Switch a machine on anew, whatever is left of it."""
+    machines.kill(name)
+    machines.boot(name)
+    machines.join(name, RESOURCES[name])
 
 
 def test_a_network_that_is_gone_for_a_while_costs_no_trajectory(machines: Machines) -> None:
@@ -43,6 +40,17 @@ def test_a_network_that_is_gone_for_a_while_costs_no_trajectory(machines: Machin
     machines.plug("c")
     assert training.wait(600) == 0, machines.log("unplugged")
     assert {row["status"] for row in trajectories(machines, "unplugged")} <= SCORED
+
+
+def test_an_engine_out_of_reach_makes_no_time_out_that_is_scored(machines: Machines) -> None:
+    short = LARGE | {"rollout.episodes_per_runner": 8, "agent.deadline_s": 12}  # an episode takes some 3 s
+    training = machines.begin("a", *command(machines, "unreached", **short), log="unreached", **machines.variables)
+    until_stored(machines, "unreached/iterations/000000/**/trajectories/**/*.parquet")
+    machines.unplug("b")
+    time.sleep(20)
+    machines.plug("b")
+    assert training.wait(600) == 0, machines.log("unreached")
+    assert {row["status"] for row in trajectories(machines, "unreached")} <= SCORED - {"timeout"}
 
 
 def test_an_engine_that_dies_is_started_again_with_its_weights(machines: Machines) -> None:
@@ -65,8 +73,7 @@ def test_an_engine_whose_machine_falls_silent_starts_on_another_one(machines: Ma
         assert "engine 0" in machines.log("elsewhere")
         assert {row["status"] for row in trajectories(machines, "elsewhere")} <= SCORED
     finally:
-        machines.boot(lost)
-        machines.join(lost, RESOURCES[lost])
+        switch_on(machines, lost)
 
 
 def test_a_rank_that_dies_costs_its_order_and_the_run_goes_on(machines: Machines) -> None:
@@ -104,18 +111,20 @@ def test_a_machine_whose_name_is_a_loopback_address_takes_part(machines: Machine
         machines.on("c", "umount", "/etc/hosts")
 
 
-@pytest.mark.usefixtures("again")
-def test_of_a_raylet_that_dies_nothing_stays_on_its_machine(machines: Machines) -> None:
+def test_of_a_raylet_that_dies_nothing_stays_on_its_machine_and_the_run_goes_on_once_that_is_back(machines: Machines) -> None:
     training = machines.begin("a", *command(machines, "raylet", **LARGE), log="raylet", **machines.variables)
     until_stored(machines, "raylet/iterations/000000/**/trajectories/**/*.parquet")
     assert any("bwrap" in line for line in left(machines, "b"))
     kill(machines, "b", "raylet/raylet")
-    deadline = time.monotonic() + 60
-    while lines := left(machines, "b"):
-        assert time.monotonic() < deadline, lines
-        time.sleep(1)
-    training.send_signal(signal.SIGTERM)
-    training.wait(120)
+    try:
+        deadline = time.monotonic() + 60
+        while lines := left(machines, "b"):
+            assert time.monotonic() < deadline, lines
+            time.sleep(1)
+    finally:
+        switch_on(machines, "b")
+    assert training.wait(600) == 0, machines.log("raylet")
+    assert {row["status"] for row in trajectories(machines, "raylet")} <= SCORED
 
 
 def test_after_a_run_nothing_is_left_on_any_machine(machines: Machines) -> None:
