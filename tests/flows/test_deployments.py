@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import prefect.server.schemas.schedules  # noqa: F401  # starts a process once, which no test of this tier may
 import pytest
 import yaml
+from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
 
@@ -130,10 +132,13 @@ def test_prefect_yaml_names_flows_that_exist_with_the_variables_of_a_flow() -> N
     for each in file["deployments"]:
         path, _, name = each["entrypoint"].partition(":")
         assert (ROOT / path).samefile(deployed.__file__)
-        flow = {"train": deployed.train, "evaluate": deployed.evaluate, "prepare": deployed.prepare, "clean": deployed.clean}[
-            name
-        ]
-        flow.validate_parameters(each["parameters"])
+        flows: dict[str, Flow[..., Any]] = {
+            "train": deployed.train,
+            "evaluate": deployed.evaluate,
+            "prepare": deployed.prepare,
+            "clean": deployed.clean,
+        }
+        flows[name].validate_parameters(each["parameters"])
         assert each["work_pool"]["job_variables"]["env"] == prefect_server.CLIENT
         assert each["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 

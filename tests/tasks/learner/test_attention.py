@@ -148,5 +148,6 @@ def test_two_compilations_serve_trees_of_all_lengths(monkeypatch: pytest.MonkeyP
             expected = results(tree_mask(end_T, CPU).attend, length, torch.float32)
             assert_near(results(blocks.attend, length, torch.float32), expected, 2e-6)
             with torch.no_grad():
-                out = blocks.attend(*inputs(length, torch.float32)[:3], SCALING)
+                query, key, value = inputs(length, torch.float32)[:3]
+                out = blocks.attend(query, key, value, SCALING)
             assert_near([out.double()], expected[:1], 2e-6)

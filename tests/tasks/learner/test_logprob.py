@@ -32,6 +32,10 @@ def made(seed: int, targets: int, vocabulary: int, size: int, dtype: torch.dtype
     return hidden_ND, weight_VD, target_N, torch.randn(targets, generator=draw, dtype=torch.float64)
 
 
+def exactly(values: Tensor) -> Tensor:
+    return values.detach().double().requires_grad_()
+
+
 def full(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
     return torch.log_softmax((hidden_ND @ weight_VD.T).to(torch.float64), dim=1).gather(1, target_N[:, None])[:, 0]
 
@@ -47,7 +51,7 @@ def test_log_probs_and_gradients_are_those_of_full_logits(
 ) -> None:
     for dtype, close in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         hidden_ND, weight_VD, target_N, grad_N = made(seed, targets, vocabulary, size, dtype)
-        exact = [each.detach().double().requires_grad_() for each in (hidden_ND, weight_VD)]
+        exact = exactly(hidden_ND), exactly(weight_VD)
         expected_N = full(*exact, target_N)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(logprob, "LOGITS_AT_ONCE", {"cpu": at_once})
@@ -62,7 +66,7 @@ def test_log_probs_and_gradients_are_those_of_full_logits(
 def test_bfloat16_is_as_near_to_exact_gradients_as_full_logits_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logprob, "LOGITS_AT_ONCE", {"cpu": 1 << 12})
     hidden_ND, weight_VD, target_N, grad_N = made(0, 64, 500, 16, torch.bfloat16)
-    exact = [each.detach().double().requires_grad_() for each in (hidden_ND, weight_VD)]
+    exact = exactly(hidden_ND), exactly(weight_VD)
     expected = gradients(full(*exact, target_N), grad_N, *exact)
     found_N = target_logprobs(hidden_ND, weight_VD, target_N)
     assert found_N.dtype == torch.float32

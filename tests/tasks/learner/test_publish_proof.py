@@ -84,8 +84,10 @@ def published(root: Path, halved: Path, engine: HereEngine, folder: Path, other:
     class Misled(HereEngine):
         """Says where the weights are that are to be compared, but loads others."""
 
+        asked = 0
+
         def __init__(self) -> None:
-            self.__dict__ = engine.__dict__ | {"client": anew(engine), "asked": 0}
+            self.__dict__ = engine.__dict__ | {"client": anew(engine)}
 
         async def path(self, weights: Served) -> Path | None:
             self.asked += 1
