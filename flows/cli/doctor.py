@@ -24,20 +24,22 @@ def checkup(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     yield from sandbox_checks(config.sandbox)
     if config.ray.address is not None:
         yield from _machines(config)
-    for check in infra_checks(Home(config.home), config.engine, config.storage):
+    engine = config.engine if config.ray.address is None else None
+    for check in infra_checks(Home(config.home), engine, config.storage):
         yield check.name, check.ok, check.message if check.ok else f"{check.message}; {check.fix}"
 
 
 def _machines(config: RunConfig) -> Iterator[tuple[str, bool, str]]:
     """Each machine of the cluster that the recipe joins."""
     from nbrl.infra import ray_cluster  # Ray takes a second to import
-    from nbrl.tasks.services.machines import examined, lacking
+    from nbrl.tasks.services.machines import examined, offers_of_machines
+    from nbrl.tasks.services.offered import lacking
 
     try:
         ray_cluster.start(config.ray, Home(config.home).logs)
         for found in examined(config):
             yield found.machine, not found.fault, found.fault or "can do its part"
-        sentences = list(lacking(config))
+        sentences = lacking(config, offers_of_machines())
         for sentence in sentences:
             yield "cluster", False, f"{sentence}; add machines that offer it, or take less"
         if not sentences:

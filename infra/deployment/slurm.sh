@@ -62,6 +62,8 @@ trap 'interrupted=1; if [ -n "$training" ]; then kill -TERM "$training" 2>/dev/n
 (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$secret/token")
 unset RAY_AUTH_TOKEN
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$secret/token" RAY_USAGE_STATS_ENABLED=0
+# A node that falls silent is missed after 20 seconds, not after a minute.
+export RAY_health_check_period_ms=2000 RAY_health_check_timeout_ms=5000 RAY_health_check_failure_threshold=3
 mkdir -p "$logs"
 
 address=${NBRL_HEAD_ADDRESS:-$("${step[@]}" --nodelist="${nodes[0]}" hostname -I </dev/null | tr ' ' '\n' | grep -m1 -F .)} ||

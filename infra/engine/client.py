@@ -102,7 +102,7 @@ class EngineClient:
 
     async def publish_adapter(self, folder: Path | None, version: str, torn: bool = False) -> float:
         """Publish the LoRA adapter at `folder` in an engine with space for one; None removes it. The model does not change."""
-        return await self._swap(lambda: self._exchange(folder, version), version, torn)
+        return await self._swap(lambda: self._exchange(folder, version, torn), version, torn)
 
     async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> Comparison:
         """Swap in the weights that rank 0 of a group sends, and compare them, bit for bit, with what it sends once more.
@@ -146,9 +146,14 @@ class EngineClient:
 
         await self._swap(exchange, version, torn=True)
 
-    async def _exchange(self, folder: Path | None, version: str) -> None:
+    async def _exchange(self, folder: Path | None, version: str, torn: bool) -> None:
         # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
-        await self._unload()
+        if torn:  # it may have one of which it could not tell
+            self.adapter = ADAPTER
+            with contextlib.suppress(EngineError):
+                await self._unload()
+        else:
+            await self._unload()
         if folder:
             await self._call("POST", "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
         self.adapter = ADAPTER if folder else None

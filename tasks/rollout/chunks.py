@@ -20,20 +20,20 @@ from nbrl.tasks.rollout.index import SCHEMA, finished_of, index_of
 
 EVERY_S = 2.0  # what a kill can cost of the work that is finished
 
-Written = Callable[[pa.Table], Awaitable[None]]
+Written = Callable[[pa.Table], Awaitable[Collection[str]]]
 
 
 class Chunks:
     """Writes what finishes into `folder`, at most one chunk in EVERY_S, and at once when it is all.
 
-    `written` hears of each chunk by the rows of its index, after it is on storage.
+    `written` hears of each chunk by the rows of its index, after it is on storage, and returns the ids that do not count.
     """
 
     def __init__(self, storage: Storage, folder: str, written: Written) -> None:
         self._storage, self._folder, self._written = storage, folder, written
         self._expected, self._more = 0, True
         self._waiting: list[tuple[Trajectory, pa.Table]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[Collection[str]] | None = None
         self._all = asyncio.Event()
 
     def expect(self, count: int, more: bool) -> None:
@@ -41,13 +41,20 @@ class Chunks:
         self._expected, self._more = self._expected + count, more
         self._look()
 
-    async def keep(self, trajectory: Trajectory, table: pa.Table) -> None:
-        """Return once an expected trajectory, also given as a table of one row, is on storage and told. Raises StorageError."""
+    def expect_again(self) -> None:
+        """One of those that were is to come once more."""
+        self.expect(1, self._more)
+
+    async def keep(self, trajectory: Trajectory, table: pa.Table) -> bool:
+        """Return once an expected trajectory, also given as a table of one row, is on storage and told; whether it counts.
+
+        Raises StorageError.
+        """
         self._waiting.append((trajectory, table))
         writer = self._writer = self._writer or asyncio.create_task(self._write())
         self._expected -= 1
         self._look()
-        await asyncio.shield(writer)
+        return trajectory.id not in await asyncio.shield(writer)
 
     def _look(self) -> None:
         if self._expected or self._more:
@@ -55,7 +62,7 @@ class Chunks:
         else:
             self._all.set()
 
-    async def _write(self) -> None:
+    async def _write(self) -> Collection[str]:
         try:
             async with asyncio.timeout(EVERY_S):
                 await self._all.wait()
@@ -64,7 +71,7 @@ class Chunks:
         kept, self._waiting, self._writer = self._waiting, [], None
         tables = pa.concat_tables([table for _, table in kept])
         key, digest = await asyncio.to_thread(write, self._storage, self._folder, tables)
-        await self._written(index_of([trajectory for trajectory, _ in kept], key, digest))
+        return await self._written(index_of([trajectory for trajectory, _ in kept], key, digest))
 
 
 def write(storage: Storage, folder: str, trajectories: pa.Table) -> tuple[str, str]:

@@ -102,9 +102,9 @@ class Desk:
         self._lives[number] = life
         self._sign(number)
 
-    async def begin(self, name: str, number: int) -> None:
+    async def begin(self, name: str, number: int, life: str) -> None:
         """A runner begins with a round, perhaps once more: what it held before, it no longer does."""
-        if self._round.name == name:
+        if self._round.name == name and self._is_present(number, life):
             self._sign(number)
             self._doubt(number)
 
@@ -112,9 +112,11 @@ class Desk:
         """Up to `free` rows for a runner, at most its fair share; waits for some for SIGN_S."""
         until = self._clock() + SIGN_S
         while True:
-            self._sign(number)
             current = self._round
-            if current.name != name or current.over or self._lives.get(number, life) != life:
+            if not self._is_present(number, life):
+                return Given([], False, current.engines, over=True)
+            self._sign(number)
+            if current.name != name or current.over:
                 return Given([], False, current.engines, over=True)
             rows, left = self._share(number, free), until - self._clock()
             if rows or left <= 0 or not free:
@@ -125,16 +127,22 @@ class Desk:
             except TimeoutError:
                 pass
 
-    async def finish(self, name: str, number: int, index: pa.Table) -> None:
+    async def finish(self, name: str, number: int, life: str, index: pa.Table) -> set[str]:
         """Rows of a chunk that a runner wrote; what somebody else finished before is passed over, and what failed or had no more
         time after the row was taken from it, as that may be for the network that was away.
+
+        Returns the ids that were passed over and are not finished.
         """
-        if self._round.name == name:
+        if self._round.name != name:
+            return set()
+        held = set[str]()
+        if self._is_present(number, life):
             self._sign(number)
-            held = self._round.held.get(number, set())
-            pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
-            counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
-            self._note(number, index.filter(pa.array(counts, pa.bool_())))
+            held = self._round.held.get(number, held)
+        pairs = zip(index["id"].to_pylist(), index["status"].to_pylist(), strict=True)
+        counts = [each in held or status not in (Status.FAILED, Status.TIMEOUT) for each, status in pairs]
+        self._note(number, index.filter(pa.array(counts, pa.bool_())))
+        return set(index["id"].to_pylist()) - self._round.finished
 
     async def settle(self, name: str, ids: Sequence[str], index: pa.Table) -> None:
         """What was found on storage of doubtful rows; the others of them are run."""
@@ -205,6 +213,10 @@ class Desk:
         """Nobody knows what of a runner's rows is on storage."""
         if held := self._round.held.pop(number, set()):
             self._round.doubtful += [each for each in self._round.rows if each in held]
+
+    def _is_present(self, number: int, life: str) -> bool:
+        """Whether this is the runner as it was started last, and not an earlier one that was cut off."""
+        return self._lives.get(number, life) == life
 
     def _sign(self, number: int) -> None:
         self._signs[number] = self._clock()

@@ -53,9 +53,14 @@ class Episodes:
                 return failed(task, str(error))
             except Exception as error:  # no fault of one trajectory may end the others
                 return failed(task, f"{type(error).__name__}: {error}")
-            if trajectory.status is not Status.TIMEOUT or not await sampler.was_away():
+            if not self._ran_out_of_time(trajectory) or not await sampler.was_away():
                 return trajectory
         return failed(task, f"its engine was away or out of reach in each of {PLAYS} times that its deadline passed")
+
+    def _ran_out_of_time(self, trajectory: Trajectory) -> bool:
+        """Whether the deadline ended it, or cut its last cell short."""
+        late = trajectory.answer is None and trajectory.seconds >= self._plan.agent.deadline_s
+        return late or trajectory.status is Status.TIMEOUT
 
     async def _once(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
         if plan.direct:

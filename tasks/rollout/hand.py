@@ -14,6 +14,7 @@ class Hand:
         self._gate = asyncio.Semaphore(slots)
         self._places = slots + max(1, slots // RESERVE)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
         self._freed = asyncio.Event()
 
     @property
@@ -22,11 +23,24 @@ class Hand:
         return max(0, self._places)
 
     def add(self, identity: str, work: Coroutine[Any, Any, None]) -> None:
+        """Begin with a row, whose earlier task is about to end, if there is one. Raises what a task of it that ended raised."""
+        if identity in self._tasks and self._tasks[identity].done():
+            self._tasks[identity].result()
         self._places -= 1
         self._tasks[identity] = asyncio.create_task(work)
 
     def __contains__(self, identity: str) -> bool:
-        return identity in self._tasks
+        return identity in self._tasks and not self._tasks[identity].done()
+
+    def give_again(self, identity: str) -> None:
+        """A row in hand was given once more, after it had been given to somebody else."""
+        self._again.add(identity)
+
+    def was_given_again(self, identity: str) -> bool:
+        """Whether that happened since this was asked last."""
+        given = identity in self._again
+        self._again.discard(identity)
+        return given
 
     async def __aenter__(self) -> None:
         """The beginning of an episode."""

@@ -9,11 +9,13 @@ import aiohttp
 
 EVERY_S = 2.0
 LIMIT_S = 5.0  # an engine with all it can do answers sooner
-LATE_S = 1.0  # if the limit passes so late, the runner itself stood still, and the network is not to blame
 
 
 class Reach:
-    """Notes when an engine did not answer. `url` says where it is now; an episode whose time passed meanwhile is not to blame."""
+    """Notes when an engine did not answer, or the runner itself stood still. `url` says where the engine is now.
+
+    An episode whose time passed meanwhile is not to blame.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, url: Callable[[], str]) -> None:
         self._session, self._url = session, url
@@ -25,13 +27,19 @@ class Reach:
 
     async def watch(self) -> None:
         """Ask until cancelled. An answer of any kind is one: the engine was reached."""
+        answered = time.monotonic()
         while True:
-            asked = time.monotonic()
-            try:
-                async with self._session.get(f"{self._url()}/model_info", timeout=aiohttp.ClientTimeout(total=LIMIT_S)):
-                    pass
-            except (aiohttp.ClientError, TimeoutError):
-                now = time.monotonic()
-                if now - asked < LIMIT_S + LATE_S:
-                    self._missed_at = now
+            reached = await self._reached()
+            now = time.monotonic()
+            if not reached or now - answered > EVERY_S + LIMIT_S:
+                self._missed_at = now
+            if reached:
+                answered = now
             await asyncio.sleep(EVERY_S)
+
+    async def _reached(self) -> bool:
+        try:
+            async with self._session.get(f"{self._url()}/model_info", timeout=aiohttp.ClientTimeout(total=LIMIT_S)):
+                return True
+        except (aiohttp.ClientError, TimeoutError):
+            return False

@@ -97,9 +97,11 @@ class Runner:
         """Run what the desk gives of the round `name`, until that is over. Raises StorageError."""
         await self.start()
         self._turn, turn = self._turn + 1, self._turn + 1  # where Ray lost a call that still runs, it ends for the new one
-        await self._desk.begin.remote(name, self._number)
+        await self._desk.begin.remote(name, self._number, self._life)
         hand = Hand(self._plan.rollout.episodes_per_runner)
-        chunks = Chunks(self._plan.storage, plan.chunks, partial(_await, self._desk.finish.remote, name, self._number))
+        chunks = Chunks(
+            self._plan.storage, plan.chunks, partial(_await, self._desk.finish.remote, name, self._number, self._life)
+        )
         given = await self._take(name, hand)
         engines = Engines(given.engines, self._number)  # so that not all runners begin with the same one
         async with self._now().samplers.opened(plan, engines) as new:
@@ -108,6 +110,9 @@ class Runner:
                     engines.now = given.engines
                     rows = [row for row in given.rows if row["id"] not in hand]
                     chunks.expect(len(rows), given.more)
+                    for row in given.rows:
+                        if row["id"] in hand:
+                            hand.give_again(row["id"])
                     for row in rows:
                         hand.add(row["id"], self._one(row, plan, new, hand, chunks))
                     await hand.room(SIGN_S)
@@ -120,7 +125,7 @@ class Runner:
         return given
 
     async def _one(self, row: Row, plan: RoundPlan, new: Callable[[], Sampler], hand: Hand, chunks: Chunks) -> None:
-        """Run a row and keep its trajectory."""
+        """Run a row and keep its trajectory. Where that does not count, it is run again if it was given again meanwhile."""
         # Prompts of runs that began before there were environments name none.
         given = row | {"environment": row["environment"] or next(iter(self._plan.environments))}
         attached = {file["name"]: file["digest"] for file in given.pop("files")}
@@ -135,7 +140,9 @@ class Runner:
         except ValueError as error:  # raised by pyarrow or encoding
             trajectory = failed(task, f"it cannot be stored: {error}")
             table = storable(trajectory)
-        await chunks.keep(trajectory, table)
+        if not await chunks.keep(trajectory, table) and hand.was_given_again(row["id"]):
+            chunks.expect_again()
+            hand.add(row["id"], self._one(row, plan, new, hand, chunks))
 
     def _now(self) -> Live:
         if self._live is None:
@@ -160,8 +167,8 @@ class PooledRunner(Runner):
         super().__init__(plan, number, ray.get_actor(desk))
 
 
-async def _await(call: Callable[..., Any], *arguments: Any) -> None:
-    await call(*arguments)
+async def _await(call: Callable[..., Any], *arguments: Any) -> Any:
+    return await call(*arguments)
 
 
 def _passages(storage: Storage, key: str, digest: str) -> pa.ChunkedArray:

@@ -64,7 +64,7 @@ class EngineSamplers:
                 )
 
                 async def was_away() -> bool:
-                    return policy.interrupted or reaches[turn].missed_since(began) or not await policy.serves()
+                    return policy.interrupted or not await policy.serves() or reaches[turn].missed_since(began)
 
                 return Sampler(policy, was_away)
 

@@ -24,6 +24,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.services.offered import lacking
 
 LIMIT_S = 90.0  # to start a worker on a machine and examine it
 PROBE_S = 10.0  # of tries of a request to the storage
@@ -62,28 +63,13 @@ def check_machines(config: RunConfig, say: Callable[[str], None], engines: bool 
     for found in examined(config, engines):
         if found.fault:
             raise (ConfigError if found.answered else ServerError)(f"{found.machine}: {found.fault}")
-    for sentence in lacking(config, engines, ranks):
+    for sentence in lacking(config, offers_of_machines(), engines, ranks):
         say(f"{sentence}; the start waits for machines that offer it")
 
 
-def lacking(config: RunConfig, engines: bool = True, ranks: bool = True) -> Iterator[str]:
-    """What the parts of a run take of a cluster, and the cluster does not offer yet; Ray must be connected."""
-    offered, taken = ray.cluster_resources(), [("rollout.resources", config.rollout.runners, config.rollout.resources)]
-    taken += [("engine.resources", config.engine.count * config.engine.machines, config.engine.resources)] if engines else []
-    taken += [("update.resources", config.update.workers, config.update.resources)] if ranks else []
-    machines, places = config.engine.machines, _places(config.engine)
-    if engines and machines > 1 and places < machines:
-        yield f"engine.machines: {places} machines have what an engine takes of each of {machines}"
-    for setting, count, wanted in taken:
-        for name, amount in wanted.items():
-            if offered.get(name, 0) < count * amount:
-                yield f"{setting}: the cluster offers {offered.get(name, 0):g} of {name}, and {count * amount:g} are taken"
-
-
-def _places(engine: EngineSettings) -> int:
-    """How many machines of the cluster can each hold a member of an engine."""
-    wanted = {**engine.resources, **({"GPU": engine.gpus_per_machine} if engine.resolved_device == "cuda" else {})}
-    return sum(offers(node["Resources"], wanted) for node in ray.nodes() if node["Alive"])
+def offers_of_machines() -> list[dict[str, float]]:
+    """What each living machine of the cluster offers; Ray must be connected."""
+    return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
 def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
@@ -149,7 +135,9 @@ def examine(wanted: Examination) -> str:
             f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
         )
     try:
-        storage = Storage(wanted.storage, patience_s=PROBE_S)
+        storage, own_probe = Storage(wanted.storage, patience_s=PROBE_S), f"{wanted.probe}-{address}"
+        storage.write_bytes(own_probe, b"")
+        storage.delete_keys([own_probe])
         if storage.exists(wanted.probe):
             return ""
         return f"does not see at {wanted.storage.root} what the machine that leads the run writes there; mount the same folder"

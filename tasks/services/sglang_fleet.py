@@ -173,6 +173,7 @@ class SglangFleet:
 
     async def _publish(self, number: int, weights: Served, torn: bool = False) -> None:
         engine = self._engines[number]
+        self._compared[number] = None
         try:
             folder = await engine.path(weights)
             if self._adapters:

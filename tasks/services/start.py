@@ -128,8 +128,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
             await asyncio.to_thread(_check_checkpoint, storage, run, policy)
         progress.begin(f"{run.name}: starting")
         delivery = _delivery(stack, config, run, home, progress)
-        model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
+        model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
         room = adapter_room(config.update.lora, initial)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         plan = _engine_plan(config, home, room)
@@ -156,8 +156,8 @@ async def evaluation_services(
     async with AsyncExitStack() as stack:
         progress.begin("starting")
         folder, server = (Path(config.policy.path), model) if isinstance(model, Server) else (model, None)
-        placed = await asyncio.to_thread(place, folder, storage, config.ray.address is not None and server is None)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say, server is None, False))
+        placed = await asyncio.to_thread(place, folder, storage, config.ray.address is not None and server is None)
 
         async def engine() -> EngineFleet:
             if server is not None:

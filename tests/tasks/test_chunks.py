@@ -26,12 +26,13 @@ def trajectory(identity: str, status: Status = Status.ANSWERED, answer: str = ""
     )
 
 
-def keep(chunks: Chunks, *identities: str) -> list[asyncio.Task[None]]:
+def keep(chunks: Chunks, *identities: str) -> list[asyncio.Task[bool]]:
     kept = [(one, to_table([one])) for one in map(trajectory, identities)]
     return [asyncio.create_task(chunks.keep(*each)) for each in kept]
 
 
-async def nobody(index: pa.Table) -> None: ...
+async def nobody(index: pa.Table) -> set[str]:
+    return set()
 
 
 def found(storage: Storage, folders: Iterable[str], ids: Collection[str]) -> tuple[list[str], list[str]]:
@@ -45,8 +46,9 @@ def test_what_finishes_together_is_one_object_and_the_last_does_not_wait(
     monkeypatch.setattr(module, "EVERY_S", 1000.0)
 
     async def work() -> None:
-        async def written(index: pa.Table) -> None:
+        async def written(index: pa.Table) -> set[str]:
             told.append(index)
+            return set()
 
         chunks = Chunks(storage, "f", written)
         chunks.expect(4, more=False)
@@ -131,3 +133,15 @@ def test_a_damaged_chunk_is_told_and_its_trajectories_are_not_there(storage: Sto
     there, damaged = found(storage, ["f"], {"x", "y", "z"})
     assert there == ["x"]
     assert damaged == sorted(storage.uri(key) for key in (*lost, other))
+
+
+def test_who_keeps_a_trajectory_hears_whether_it_counts(storage: Storage) -> None:
+    async def work() -> list[bool]:
+        async def written(index: pa.Table) -> set[str]:
+            return {"b"}
+
+        chunks = Chunks(storage, "f", written)
+        chunks.expect(2, more=False)
+        return await asyncio.gather(*keep(chunks, "a", "b"))
+
+    assert asyncio.run(work()) == [True, False]

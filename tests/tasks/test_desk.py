@@ -78,8 +78,8 @@ def test_what_a_silent_runner_held_is_looked_for_and_then_given_to_others() -> N
         assert (await desk.look()).silent == ()  # it is told once
         await desk.settle("r", seen.doubtful, index("found", "1"))
         assert await taken(desk, 1) == ["0"]
-        await desk.finish("r", 0, index("late", "0"))  # it was only slow, and what it brings first counts
-        await desk.finish("r", 1, index("part", "0", "2", "3"))
+        await desk.finish("r", 0, "life 0", index("late", "0"))  # it was only slow, and what it brings first counts
+        await desk.finish("r", 1, "life 1", index("part", "0", "2", "3"))
         assert (await desk.look()).finished == 4
         await asyncio.wait_for(desk.completed("r"), 1)
         found = pa.concat_tables([await desk.index("r", number) for number in range(2)])
@@ -97,7 +97,7 @@ def test_the_only_runner_keeps_its_rows_however_long_it_is_silent() -> None:
         await taken(desk, 0)
         clock.now = SILENT_S + 1
         assert (await desk.look()).doubtful == ()
-        await desk.finish("r", 0, index("part", "0", "1"))
+        await desk.finish("r", 0, "life 0", index("part", "0", "1"))
         await asyncio.wait_for(desk.completed("r"), 1)
 
     asyncio.run(work())
@@ -127,7 +127,7 @@ def test_what_an_earlier_process_left_is_not_run_again_but_what_failed_is() -> N
         left = pa.concat_tables([index("a", "0", "another"), index("b", "1", status=Status.FAILED)])
         await desk.settle("r", (await desk.look()).doubtful, left)
         assert await taken(desk, 0) == list("12")
-        await desk.finish("r", 0, index("c", "1", "2", status=Status.FAILED))
+        await desk.finish("r", 0, "life 0", index("c", "1", "2", status=Status.FAILED))
         assert (await desk.take("r", 0, "life 0", 9)).over
         assert sorted((await desk.index("r", 0))["id"].to_pylist()) == list("012")
 
@@ -139,7 +139,7 @@ def test_a_runner_that_begins_once_more_holds_nothing() -> None:
         desk = Desk()
         await opened(desk, 2, 1)
         assert await taken(desk, 0) == list("01")
-        await desk.begin("r", 0)
+        await desk.begin("r", 0, "life 0")
         seen = await desk.look()
         assert (seen.restarts, seen.doubtful) == (0, ("0", "1"))
         await desk.settle("r", seen.doubtful, index("none"))
@@ -159,11 +159,30 @@ def test_what_fails_after_it_was_given_to_another_is_left_to_that_one(status: St
         assert await taken(desk, 1) == ["1"]
         await desk.settle("r", (await desk.look()).doubtful, index("none"))
         assert await taken(desk, 1) == ["0"]
-        await desk.finish("r", 0, index("late", "0", status=status))
+        assert await desk.finish("r", 0, "life 0", index("late", "0", status=status)) == {"0"}
         assert (await desk.look()).finished == 0
-        await desk.finish("r", 1, index("part", "0", "1"))
+        assert await desk.finish("r", 1, "life 1", index("part", "0", "1")) == set()
         found = pa.concat_tables([await desk.index("r", number) for number in range(2)])
         assert set(found["status"].to_pylist()) == {"answered"}
+
+    asyncio.run(work())
+
+
+def test_an_earlier_life_of_a_runner_neither_takes_rows_nor_counts_for_the_present_one() -> None:
+    async def work() -> None:
+        desk = Desk()
+        await opened(desk, 2, 1)
+        assert await taken(desk, 0) == list("01")
+        await desk.born(0, "life 0'")
+        await desk.settle("r", (await desk.look()).doubtful, index("none"))
+        assert await taken(desk, 0, life="life 0'") == list("01")
+        await desk.begin("r", 0, "life 0")
+        assert await desk.finish("r", 0, "life 0", index("late", "0", status=Status.TIMEOUT)) == {"0"}
+        seen = await desk.look()
+        assert (seen.finished, seen.doubtful) == (0, ())
+        assert await desk.finish("r", 0, "life 0", index("found", "0")) == set()  # what it did finish is welcome
+        assert await desk.finish("r", 0, "life 0'", index("part", "1", status=Status.TIMEOUT)) == set()
+        assert (await desk.look()).finished == 2
 
     asyncio.run(work())
 
@@ -174,7 +193,7 @@ def test_a_round_that_is_gone_takes_and_gives_nothing() -> None:
         await opened(desk, 1, 1)
         await desk.open("next", rows(1), HERE, False)
         assert (await desk.take("r", 0, "life 0", 1)).over
-        await desk.finish("r", 0, index("part", "0"))
+        await desk.finish("r", 0, "life 0", index("part", "0"))
         await desk.settle("r", ["0"], index("part", "0"))
         await asyncio.wait_for(desk.completed("r"), 1)
         assert (await desk.look()).finished == 0
@@ -215,7 +234,7 @@ def test_whatever_happens_every_row_is_finished_once(count: int, steps: Sequence
                 case "finish" | "half":
                     done = sorted(hands[number])[: 1 if what == "half" else None]
                     parts += 1
-                    await desk.finish("r", number, index(f"part {parts}", *done))
+                    await desk.finish("r", number, life, index(f"part {parts}", *done))
                     hands[number] -= set(done)
                 case "die":
                     hands[number], lives[number] = set(), lives[number] + 1

@@ -5,11 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from nbrl.agent.episode import Task
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout.episodes import PLAYS, Episodes, Hidden
+from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.rollout.samplers import Sampler
 from tests.agent.test_direct import TASK, Says
 from tests.tasks.test_runner import ROUND, plan
@@ -18,11 +22,11 @@ HASTY = AgentSettings(context_tokens=2000, action_tokens=100, deadline_s=0.1)
 SLOW = Says("Answer: 42", wait_s=60)
 
 
-def played(tmp_path: Path, samplers: list[tuple[Says, bool]]) -> tuple[Trajectory, int]:
+def played(tmp_path: Path, samplers: list[tuple[Says, bool]], kind: type[Episodes] = Episodes) -> tuple[Trajectory, int]:
     """The trajectory, and how often a policy was taken; each with whether its engine was away."""
     nobody: Any = None
     given = plan(Storage(StorageSettings(root=str(tmp_path))))
-    episodes = Episodes(replace(given, agent=HASTY), nobody, EstimatingRenderer())
+    episodes = kind(replace(given, agent=HASTY), nobody, EstimatingRenderer())
     taken = 0
 
     def new() -> Sampler:
@@ -53,3 +57,18 @@ def test_an_engine_that_is_away_each_time_is_a_fault_and_no_wrong_answer(tmp_pat
     done, taken = played(tmp_path, [(SLOW, True)])
     assert (done.status, taken) == (Status.FAILED, PLAYS)
     assert "away or out of reach" in done.failure
+
+
+@pytest.mark.parametrize("status", [Status.STEP_LIMIT, Status.NO_ANSWER])
+def test_an_episode_whose_last_cell_had_no_more_time_was_not_given_its_time_either(tmp_path: Path, status: Status) -> None:
+    class Cut(Episodes):
+        plays = 0
+
+        async def _once(self, task: Task, hidden: Hidden, sampler: Sampler, plan: RoundPlan) -> Trajectory:
+            self.plays += 1
+            if self.plays == 1:
+                return TASK.ended(status, seconds=HASTY.deadline_s)
+            return TASK.ended(Status.ANSWERED, answer="42")
+
+    done, _ = played(tmp_path, [(SLOW, True)], Cut)
+    assert done.status is Status.ANSWERED

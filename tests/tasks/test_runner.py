@@ -24,7 +24,7 @@ from nbrl.tasks.rollout.runner import Live, Runner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 from tests.clouds import Proxy, s3_server
-from tests.tasks.desks import LocalDesk, index_by, played_by
+from tests.tasks.desks import Call, LocalDesk, index_by, played_by
 from tests.tasks.nodes.doubles import services
 
 LAYOUT = RoundLayout("runs/r/iterations/000000/round-0")
@@ -132,6 +132,33 @@ def test_a_storage_that_fails_ends_the_round_with_its_own_error(monkeypatch: pyt
     monkeypatch.setattr(PlayingRunner, "seconds", 0.01)
     with pytest.raises(StorageError, match="No space left on device"):
         play(storage, PlayingRunner(plan(Full(storage.settings))), rows(100))
+
+
+def test_a_row_that_does_not_count_and_is_given_again_before_its_runner_hears_of_it_is_run_again(storage: Storage) -> None:
+    class TimingOut(PlayingRunner):
+        async def _attempts(self, task: Task, files: Any, new: Any, plan: RoundPlan) -> Trajectory:
+            trajectory = await super()._attempts(task, files, new, plan)
+            return trajectory.model_copy(update={"status": Status.TIMEOUT}) if task.id == "1" else trajectory
+
+    runner = TimingOut(plan(storage, episodes=4))
+    desk, lost = runner.desk.desk, False
+
+    async def finish(name: str, number: int, life: str, index: pa.Table) -> set[str]:
+        nonlocal lost
+        if lost:
+            return await desk.finish(name, number, life, index)
+        lost = True
+        desk._round.held[0].discard("1")  # the runner gave no sign for long
+        passed_over = await desk.finish(name, number, life, index)
+        desk._round.waiting.append("1")
+        desk._change()
+        await asyncio.sleep(0.5)  # meanwhile the runner gets it once more
+        return passed_over
+
+    runner.desk.finish = Call(finish)
+    table = asyncio.run(asyncio.wait_for(played_by(storage, runner, runner.desk, rows(3), ROUND), 60))
+    assert table["id"].to_pylist() == list("012")
+    assert runner.played.count("1") == 2
 
 
 @pytest.mark.process

@@ -1,0 +1,66 @@
+"""What the parts of a run take, against what the machines of a cluster offer."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.process.devices import on_cuda
+from nbrl.tasks.runs.config import RunConfig
+
+Machine = Mapping[str, float]  # what it offers, by name
+
+
+class Part(NamedTuple):
+    """`number` actors of a run that take the same, of which `apart` belong together and need a machine each."""
+
+    setting: str
+    number: int
+    wanted: Machine
+    apart: int = 1
+
+
+def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True, ranks: bool = True) -> list[str]:
+    """What does not fit on these machines; `engines` and `ranks` of ours are wanted or not."""
+    try:
+        return list(_lacking(_parts(config, machines, engines, ranks), machines))
+    except UpdateError as error:
+        return [str(error)]
+
+
+def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Part]:
+    """Raises UpdateError if the learner's settings do not fit the GPUs. A single machine's GPUs may be shared."""
+    engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
+    own_gpus = len(machines) > 1
+    parts = [Part("rollout.resources", config.rollout.runners, config.rollout.resources)]
+    if engines:
+        of_engine = {"GPU": engine.gpus_per_machine} if own_gpus and engine.resolved_device == "cuda" else {}
+        parts.append(Part("engine", engine.count * engine.machines, {**of_engine, **engine.resources}, engine.machines))
+    if ranks:
+        of_rank = {"GPU": 1} if own_gpus and on_cuda(update, gpus, grows=True) else {}
+        parts.append(Part("update", update.workers, {**of_rank, **update.resources}))
+    return [part for part in parts if part.wanted]
+
+
+def _lacking(parts: Sequence[Part], machines: Sequence[Machine]) -> Iterator[str]:
+    said = False
+    for part in parts:
+        places = [_places(machine, part.wanted) for machine in machines]
+        each = ", ".join(f"{amount:g} of {name}" for name, amount in part.wanted.items())
+        if sum(places) < part.number:
+            yield f"{part.setting}: the machines have room for {sum(places)} of {part.number} that take {each}"
+            said = True
+        elif (several := sum(place > 0 for place in places)) < part.apart:
+            yield f"engine.machines: {several} machines can hold a part of an engine of {part.apart}, which takes {each}"
+            said = True
+    for name in dict.fromkeys(name for part in parts for name in part.wanted):
+        taken = {part.setting: part.number * part.wanted[name] for part in parts if name in part.wanted}
+        offered = sum(machine.get(name, 0) for machine in machines)
+        if not said and sum(taken.values()) > offered:
+            told = " and ".join(f"{amount:g} by {setting}" for setting, amount in taken.items())
+            yield f"the machines offer {offered:g} of {name}, and more is taken: {told}"
+
+
+def _places(machine: Machine, wanted: Machine) -> int:
+    """How many actors that take `wanted` a machine holds."""
+    return math.floor(min(machine.get(name, 0) / amount for name, amount in wanted.items()))
