@@ -50,6 +50,10 @@ class LearnerEndedError(UpdateError):
     """The learner has ended, whatever its order was; another one can carry it out."""
 
 
+class LearnerUnplacedError(LearnerEndedError):
+    """No machines have room for the ranks of a learner that was started again."""
+
+
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
     """A question with the known name most like `name`; if none is similar, `otherwise` or the list of all names."""
     near = difflib.get_close_matches(name, known, 1, cutoff=0.5)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from nbrl.infra.process.budget import Budget
-from nbrl.tasks.errors import LearnerEndedError
+from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, UpdateOrder, UpdateResult
 
@@ -62,6 +62,8 @@ class LearnerService:
             self._handle = self._next()
             try:
                 await self._handle.ready()
+            except LearnerUnplacedError:  # they were waited for long enough
+                raise
             except LearnerEndedError as again:
                 reason = again
                 continue

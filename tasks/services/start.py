@@ -25,6 +25,7 @@ from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout import HF, DataLayout, has_manifest
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
+from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.model_folder.source import fetch
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RunnerPlan, Server
 from nbrl.tasks.rollout.pool import RunnerPool
@@ -81,11 +82,14 @@ async def _learner(
     stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
 ) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
+    # Decided once: where a machine with GPUs is lost, the learner does not go on on other devices, in other numbers.
+    device = "cuda" if on_cuda(config.update, ray_cluster.offered("GPU"), grows) else "cpu"
+    update = config.update.model_copy(update={"device": device})
     places = Places(model, Storage(config.storage), config.nodes)
 
     def start(number: int) -> LearnerHandle:
         notes = folder / f"train-{number}"  # Ray Train would continue what it finds there
-        return LearnerHandle.start(config.update, places, str(notes), derive_seed(run.seed, "learner"), grows)
+        return LearnerHandle.start(update, places, str(notes), derive_seed(run.seed, "learner"), grows, again=number > 0)
 
     learner = LearnerService(start, progress.say)
     stack.callback(learner.stop)

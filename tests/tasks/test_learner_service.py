@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.tasks.errors import LearnerEndedError, UpdateError
+from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.services.learner import LearnerService
 
 ENDED = LearnerEndedError("the learner has ended: rank 0: killed")
@@ -51,6 +51,13 @@ def test_the_order_goes_to_the_next_learner_and_one_line_tells_of_it() -> None:
         ["the learner has ended: rank 0: killed; started again in 0 s, its order is carried out again"],
     )
     assert first.stopped
+
+
+def test_a_learner_whose_ranks_find_no_machines_ends_the_run_at_once() -> None:
+    handles = [Handle(ENDED), Handle("done", up=LearnerUnplacedError("no room")), Handle("done")]
+    with pytest.raises(LearnerUnplacedError, match="no room"):
+        updated(*handles)
+    assert not handles[2].stopped
 
 
 def test_a_refused_order_is_not_repeated() -> None:

@@ -11,7 +11,7 @@ import ray
 from ray.actor import ActorHandle
 
 from nbrl.infra.ray_data import here
-from nbrl.tasks.errors import LearnerEndedError, UpdateError
+from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.learner.driver.mailbox import Answer, Mailbox
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, Order, SendOrder, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
@@ -21,6 +21,7 @@ from nbrl.tasks.model_folder.check import check_model
 
 # Rollouts and updates alternate on the same cores, so a waiting learner must not keep Ray from placing runners.
 CPU_SHARE = 0.01
+WAITS_AGAIN = 2  # of a minute, Ray Train's wait for machines
 
 Kind = TypeVar("Kind")
 Run = Future[BaseException | None]  # resolves to the error that ended the run, None if it was stopped
@@ -36,10 +37,13 @@ class LearnerHandle:
         self._mailbox, self._run = mailbox, run
 
     @classmethod
-    def start(cls, settings: UpdateSettings, places: Places, notes: str, seed: int = 0, grows: bool = False) -> Self:
+    def start(
+        cls, settings: UpdateSettings, places: Places, notes: str, seed: int = 0, grows: bool = False, again: bool = False
+    ) -> Self:
         """Begin to start the run and return at once. Ray Train stores its own files in the local folder `notes`.
 
-        `seed` initialises new weights. If the cluster `grows`, ranks wait for GPUs that it does not have yet.
+        `seed` initialises new weights. If the cluster `grows`, ranks wait for machines that it does not have yet, but not for
+        long where a learner is started `again`.
 
         Raises UpdateError if the settings do not fit the cluster's devices, or the model is not one and lies on this machine.
         """
@@ -49,7 +53,7 @@ class LearnerHandle:
         settings = settings.model_copy(update={"dtype": settings.passes_dtype(cuda)})  # the same on all machines
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, label_selector=here()).remote(settings.workers)
         run: Run = Future()
-        threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed), daemon=True).start()
+        threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed, again), daemon=True).start()
         return cls(mailbox, run)
 
     async def ready(self) -> None:
@@ -99,10 +103,17 @@ class LearnerHandle:
                 return reply.result()
             if ended.done():
                 cause = ended.result()
-                raise LearnerEndedError(f"the learner has ended: {_reason(cause)}") from cause
+                kind = LearnerUnplacedError if _is_unplaced(cause) else LearnerEndedError
+                raise kind(f"the learner has ended: {_reason(cause)}") from cause
             raise LearnerEndedError(f"the learner's mailbox is gone: {_reason(reply.exception())}") from reply.exception()
         finally:
             reply.cancel()
+
+
+def _is_unplaced(cause: BaseException | None) -> bool:
+    from ray.train import ControllerError
+
+    return isinstance(cause, ControllerError)  # before its workers run, nothing else of it fails
 
 
 def _reason(cause: BaseException | None) -> str:
@@ -111,6 +122,9 @@ def _reason(cause: BaseException | None) -> str:
 
     if cause is None:
         return "it was stopped"
+    if _is_unplaced(cause):
+        advice = "see update.workers, update.resources, GPUs and `ray status`"
+        return f"no machines of the cluster have room for its ranks, {advice} ({' '.join(str(cause).split())[:160]})"
     if isinstance(cause, WorkerGroupError) and cause.worker_failures:
         rank, failure = min(cause.worker_failures.items())
         return f"rank {rank}: {failure}".splitlines()[0]
@@ -121,7 +135,9 @@ async def _resolve(reference: Any) -> Any:
     return await reference
 
 
-def _fit(run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox: ActorHandle, cuda: bool, seed: int) -> None:
+def _fit(
+    run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox: ActorHandle, cuda: bool, seed: int, again: bool
+) -> None:
     # Ray Train's preemption watcher costs a process, and any failure ends this run anyway.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
@@ -140,7 +156,14 @@ def _fit(run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox
                 use_gpu=cuda,
                 resources_per_worker={"CPU": CPU_SHARE, **settings.resources} | ({"GPU": 1} if cuda else {}),
             ),
-            run_config=RunConfig(name="learner", storage_path=notes, failure_config=FailureConfig(max_failures=0)),
+            run_config=RunConfig(
+                name="learner",
+                storage_path=notes,
+                failure_config=FailureConfig(
+                    max_failures=0,
+                    controller_failure_limit=WAITS_AGAIN - 1 if again else -1,  # type: ignore[call-arg]  # it sees another class
+                ),
+            ),
         )
         trainer.fit()
         run.set_result(None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.tasks.errors import LearnerEndedError, UpdateError
+from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.processes import descendants, told
@@ -72,6 +72,20 @@ def test_stop_ends_the_workers(policy: Path, tmp_path: Path) -> None:
     while workers() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not workers()
+
+
+@pytest.mark.long
+def test_ranks_of_a_learner_that_is_started_again_do_not_wait_for_ever_for_machines(policy: Path, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = UpdateSettings(workers=1, resources={"nowhere": 1})
+        handle = LearnerHandle.start(settings, update_lab.places(policy), str(tmp_path / "notes"), grows=True, again=True)
+        try:
+            with pytest.raises(LearnerUnplacedError, match=r"no machines of the cluster have room for its ranks, see update\."):
+                await asyncio.wait_for(handle.ready(), 300)
+        finally:
+            handle.stop()
+
+    asyncio.run(scenario())
 
 
 def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
