@@ -42,8 +42,8 @@ from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes import record as record_node
-from nbrl.tasks.nodes import reward as reward_node
 from nbrl.tasks.nodes.durable import Node
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.index import in_order, index_of
@@ -250,7 +250,7 @@ def main() -> None:
     given = parser.parse_args()
     Node.__call__ = without_prefect  # type: ignore[method-assign]
     record_node.acreate_table_artifact = nothing
-    reward_node.map_tables = map_here
+    by_parts.map_tables = map_here
     WATCH.wrap_storage()
     with tempfile.TemporaryDirectory(prefix="nbrl-cost-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -19,6 +19,7 @@ from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.summarise import summarise
+from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
@@ -160,8 +161,9 @@ async def _show(
     examples: list[str] = []
     root = f" --root {config.storage.root}"
     if records:
-        table = await asyncio.to_thread(services.read, records[-1].rounds[-1].trajectories)
-        examples = [f"{layout.name}/{each}{root}" for each in table["id"].slice(0, EXAMPLES).to_pylist()]
+        newest = records[-1].rounds[-1].trajectories
+        index = await asyncio.to_thread(places_of, storage, newest.path, newest.digest)
+        examples = [f"{layout.name}/{each}{root}" for each in index["id"].slice(0, EXAMPLES).to_pylist()]
     mlflow = config.tracking.uri or database(Home(config.home))
     where = {
         "storage": f"`{storage.uri(layout.folder)}`",

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from nbrl.infra.parts import joined
+from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.questions import completed as completed_questions
 from nbrl.tasks.reward.score import completed
 
@@ -60,6 +62,11 @@ def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -
             }
         )
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: pa.Table) -> pa.Table:
+    """Those of rows of a round's index; a function that Ray Data maps."""
+    return answers_of(joined(block, storage.read_table), rewards, questions)
 
 
 def question_id(environment: str, group: str) -> str:

@@ -2,14 +2,17 @@
 
 import time
 
+import pyarrow as pa
+
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
-from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.answers import answers_in
 from nbrl.tasks.evaluation.report import markdown
 from nbrl.tasks.evaluation.scores import metrics, scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
 from nbrl.tasks.layout import EvaluationLayout, is_trajectories
+from nbrl.tasks.rollout.index import blocks_of, in_order, places_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact
 
@@ -19,11 +22,10 @@ def finish(
 ) -> EvaluationSummary:
     """Write answers, report and summary of an evaluation whose node made `result`; returns the summary."""
     trajectories = next(filter(is_trajectories, result.parts))
-    answers = answers_of(
-        storage.read_table(trajectories, result.parts[trajectories]),
-        storage.read_table(result.path, result.digest),
-        stored.read(storage, layout.data, "held_out"),
-    )
+    index = places_of(storage, trajectories, result.parts[trajectories])
+    rewards, questions = storage.read_table(result.path, result.digest), stored.read(storage, layout.data, "held_out")
+    tables = [answers_in(block, storage, rewards, questions) for block in blocks_of(index)]
+    answers = in_order(pa.concat_tables(tables), index["id"].to_pylist(), "trajectory")
     found, mode = scores(answers), config.evaluate.mode
     storage.write_table(layout.answers, answers)
     summary = EvaluationSummary(

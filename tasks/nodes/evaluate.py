@@ -8,13 +8,15 @@ import pyarrow.compute as pc
 
 from nbrl.agent.tools.settings import SearchSettings
 from nbrl.agent.trajectory import Status
-from nbrl.tasks.evaluation.answers import answers_of
+from nbrl.tasks.evaluation.answers import answers_in
 from nbrl.tasks.evaluation.scores import metrics as score_metrics
 from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.metrics import of
+from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.nodes.reward import score_trajectories
 from nbrl.tasks.nodes.rollout import CORPUS, earlier_chunks, roll_out, task_rows
+from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.rollout.plan import RoundPlan
 from nbrl.tasks.runs.config import EvaluateSettings
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -51,7 +53,7 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
     plan = RoundPlan(chunks, earlier, settings.sampling, config.engine, direct=settings.mode == "direct")
     trajectories = await roll_out(services, "evaluate", rows, layout, version, plan)
     rewards = await score_trajectories(services, layout, trajectories, questions)
-    answers = await asyncio.to_thread(lambda: answers_of(services.read(trajectories), services.read(rewards), questions))
+    answers = await asyncio.to_thread(_answers, services, trajectories, rewards, questions)
     sampled, scored = trajectories.values, rewards.values
     metrics = {
         "em": scored["reward/em"],
@@ -65,3 +67,9 @@ async def evaluate(services: Services, scope: Scope) -> Artifact:
     metrics |= score_metrics(scores(answers), settings.mode)
     parts = {trajectories.path: trajectories.digest, **trajectories.parts}
     return Artifact(path=rewards.path, digest=rewards.digest, parts=parts, metrics=of(metrics, "last"))
+
+
+def _answers(services: Services, trajectories: Artifact, rewards: Artifact, questions: pa.Table) -> pa.Table:
+    """The answers, in the order of the trajectories."""
+    index = places_of(services.storage, trajectories.path, trajectories.digest)
+    return over_parts(index, answers_in, (services.storage, services.read(rewards), questions), "trajectory")

@@ -1,42 +1,38 @@
-"""reward: scores every trajectory of a round, as a Ray Data map."""
+"""reward: scores every trajectory of a round, as a Ray Data map over the parts in which they lie."""
 
 import asyncio
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
 from nbrl.agent.trajectory import Status
-from nbrl.infra.ray_data import map_tables
+from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.layout import RoundLayout
 from nbrl.tasks.metrics import Metric, of
+from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.reward.judge.graded import graded
-from nbrl.tasks.reward.score import score_table
+from nbrl.tasks.reward.parts import referenced, score_parts, to_grade
+from nbrl.tasks.reward.rules.grade import RULE
 from nbrl.tasks.reward.unscored import check_unscored
+from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
-FILES = TRAJECTORIES.field("files")
-BLOCK_ROWS = 256  # rows that one Ray task scores
-COLUMNS = ["id", "group", "ability", "status", "question", "answer", "steps"]
 FACETS = ["total", "success", "qa", "em", "f1", "answered", "format", "execution", "length"]
 
 
 def with_references(trajectories: pa.Table, prompts: pa.Table) -> pa.Table:
     """Trajectories with what their answers are compared with: their question's `answers`, `rule` and `reference`."""
-    prompts, groups = completed(prompts), prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
-    places = {group: place for place, group in enumerate(groups)}
-    asked = prompts.select(["answers", "rule", "reference", "environment"]).take(
-        [places[group] for group in trajectories["group"].to_pylist()]
-    )
-    table = trajectories.select(COLUMNS)
-    produced = "files" in trajectories.column_names  # earlier releases collected none
-    table = table.append_column("files", trajectories["files"] if produced else pa.array([[]] * len(table), FILES.type))
-    for name in asked.column_names:
-        table = table.append_column(name, asked[name])
-    return table
+    return referenced(trajectories, references_of(prompts))
+
+
+def references_of(prompts: pa.Table) -> pa.Table:
+    """What answers are compared with, by the group of the trajectories."""
+    groups = prompts["group" if "group" in prompts.column_names else "id"]
+    columns = completed(prompts).select(["answers", "rule", "reference", "environment"])
+    return columns.append_column("group", groups)
 
 
 def facet_means(rewards: pa.Table) -> dict[str, Metric]:
@@ -76,13 +72,24 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
 
     Where a model judges, it is asked before the answers are scored.
     """
-    settings, say = services.config.reward, services.progress.say
-    asked = await asyncio.to_thread(lambda: with_references(services.read(trajectories), prompts))
-    rows = await graded(asked, settings.judge, services.storage, lambda text: say(f"nbrl: reward.judge: {text}"))
+    settings, storage, say = services.config.reward, services.storage, services.progress.say
+    references = references_of(prompts)
+    index = await asyncio.to_thread(places_of, storage, trajectories.path, trajectories.digest)
+
+    def graded_ones() -> pa.Table:
+        if settings.judge is None or RULE not in references["rule"].unique().to_pylist():
+            return index.append_column("rule", pa.array([""] * len(index)))
+        told = over_parts(index, to_grade, (storage, references), "id")
+        for name in (PART, DIGEST, ROW):
+            told = told.append_column(name, index[name])
+        return told
+
+    rows = await graded(
+        await asyncio.to_thread(graded_ones), settings.judge, storage, lambda text: say(f"nbrl: reward.judge: {text}")
+    )
 
     def score() -> Artifact:
-        blocks = [rows.slice(first, BLOCK_ROWS) for first in range(0, len(rows), BLOCK_ROWS)]
-        rewards = map_tables(blocks, score_table, (settings,))
+        rewards = over_parts(rows, score_parts, (storage, references, settings), "trajectory")
         check_scored(rewards)
         digest = services.storage.write_table(layout.rewards, rewards)
         return Artifact(path=layout.rewards, digest=digest, metrics=facet_means(rewards))

@@ -6,7 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.infra.parts import DIGEST, PART, ROW
+from nbrl.infra.parts import DIGEST, INDEX, PART, ROW
+from nbrl.infra.storage import Storage
+
+BLOCK_ROWS = 256  # that one task reads at once
 
 SCHEMA = pa.schema(
     [
@@ -66,6 +69,27 @@ def finished_of(index: pa.Table, ids: Collection[str]) -> pa.Table:
     return index.take(pa.array(places, pa.int64()))
 
 
-def in_order(index: pa.Table, ids: Sequence[str]) -> pa.Table:
-    """The rows in the order of these ids, each of which it has once."""
-    return index.take(pc.index_in(pa.array(ids, pa.string()), value_set=index["id"].combine_chunks()))
+def in_order(table: pa.Table, ids: Sequence[str], column: str = "id") -> pa.Table:
+    """The rows in the order of these ids, each of which the column has once."""
+    return table.take(pc.index_in(pa.array(ids, pa.string()), value_set=table[column].combine_chunks()))
+
+
+def places_of(storage: Storage, key: str, digest: str) -> pa.Table:
+    """Where each trajectory of a round lies, by its id, in the round's order."""
+    if key.endswith(INDEX):
+        return storage.read_index(key, digest).select(["id", PART, DIGEST, ROW])
+    ids = storage.read_table(key, digest)["id"].to_pylist()  # earlier releases wrote a round as one table
+    return pa.table({"id": ids, PART: [key] * len(ids), DIGEST: [digest] * len(ids), ROW: range(len(ids))})
+
+
+def blocks_of(index: pa.Table) -> list[pa.Table]:
+    """Rows of an index in blocks of whole parts, of BLOCK_ROWS rows or the last part's more."""
+    of_parts: dict[str, list[int]] = {}
+    for place, part in enumerate(index[PART].to_pylist()):
+        of_parts.setdefault(part, []).append(place)
+    blocks: list[list[int]] = [[]]
+    for places in of_parts.values():
+        if len(blocks[-1]) >= BLOCK_ROWS:
+            blocks.append([])
+        blocks[-1] += places
+    return [index.take(pa.array(places, pa.int64())) for places in blocks]

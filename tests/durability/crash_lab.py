@@ -38,7 +38,7 @@ from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_di
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
-from nbrl.tasks.nodes import reward as reward_node
+from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.index import in_order, index_of
 from nbrl.tasks.rollout.plan import RoundPlan
@@ -244,7 +244,7 @@ def child(job: Mapping[str, Any]) -> int:
         death.wrap(S3Blobs, name)
     lease.LEASE_S = job["lease_s"]
     restarts.WAITS_S = (0.0,)
-    reward_node.map_tables = map_here
+    by_parts.map_tables = map_here
     train_module.training_services = services_of(death)
     delivery_module.Tracking = lambda settings, home: FileTracking(home.root / "mlflow.json", death.step)
     config = load("tiny-cpu", [*SETTINGS, f"home={job['home']}", f"storage.root={job['root']}", *job.get("overrides", [])])

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from nbrl.tasks.reward.rules.rule import given
 from nbrl.tasks.reward.unscored import check_unscored
 
 NEEDED = ["id", "rule", "question", "answers", "answer"]
+GRADES = ("grade", "ungraded")  # the columns that are joined
 
 
 async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:
@@ -72,11 +73,8 @@ def _places(rows: pa.Table) -> dict[Asked, list[int]]:
 
 
 def _joined(rows: pa.Table, places: dict[Asked, list[int]], grades: Mapping[Asked, str], faults: Mapping[Asked, str]) -> pa.Table:
-    columns: dict[str, tuple[Mapping[Asked, str], list[Any]]] = {
-        "grade": (grades, [""] * len(rows)),
-        "ungraded": (faults, [""] * len(rows)),
-    }
-    for name, (said, column) in columns.items():
+    for name, said in zip(GRADES, (grades, faults), strict=True):
+        column = [""] * len(rows)
         for each, same in places.items():
             for place in same:
                 column[place] = said.get(each, "")

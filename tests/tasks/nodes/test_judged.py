@@ -15,7 +15,7 @@ from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout import JUDGEMENTS
-from nbrl.tasks.nodes import reward as reward_node
+from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
@@ -37,7 +37,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(tables: list[pa.Table], function: Any, arguments: tuple[Any, ...]) -> pa.Table:
         return pa.concat_tables([function(table, *arguments) for table in tables])
 
-    monkeypatch.setattr(reward_node, "map_tables", mapped)
+    monkeypatch.setattr(by_parts, "map_tables", mapped)
 
 
 @pytest.fixture
