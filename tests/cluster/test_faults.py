@@ -85,6 +85,17 @@ def test_a_rank_that_dies_costs_its_order_and_the_run_goes_on(machines: Machines
     assert stored(machines, "runs/rank/iterations/000001/record.json")["metrics"]["publish/tensors_proved"] > 0
 
 
+def test_a_rank_whose_machine_falls_silent_is_waited_for_and_carries_out_the_order_there(machines: Machines) -> None:
+    training = machines.begin("a", *command(machines, "silent-rank", **LARGE), log="silent-rank", **machines.variables)
+    until_stored(machines, "silent-rank/iterations/000000/**/trajectories.index.parquet")
+    machines.kill("c")
+    time.sleep(90)  # longer than Ray takes to find that out
+    switch_on(machines, "c")
+    assert training.wait(600) == 0, machines.log("silent-rank")
+    assert "its order is carried out again" in machines.log("silent-rank")
+    assert {row["status"] for row in trajectories(machines, "silent-rank")} <= SCORED
+
+
 def test_a_run_whose_leading_process_was_killed_goes_on_from_another_machine(machines: Machines) -> None:
     training = machines.begin("a", *command(machines, "moved"), log="moved", **machines.variables)
     until_stored(machines, "moved/iterations/000000/record.json")
