@@ -26,8 +26,7 @@ def left(machines: Machines, name: str) -> list[str]:
 
 
 def switch_on(machines: Machines, name: str) -> None:
-    """Switch a machine on anew, whatever is left of it."""
-    machines.kill(name)
+    """Switch a machine on that is dead, and let it join."""
     machines.boot(name)
     machines.join(name, RESOURCES[name])
 
@@ -133,6 +132,7 @@ def test_of_a_raylet_that_dies_nothing_stays_on_its_machine_and_the_run_goes_on_
             assert time.monotonic() < deadline, lines
             time.sleep(1)
     finally:
+        machines.kill("b")
         switch_on(machines, "b")
     assert training.wait(600) == 0, machines.log("raylet")
     assert {row["status"] for row in trajectories(machines, "raylet")} <= SCORED
