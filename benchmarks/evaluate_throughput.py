@@ -56,7 +56,7 @@ class ScriptedSamplers:
 
     @asynccontextmanager
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
-        yield lambda: Sampler(ScriptedPolicy(self._script, self.renderer), _never)
+        yield lambda: Sampler(ScriptedPolicy(self._script, self.renderer), _never, lambda: 0.0)
 
 
 async def _never() -> bool:

@@ -1,6 +1,7 @@
 """All answers of an evaluation as one table: question × answer × reference × score × trajectory."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
@@ -66,7 +67,10 @@ def answers_of(trajectories: pa.Table, rewards: pa.Table, questions: pa.Table) -
 
 def answers_in(block: pa.Table, storage: Storage, rewards: pa.Table, questions: pa.Table) -> pa.Table:
     """Those of rows of a round's index; a function that Ray Data maps."""
-    return answers_of(joined(block, storage.read_table), rewards, questions)
+    trajectories = joined(block, storage.read_table)
+    rewards = rewards.filter(pc.is_in(rewards["trajectory"], value_set=trajectories["id"].combine_chunks()))
+    questions = questions.filter(pc.is_in(questions["id"], value_set=trajectories["group"].combine_chunks()))
+    return answers_of(trajectories, rewards, questions)
 
 
 def question_id(environment: str, group: str) -> str:

@@ -76,7 +76,7 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
     references = references_of(prompts)
     index = await asyncio.to_thread(places_of, storage, trajectories.path, trajectories.digest)
 
-    def graded_ones() -> pa.Table:
+    def to_be_graded() -> pa.Table:
         if settings.judge is None or RULE not in references["rule"].unique().to_pylist():
             return index.append_column("rule", pa.array([""] * len(index)))
         told = over_parts(index, to_grade, (storage, references), "id")
@@ -85,7 +85,7 @@ async def score_trajectories(services: Services, layout: RoundLayout, trajectori
         return told
 
     rows = await graded(
-        await asyncio.to_thread(graded_ones), settings.judge, storage, lambda text: say(f"nbrl: reward.judge: {text}")
+        await asyncio.to_thread(to_be_graded), settings.judge, storage, lambda text: say(f"nbrl: reward.judge: {text}")
     )
 
     def score() -> Artifact:

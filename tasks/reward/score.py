@@ -127,7 +127,7 @@ def completed(rewards: pa.Table) -> pa.Table:
 
 
 def score_table(table: pa.Table, settings: RewardSettings) -> pa.Table:
-    """The function that Ray Data maps: from rows with their references (`with_references`) to rows of SCHEMA."""
+    """From trajectories with their references and grades to rows of SCHEMA."""
     rows = table.to_pylist()
     scored = [_score(row, judged, settings) for row, judged in zip(rows, judge(rows), strict=True)]
     return pa.Table.from_pylist(scored, schema=SCHEMA)

@@ -1,29 +1,28 @@
 """Whether an engine can be reached, asked all the time: a request that waits for an action cannot tell."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 
 import aiohttp
 
 EVERY_S = 2.0
-LIMIT_S = 5.0  # an engine with all it can do answers sooner
+LIMIT_S = 5.0  # an engine at work answers sooner
 
 
 class Reach:
-    """Notes when an engine did not answer, or the runner itself stood still. `url` says where the engine is now.
+    """Notes how long an engine did not answer, or the runner itself stood still. `url` says where the engine is now.
 
     An episode whose time passed meanwhile is not to blame.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: Callable[[], str]) -> None:
         self._session, self._url = session, url
-        self._missed_at = -math.inf
+        self._gaps: dict[float, float] = {}  # when the last answer before one came, and when that gap was seen last
 
-    def missed_since(self, moment: float) -> bool:
-        """Whether the engine missed an answer after `moment`, in seconds of the monotonic clock."""
-        return self._missed_at > moment
+    def missed_s(self, moment: float) -> float:
+        """Seconds without an answer after `moment` of the monotonic clock."""
+        return sum(max(0.0, end - max(begin, moment)) for begin, end in self._gaps.items())
 
     async def watch(self) -> None:
         """Ask until cancelled. An answer of any kind is one: the engine was reached."""
@@ -32,7 +31,7 @@ class Reach:
             reached = await self._reached()
             now = time.monotonic()
             if not reached or now - answered > EVERY_S + LIMIT_S:
-                self._missed_at = now
+                self._gaps[answered] = now
             if reached:
                 answered = now
             await asyncio.sleep(EVERY_S)

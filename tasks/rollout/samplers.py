@@ -31,10 +31,11 @@ class Engines:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The policy of one episode, and whether a time-out of it was the fault of an engine that was away or out of reach."""
+    """The policy of one episode, whether its engine was away meanwhile, and for how many seconds it was out of reach."""
 
     policy: Policy
     was_away: Callable[[], Awaitable[bool]]
+    missed_s: Callable[[], float]
 
 
 class EngineSamplers:
@@ -64,9 +65,9 @@ class EngineSamplers:
                 )
 
                 async def was_away() -> bool:
-                    return policy.interrupted or not await policy.serves() or reaches[turn].missed_since(began)
+                    return policy.interrupted or not await policy.serves()
 
-                return Sampler(policy, was_away)
+                return Sampler(policy, was_away, lambda: reaches[turn].missed_s(began))
 
             try:
                 yield new
@@ -97,7 +98,7 @@ class ServerSamplers:
             raise PolicyError(f"{self._server.chat.endpoint}: {error} where the episodes run") from error
         chat, timeout_s = self._server.chat, plan.engine.request_timeout_s
         async with model_client(chat.endpoint, key, self._plan.rollout.episodes_per_runner, timeout_s) as client:
-            yield lambda: Sampler(ChatPolicy(client, chat, plan.sampling, self._plan.agent.thinking), _never)
+            yield lambda: Sampler(ChatPolicy(client, chat, plan.sampling, self._plan.agent.thinking), _never, lambda: 0.0)
 
 
 async def _never() -> bool:

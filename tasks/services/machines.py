@@ -136,11 +136,13 @@ def examine(wanted: Examination) -> str:
         )
     try:
         storage, own_probe = Storage(wanted.storage, patience_s=PROBE_S), f"{wanted.probe}-{address}"
+        if not storage.exists(wanted.probe):
+            return (
+                f"does not see at {wanted.storage.root} what the machine that leads the run writes there; mount the same folder"
+            )
         storage.write_bytes(own_probe, b"")
         storage.delete_keys([own_probe])
-        if storage.exists(wanted.probe):
-            return ""
-        return f"does not see at {wanted.storage.root} what the machine that leads the run writes there; mount the same folder"
+        return ""
     except StorageError as error:
         return f"does not reach the storage: {error}; see ray.forward for the variables of its credentials"
 

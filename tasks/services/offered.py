@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.runs.config import RunConfig
 
+ROUNDING = 1e-6  # 0.3 / 0.1 is a little less than 3
 Machine = Mapping[str, float]  # what it offers, by name
 
 
@@ -21,15 +23,15 @@ class Part(NamedTuple):
 
 
 def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True, ranks: bool = True) -> list[str]:
-    """What does not fit on these machines; `engines` and `ranks` of ours are wanted or not."""
-    try:
-        return list(_lacking(_parts(config, machines, engines, ranks), machines))
-    except UpdateError as error:
-        return [str(error)]
+    """What does not fit on these machines; `engines` and `ranks` of ours are wanted or not.
+
+    Of ranks whose device cannot be decided nothing is said: `on_cuda` does.
+    """
+    return list(_lacking(_parts(config, machines, engines, ranks), machines))
 
 
 def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Part]:
-    """Raises UpdateError if the learner's settings do not fit the GPUs. A single machine's GPUs may be shared."""
+    """A single machine's GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
     parts = [Part("rollout.resources", config.rollout.runners, config.rollout.resources)]
@@ -37,8 +39,9 @@ def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks:
         of_engine = {"GPU": engine.gpus_per_machine} if own_gpus and engine.resolved_device == "cuda" else {}
         parts.append(Part("engine", engine.count * engine.machines, {**of_engine, **engine.resources}, engine.machines))
     if ranks:
-        of_rank = {"GPU": 1} if own_gpus and on_cuda(update, gpus, grows=True) else {}
-        parts.append(Part("update", update.workers, {**of_rank, **update.resources}))
+        with suppress(UpdateError):
+            of_rank = {"GPU": 1} if own_gpus and on_cuda(update, gpus, grows=True) else {}
+            parts.append(Part("update", update.workers, {**of_rank, **update.resources}))
     return [part for part in parts if part.wanted]
 
 
@@ -51,16 +54,16 @@ def _lacking(parts: Sequence[Part], machines: Sequence[Machine]) -> Iterator[str
             yield f"{part.setting}: the machines have room for {sum(places)} of {part.number} that take {each}"
             said = True
         elif (several := sum(place > 0 for place in places)) < part.apart:
-            yield f"engine.machines: {several} machines can hold a part of an engine of {part.apart}, which takes {each}"
+            yield f"engine.machines: an engine takes {each} of each of {part.apart} machines, and {several} can give it"
             said = True
     for name in dict.fromkeys(name for part in parts for name in part.wanted):
         taken = {part.setting: part.number * part.wanted[name] for part in parts if name in part.wanted}
         offered = sum(machine.get(name, 0) for machine in machines)
-        if not said and sum(taken.values()) > offered:
+        if not said and sum(taken.values()) > offered + ROUNDING:
             told = " and ".join(f"{amount:g} by {setting}" for setting, amount in taken.items())
             yield f"the machines offer {offered:g} of {name}, and more is taken: {told}"
 
 
 def _places(machine: Machine, wanted: Machine) -> int:
     """How many actors that take `wanted` a machine holds."""
-    return math.floor(min(machine.get(name, 0) / amount for name, amount in wanted.items()))
+    return math.floor(min(machine.get(name, 0) / amount for name, amount in wanted.items()) + ROUNDING)

@@ -8,16 +8,24 @@ import httpx
 from ray.exceptions import RayError
 
 from nbrl.agent.errors import PolicyError
-from nbrl.infra.errors import DamagedError, InfraError, MissingError
+from nbrl.infra.errors import DamagedError, InfraError, MissingError, PlaceError
 from nbrl.sandbox.errors import SandboxError
-from nbrl.tasks.errors import BrokenInvariantError, ConfigError, LearnerEndedError, RolloutError, TakenOverError
+from nbrl.tasks.errors import (
+    BrokenInvariantError,
+    ConfigError,
+    LearnerEndedError,
+    LearnerUnplacedError,
+    RolloutError,
+    TakenOverError,
+)
 
 T = TypeVar("T")
 WAITS_S = (5.0, 20.0, 60.0)  # before the first, the second and each further restart in a row
 # What new processes can cure. A refused order (UpdateError) is not: another learner refuses it too. httpx's errors are those of
 # Prefect's client.
 INFRASTRUCTURE = (InfraError, SandboxError, PolicyError, RolloutError, LearnerEndedError, RayError, httpx.TransportError)
-FINAL = (DamagedError, MissingError, ConfigError, BrokenInvariantError, TakenOverError)
+# Machines without which there is no place were waited for, and nobody knows when they come back.
+FINAL = (DamagedError, MissingError, ConfigError, BrokenInvariantError, TakenOverError, PlaceError, LearnerUnplacedError)
 
 
 class Restarts:

@@ -82,7 +82,7 @@ async def _learner(
     stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
 ) -> LearnerService:
     grows = config.ray.address is not None  # a cluster of others may add machines
-    # Decided once: where a machine with GPUs is lost, the learner does not go on on other devices, in other numbers.
+    # So that a learner which is started again does not go on on other devices, in other numbers.
     device = "cuda" if on_cuda(config.update, ray_cluster.offered("GPU"), grows) else "cpu"
     update = config.update.model_copy(update={"device": device})
     places = Places(model, Storage(config.storage), config.nodes)

@@ -22,7 +22,9 @@ HASTY = AgentSettings(context_tokens=2000, action_tokens=100, deadline_s=0.1)
 SLOW = Says("Answer: 42", wait_s=60)
 
 
-def played(tmp_path: Path, samplers: list[tuple[Says, bool]], kind: type[Episodes] = Episodes) -> tuple[Trajectory, int]:
+def played(
+    tmp_path: Path, samplers: list[tuple[Says, bool]], kind: type[Episodes] = Episodes, missed_s: float = 0
+) -> tuple[Trajectory, int]:
     """The trajectory, and how often a policy was taken; each with whether its engine was away."""
     nobody: Any = None
     given = plan(Storage(StorageSettings(root=str(tmp_path))))
@@ -37,7 +39,7 @@ def played(tmp_path: Path, samplers: list[tuple[Says, bool]], kind: type[Episode
         async def was_away() -> bool:
             return away
 
-        return Sampler(policy, was_away)
+        return Sampler(policy, was_away, lambda: missed_s)
 
     direct = replace(ROUND, direct=True)
     return asyncio.run(episodes.play(TASK, Hidden({}, [], ()), new, direct)), taken
@@ -56,7 +58,16 @@ def test_an_episode_whose_time_passed_while_its_engine_was_away_is_played_again(
 def test_an_engine_that_is_away_each_time_is_a_fault_and_no_wrong_answer(tmp_path: Path) -> None:
     done, taken = played(tmp_path, [(SLOW, True)])
     assert (done.status, taken) == (Status.FAILED, PLAYS)
-    assert "away or out of reach" in done.failure
+    assert "its engine was away each of 3 times" in done.failure
+
+
+def test_an_episode_that_lost_much_of_its_time_is_played_again_and_one_that_lost_it_each_time_is_slow(tmp_path: Path) -> None:
+    done, taken = played(tmp_path, [(SLOW, False), (Says("Answer: 42"), False)], missed_s=HASTY.deadline_s)
+    assert (done.status, taken) == (Status.ANSWERED, 2)
+    done, taken = played(tmp_path, [(SLOW, False)], missed_s=HASTY.deadline_s)
+    assert (done.status, taken) == (Status.TIMEOUT, PLAYS)
+    done, taken = played(tmp_path, [(SLOW, False)], missed_s=HASTY.deadline_s / 100)
+    assert (done.status, taken) == (Status.TIMEOUT, 1)
 
 
 @pytest.mark.parametrize("status", [Status.STEP_LIMIT, Status.NO_ANSWER])

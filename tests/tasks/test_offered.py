@@ -43,9 +43,10 @@ GPUS = {"CPU": 16.0, "GPU": 2.0}
         (
             ["engine.resources={engine: 1}", "engine.machines=2", "engine.tensor_parallel=2", "engine.device=cpu"],
             [CPU | {"engine": 2.0}, CPU],
-            ["engine.machines: 1 machines can hold a part of an engine of 2, which takes 1 of engine"],
+            ["engine.machines: an engine takes 1 of engine of each of 2 machines, and 1 can give it"],
         ),
-        (["update.device=auto", "update.workers=3"], [GPUS, CPU], ["update.workers 3 need a GPU each, and there are 2"]),
+        (["update.device=auto", "update.workers=3"], [GPUS, CPU], []),  # which the learner refuses itself
+        (["update.resources={rank: 0.1}", "update.workers=3"], [CPU | {"rank": 0.3}], []),
     ],
 )
 def test_what_does_not_fit_is_said(settings: list[str], machines: list[dict[str, float]], said: list[str]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
@@ -66,7 +67,7 @@ def test_an_engine_that_always_answers_was_never_missed(monkeypatch: pytest.Monk
         server, url = await serve(engine)
         async with watched(url) as watch:
             await until(lambda: engine.asked >= 5)
-            assert not watch.missed_since(began)
+            assert watch.missed_s(began) == 0
         server.close()
 
     asyncio.run(run())
@@ -79,14 +80,14 @@ def test_an_engine_that_was_silent_is_missed_by_the_episodes_of_that_time_only(
         engine, before = Engine(silent=True), time.monotonic()
         server, url = await serve(engine)
         async with watched(url) as watch:
-            await until(lambda: watch.missed_since(before))
+            await until(lambda: watch.missed_s(before) > 0)
             monkeypatch.setattr(reach, "LIMIT_S", 30)
             engine.silent, seen = False, engine.asked
             await until(lambda: engine.asked >= seen + 2)  # the first of them may have been asked while it was silent
             after = time.monotonic()
             await until(lambda: engine.asked >= seen + 5)
-            assert watch.missed_since(before)
-            assert not watch.missed_since(after)
+            assert watch.missed_s(before) > 0.2
+            assert watch.missed_s(after) == 0
         server.close()
 
     asyncio.run(run())
@@ -96,19 +97,27 @@ def test_an_engine_where_nobody_listens_is_missed() -> None:
     async def run() -> None:
         began = time.monotonic()
         async with watched(f"http://127.0.0.1:{unused_port()}") as watch:
-            await until(lambda: watch.missed_since(began))
+            await until(lambda: watch.missed_s(began) > 0)
 
     asyncio.run(run())
 
 
 def test_a_runner_that_stood_still_itself_counts_like_an_engine_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        engine, began = Engine(), time.monotonic()
-        server, url = await serve(engine)
-        async with watched(url) as watch:
-            await until(lambda: engine.asked > 2)
-            time.sleep(0.5)  # noqa: ASYNC251 the whole process stands still
-            await until(lambda: watch.missed_since(began))
-        server.close()
+        watch, asked = Reach(nobody, lambda: ""), 0
 
+        async def answers_after_the_process_stood_still() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                time.sleep(0.5)  # noqa: ASYNC251
+            return True
+
+        monkeypatch.setattr(watch, "_reached", answers_after_the_process_stood_still)
+        task, began = asyncio.create_task(watch.watch()), time.monotonic()
+        await until(lambda: asked > 3)
+        task.cancel()
+        assert watch.missed_s(began) >= 0.5
+
+    nobody: Any = None
     asyncio.run(run())

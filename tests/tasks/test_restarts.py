@@ -6,11 +6,12 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from nbrl.infra.errors import DamagedError, EngineError, StorageError
+from nbrl.infra.errors import DamagedError, EngineError, PlaceError, StorageError
 from nbrl.tasks.errors import (
     BrokenInvariantError,
     ConfigError,
     LearnerEndedError,
+    LearnerUnplacedError,
     NothingLearnedError,
     RolloutError,
     UpdateError,
@@ -77,6 +78,8 @@ def test_infrastructure_is_started_again_and_one_line_tells_of_it(error: Excepti
         NothingLearnedError("nothing"),
         UpdateError("a trajectory has more tokens than update.max_tokens"),
         DamagedError("damaged"),
+        PlaceError("engine 0 cannot be placed"),
+        LearnerUnplacedError("no room for its ranks"),
         ValueError("a bug"),
     ],
 )

@@ -22,6 +22,7 @@ from nbrl.tasks.model_folder.check import check_model
 # Rollouts and updates alternate on the same cores, so a waiting learner must not keep Ray from placing runners.
 CPU_SHARE = 0.01
 WAITS_AGAIN = 2  # of a minute, Ray Train's wait for machines
+UNPLACED = ("WorkerGroupStartupTimeoutError", "InsufficientClusterResourcesError")  # its own names for that wait's end
 
 Kind = TypeVar("Kind")
 Run = Future[BaseException | None]  # resolves to the error that ended the run, None if it was stopped
@@ -113,12 +114,12 @@ class LearnerHandle:
 def _is_unplaced(cause: BaseException | None) -> bool:
     from ray.train import ControllerError
 
-    return isinstance(cause, ControllerError)  # before its workers run, nothing else of it fails
+    return isinstance(cause, ControllerError) and type(cause.controller_failure).__name__ in UNPLACED
 
 
 def _reason(cause: BaseException | None) -> str:
     """The cause in one line; Ray Train's own message has many, with every rank's stack."""
-    from ray.train import WorkerGroupError
+    from ray.train import ControllerError, WorkerGroupError
 
     if cause is None:
         return "it was stopped"
@@ -128,6 +129,8 @@ def _reason(cause: BaseException | None) -> str:
     if isinstance(cause, WorkerGroupError) and cause.worker_failures:
         rank, failure = min(cause.worker_failures.items())
         return f"rank {rank}: {failure}".splitlines()[0]
+    if isinstance(cause, ControllerError):
+        cause = cause.controller_failure
     return f"{type(cause).__name__}: {cause}".splitlines()[0]
 
 

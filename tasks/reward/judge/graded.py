@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.reward.judge.ask import ask
+from nbrl.tasks.reward.judge.columns import GRADES, NEEDED
 from nbrl.tasks.reward.judge.grades import find, key_of
 from nbrl.tasks.reward.judge.prompt import Asked, asked_of
 from nbrl.tasks.reward.judge.settings import JudgeSettings
@@ -15,12 +16,9 @@ from nbrl.tasks.reward.rules.grade import RULE
 from nbrl.tasks.reward.rules.rule import given
 from nbrl.tasks.reward.unscored import check_unscored
 
-NEEDED = ["id", "rule", "question", "answers", "answer"]
-GRADES = ("grade", "ungraded")  # the columns that are joined
-
 
 async def graded(rows: pa.Table, settings: JudgeSettings | None, storage: Storage, say: Callable[[str], None]) -> pa.Table:
-    """The rows (of `with_references`) with the columns `grade` and `ungraded`: what the judge said, or why it did not.
+    """The rows, of which NEEDED is read, with the columns `grade` and `ungraded`: what the judge said, or why it did not.
 
     Grades that are on the storage are taken from there; only the others are asked for, each content once. Raises RewardError as
     soon as more trajectories have no grade than are allowed.

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ray.train import ControllerError
 
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
-from nbrl.tasks.learner.driver.handle import LearnerHandle
+from nbrl.tasks.learner.driver.handle import LearnerHandle, _is_unplaced, _reason
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.processes import descendants, told
 from tests.tasks.learner import update_lab
@@ -86,6 +87,15 @@ def test_ranks_of_a_learner_that_is_started_again_do_not_wait_for_ever_for_machi
             handle.stop()
 
     asyncio.run(scenario())
+
+
+def test_only_the_wait_for_machines_is_told_as_no_room_for_ranks() -> None:
+    class WorkerGroupStartupTimeoutError(Exception):
+        """As Ray Train names its own."""
+
+    assert _is_unplaced(ControllerError(WorkerGroupStartupTimeoutError("60 s")))
+    assert not _is_unplaced(ControllerError(RuntimeError("NCCL could not be set up")))
+    assert "NCCL could not be set up" in _reason(ControllerError(RuntimeError("NCCL could not be set up")))
 
 
 def test_a_folder_that_is_no_model_is_refused_at_once(tmp_path: Path) -> None:
