@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from nbrl.infra.process.child import free_port
 from nbrl.infra.ray_cluster import RaySettings
 
 from .test_processes import until
@@ -104,6 +106,55 @@ def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     )
     outcome = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert outcome.stdout.startswith("no Ray cluster answers at 127.0.0.1:9")
+
+
+JOINING = """
+import sys
+from pathlib import Path
+from nbrl.infra import ray_cluster
+from nbrl.infra.errors import ServerError
+
+try:
+    ray_cluster.start(ray_cluster.RaySettings(address=sys.argv[1]), Path(sys.argv[2]))
+except ServerError as error:
+    sys.exit(f"refused: {error}")
+import ray
+print(ray.get(ray.remote(num_cpus=0)(lambda: 6 * 7).remote()))
+ray_cluster.stop()
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of a cluster of somebody else's that asks for a token, and the variables with which it is let in."""
+    (tmp_path / "token").write_text("b" * 64)
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    address = f"127.0.0.1:{free_port()}"
+    head = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={address.rpartition(':')[2]}"]
+    head += ["--node-ip-address=127.0.0.1", "--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
+    with tempfile.TemporaryDirectory(prefix="nbrl-", dir="/tmp") as folder, open(tmp_path / "head.log", "wb") as log:
+        line = [*head, "--include-dashboard=false", f"--temp-dir={folder}"]
+        with subprocess.Popen(line, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True) as cluster:
+            try:
+                assert until(lambda: "Ray runtime started" in (tmp_path / "head.log").read_text(), 120)
+                yield address, variables
+            finally:
+                cluster.terminate()
+
+
+def test_a_cluster_that_asks_for_a_token_is_joined_with_it_and_not_with_another(
+    tmp_path: Path, guarded: tuple[str, dict[str, str]]
+) -> None:
+    address, variables = guarded
+    line = [sys.executable, "-c", JOINING, address, str(tmp_path)]
+    joined = subprocess.run(line, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+    assert joined.stdout == "42\n", joined.stderr
+    (tmp_path / "other").write_text("c" * 64)
+    wrong = os.environ | variables | {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "other")}
+    quick = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    refused = subprocess.run(line, env=wrong | quick, capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0
+    assert "42" not in refused.stdout
 
 
 def test_settings_that_would_do_nothing_are_refused() -> None:
