@@ -62,7 +62,7 @@ trap 'interrupted=1; if [ -n "$training" ]; then kill -TERM "$training" 2>/dev/n
 (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$secret/token")
 unset RAY_AUTH_TOKEN
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$secret/token" RAY_USAGE_STATS_ENABLED=0
-# A node that falls silent is missed after 20 seconds, not after a minute.
+# A node that falls silent is missed after three questions, one every 2 s, of which each waits 5 s for its answer.
 export RAY_health_check_period_ms=2000 RAY_health_check_timeout_ms=5000 RAY_health_check_failure_threshold=3
 mkdir -p "$logs"
 

@@ -148,19 +148,18 @@ class EngineClient:
 
     async def _exchange(self, folder: Path | None, version: str, torn: bool) -> None:
         # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
-        if torn:  # it may have one of which it could not tell
-            self.adapter = ADAPTER
-            with contextlib.suppress(EngineError):
-                await self._unload()
-        else:
-            await self._unload()
+        try:
+            await self._unload(torn)
+        except EngineError:
+            if not torn:  # else it need not have one
+                raise
         if folder:
             await self._call("POST", "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
         self.adapter = ADAPTER if folder else None
         await self._name(version)
 
-    async def _unload(self) -> None:
-        if self.adapter:
+    async def _unload(self, torn: bool = False) -> None:
+        if self.adapter or torn:  # a torn one may have an adapter of which it could not tell
             await self._call("POST", "/unload_lora_adapter", {"lora_name": ADAPTER})
 
     async def _name(self, version: str) -> None:

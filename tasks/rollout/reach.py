@@ -7,7 +7,7 @@ from collections.abc import Callable
 import aiohttp
 
 EVERY_S = 2.0
-LIMIT_S = 5.0  # an engine at work answers sooner
+LIMIT_S = 5.0  # a later answer counts as none
 
 
 class Reach:

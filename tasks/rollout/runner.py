@@ -108,13 +108,12 @@ class Runner:
             try:
                 while not given.over and turn == self._turn:
                     engines.now = given.engines
-                    rows = [row for row in given.rows if row["id"] not in hand]
-                    chunks.expect(len(rows), given.more)
+                    chunks.expect(sum(row["id"] not in hand for row in given.rows), given.more)
                     for row in given.rows:
                         if row["id"] in hand:
                             hand.give_again(row["id"])
-                    for row in rows:
-                        hand.add(row["id"], self._one(row, plan, new, hand, chunks))
+                        else:
+                            hand.add(row["id"], self._one(row, plan, new, hand, chunks))
                     await hand.room(SIGN_S)
                     given = await self._take(name, hand)
             finally:  # where one raised, or others finished the round, there is nothing to run for

@@ -49,14 +49,15 @@ class EngineSamplers:
     async def opened(self, plan: RoundPlan, engines: Engines) -> AsyncIterator[Callable[[], Sampler]]:
         engine, turns = plan.engine, count(engines.first)
         async with engine_session(engine.request_timeout_s, headers(engines.now[0].key)) as session:
-            reaches = [Reach(session, partial(_url, engines, turn)) for turn in range(len(engines.now))]
+            urls = [partial(_url, engines, number) for number in range(len(engines.now))]
+            reaches = [Reach(session, url) for url in urls]
             watches = [asyncio.create_task(reach.watch()) for reach in reaches]
 
             def new() -> Sampler:
                 turn, began = next(turns) % len(reaches), time.monotonic()
                 policy = SglangPolicy(
                     session,
-                    partial(_url, engines, turn),
+                    urls[turn],
                     self.renderer.stop_ids,
                     plan.sampling,
                     engine.seeded_sampling,

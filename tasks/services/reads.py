@@ -7,7 +7,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.runs.scope import Artifact, Scope
 
-TABLES = 4  # so that a round's trajectories are still there when its iteration ends
+TABLES = 4  # so that the rewards of a round are still there when its iteration ends
 
 
 class Reads:

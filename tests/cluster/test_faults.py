@@ -31,25 +31,24 @@ def switch_on(machines: Machines, name: str) -> None:
     machines.join(name, RESOURCES[name])
 
 
-def test_a_network_that_is_gone_for_a_while_costs_no_trajectory(machines: Machines) -> None:
-    training = machines.begin("a", *command(machines, "unplugged", **LARGE), log="unplugged", **machines.variables)
-    until_stored(machines, "unplugged/iterations/000000/**/trajectories/**/*.parquet")
-    machines.unplug("c")
+def cut_off(machines: Machines, name: str, run: str, **more: object) -> set[str]:
+    """How the trajectories of a training ended during whose first rollout a machine's cable was out for 20 s."""
+    training = machines.begin("a", *command(machines, run, **LARGE, **more), log=run, **machines.variables)
+    until_stored(machines, f"{run}/iterations/000000/**/trajectories/**/*.parquet")
+    machines.unplug(name)
     time.sleep(20)
-    machines.plug("c")
-    assert training.wait(600) == 0, machines.log("unplugged")
-    assert {row["status"] for row in trajectories(machines, "unplugged")} <= SCORED
+    machines.plug(name)
+    assert training.wait(600) == 0, machines.log(run)
+    return {row["status"] for row in trajectories(machines, run)}
+
+
+def test_a_network_that_is_gone_for_a_while_costs_no_trajectory(machines: Machines) -> None:
+    assert cut_off(machines, "c", "unplugged") <= SCORED
 
 
 def test_an_engine_out_of_reach_makes_no_time_out_that_is_scored(machines: Machines) -> None:
-    short = LARGE | {"rollout.episodes_per_runner": 8, "agent.deadline_s": 12}  # an episode takes some 3 s
-    training = machines.begin("a", *command(machines, "unreached", **short), log="unreached", **machines.variables)
-    until_stored(machines, "unreached/iterations/000000/**/trajectories/**/*.parquet")
-    machines.unplug("b")
-    time.sleep(20)
-    machines.plug("b")
-    assert training.wait(600) == 0, machines.log("unreached")
-    assert {row["status"] for row in trajectories(machines, "unreached")} <= SCORED - {"timeout"}
+    short = {"rollout.episodes_per_runner": 8, "agent.deadline_s": 12}  # less than the cable is out
+    assert cut_off(machines, "b", "unreached", **short) <= SCORED - {"timeout"}
 
 
 def test_an_engine_that_dies_is_started_again_with_its_weights(machines: Machines) -> None:
