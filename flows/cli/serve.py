@@ -1,6 +1,5 @@
 """`nbrl serve`: a trained policy behind an OpenAI-compatible address."""
 
-import secrets
 import signal
 import threading
 from pathlib import Path
@@ -59,6 +58,7 @@ def serve(
         with Importing():
             from nbrl.agent.http.client import usable_key
             from nbrl.infra.engine.command import Door
+            from nbrl.infra.engine.keys import new_key
             from nbrl.infra.engine.server import launch, wait
             from nbrl.infra.home import Home as LocalHome
             from nbrl.infra.process.hosts import is_local, told
@@ -80,7 +80,7 @@ def serve(
         with folder_of(storage_at(root), place.root, model) as folder:
             called = name or _called(model)
             with err.status(f"starting {model}"):
-                server = launch(settings, folder, _logs(place.root), door=Door(host, key, secrets.token_hex(32), called))
+                server = launch(settings, folder, _logs(place.root), door=Door(host, key, new_key(), called))
                 wait([server])
             try:
                 url = f"http://{told(host)}:{port}/v1"

@@ -1,9 +1,15 @@
 """The keys that an engine's requests must bring."""
 
 import os
+import secrets
 from pathlib import Path
 
 import yaml
+
+
+def new_key() -> str:
+    """256 random bits as hexadecimal digits: SGLang would take a key that begins with - for an option."""
+    return secrets.token_hex(32)
 
 
 def write_keys(path: Path, key: str, administrator: str) -> None:

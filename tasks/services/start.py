@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.command import AdapterRoom
+from nbrl.infra.engine.keys import new_key
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
@@ -191,7 +191,7 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> Eng
         logs=home.logs.absolute(),
         nodes=config.nodes,
         room=room,
-        key=secrets.token_urlsafe(32),
+        key=new_key(),
         exposed=joined,
         shared_gpus=shared,
     )

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.infra.engine.command import Member, command, environment, last_gpus, vocabulary_size
+from nbrl.infra.engine.keys import new_key
 from nbrl.infra.engine.server import launch
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
@@ -118,3 +119,7 @@ def test_vocabulary(model: Path) -> None:
     assert vocabulary_size(model) == 99
     with pytest.raises(EngineError, match=r"no readable config\.json"):
         vocabulary_size(model / "nowhere")
+
+
+def test_no_key_begins_like_an_option() -> None:
+    assert all(key.isalnum() and len(key) == 64 for key in [new_key() for _ in range(100)])
