@@ -40,6 +40,7 @@ from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine import actor as engine_actor
 from nbrl.infra.engine.actor import EnginePlan
+from nbrl.infra.engine.places import reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import NodeSettings
@@ -246,7 +247,8 @@ def owners() -> dict[str, int]:
         engine_actor.EngineActor = Placed  # type: ignore[misc]
         settings = EngineSettings(device="cuda", tensor_parallel=2, count=ENGINES)
         plan = EnginePlan(settings=settings, logs=Path("logs"), nodes=NodeSettings(), key="k")
-        engines = [engine_actor.start_actors(plan, number).first for number in range(ENGINES)]
+        places = reserve(settings, plan.own_gpus)
+        engines = [engine_actor.start_actors(plan, number, place).first for number, place in enumerate(places)]
         other: Any = ray.remote(Placed)
         ranks = [other.options(num_cpus=0.01, num_gpus=1, scheduling_strategy="SPREAD").remote() for _ in range(RANKS)]
         plain = among(for_sandboxes(ray.nodes(), {}))

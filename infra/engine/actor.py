@@ -6,17 +6,16 @@ from typing import Any, NamedTuple
 
 import ray
 from pydantic import BaseModel, ConfigDict, Field
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, last_gpus
 from nbrl.infra.engine.host import EngineHost
+from nbrl.infra.engine.places import CPU_SHARE, EnginePlace
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 
 THREADS = 4  # one that starts or stops the engine, and others that answer meanwhile
-CPU_SHARE = 0.01  # engines, runners and ranks share the cores; Ray spreads only what asks for something
 
 
 class EnginePlan(BaseModel):
@@ -35,6 +34,11 @@ class EnginePlan(BaseModel):
     key: str = Field(repr=False)
     exposed: bool = False
     shared_gpus: str = ""
+
+    @property
+    def own_gpus(self) -> int:
+        """How many GPUs of a machine Ray gives to an engine."""
+        return self.settings.gpus_per_machine if self.settings.device == "cuda" and not self.shared_gpus else 0
 
 
 class EngineActor(EngineHost):
@@ -58,10 +62,9 @@ class EngineActor(EngineHost):
 
 
 class EngineActors(NamedTuple):
-    """The actors of one engine, one for each of its machines; requests go to the first. `group` holds several together."""
+    """The actors of one engine, one for each of its machines; requests go to the first."""
 
     members: list[Any]
-    group: PlacementGroup | None = None
 
     @property
     def first(self) -> Any:
@@ -70,29 +73,21 @@ class EngineActors(NamedTuple):
     def kill(self) -> None:
         for each in self.members:
             ray.kill(each)
-        if self.group is not None:
-            remove_placement_group(self.group)
 
 
-def start_actors(plan: EnginePlan, index: int, port: int | None = None) -> EngineActors:
+def start_actors(plan: EnginePlan, index: int, place: EnginePlace, port: int | None = None) -> EngineActors:
     """New actors, whose engine is not started yet; it takes `port` if that is free where the first stands."""
-    settings = plan.settings
-    gpus = settings.gpus_per_machine if settings.device == "cuda" and not plan.shared_gpus else 0
+    actor: Any = ray.remote(EngineActor)
     options = {
         "num_cpus": CPU_SHARE,
-        "num_gpus": gpus,
-        "resources": settings.resources,
+        "num_gpus": plan.own_gpus,
+        "resources": plan.settings.resources,
         "max_concurrency": THREADS,
         "max_restarts": 0,
     }
-    actor: Any = ray.remote(EngineActor)
-    if settings.machines == 1:
-        return EngineActors([actor.options(**options, scheduling_strategy="SPREAD").remote(plan, index, port, plan.exposed)])
-    bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
-    group = placement_group([bundle] * settings.machines, strategy="STRICT_SPREAD")
-    members = []
-    for number in range(settings.machines):
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        own = (port, plan.exposed) if number == 0 else (None, False)
-        members.append(actor.options(**options, scheduling_strategy=place).remote(plan, index, *own))
-    return EngineActors(members, group)
+    members = list[Any]()
+    for bundle in place.bundles:
+        where = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=bundle)
+        own = (port, plan.exposed) if not members else (None, False)
+        members.append(actor.options(**options, scheduling_strategy=where).remote(plan, index, *own))
+    return EngineActors(members)

@@ -11,6 +11,7 @@ from nbrl.infra.engine.actor import EnginePlan, start_actors
 from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import Member
+from nbrl.infra.engine.places import EnginePlace
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task
@@ -57,16 +58,16 @@ class Engine(Protocol):
 
 
 class RemoteEngine:
-    """An Engine in an actor of Ray, or one on each of its machines. Where a machine is gone, or does not answer, it gets new
-    actors, perhaps elsewhere.
+    """An Engine in an actor of Ray, or one on each of its machines. Where an actor is gone, or does not answer, it gets new ones
+    in its place, which Ray moves from a machine that is dead.
 
     `initial` is the model; with space for adapters it stays, and checkpoints are adapters.
     """
 
-    def __init__(self, plan: EnginePlan, number: int, initial: PlacedFolder) -> None:
-        self._plan, self._number, self._initial = plan, number, initial
+    def __init__(self, plan: EnginePlan, number: int, initial: PlacedFolder, place: EnginePlace) -> None:
+        self._plan, self._number, self._initial, self._place = plan, number, initial, place
         self.name = f"engine {number}"
-        self._actors = start_actors(plan, number)
+        self._actors = start_actors(plan, number, place)
         self.client = EngineClient("http://not-started")
         self._port: int | None = (
             None  # from the first start on; the next actor takes it, so that requests that wait find it there
@@ -76,7 +77,7 @@ class RemoteEngine:
         again = self._port is not None
         if again and await self._gone():
             self._actors.kill()
-            self._actors = start_actors(self._plan, self._number, self._port)
+            self._actors = start_actors(self._plan, self._number, self._place, self._port)
         adapter = weights.checkpoint if self._plan.room else None
         asked = (*self._model(weights), weights.version, adapter, ADAPTER)
         try:

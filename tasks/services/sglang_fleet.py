@@ -12,6 +12,7 @@ from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.engine.places import granted, release, reserve
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
@@ -26,6 +27,7 @@ from nbrl.tasks.services.fleet import Finding, WeightSource
 
 T = TypeVar("T")
 RESTARTS, WINDOW_S = 5, 600.0
+ROOM_S = 10  # for places, before it is said that they are waited for
 LOOK_S = 0.5  # between two looks whether an engine lives
 PROBE_S = 5.0  # between two questions whether it answers, and
 PROBE_LIMIT_S = 25.0  # for one of them: SGLang itself gives up after 20
@@ -73,7 +75,11 @@ class SglangFleet:
 
         The stack ends them. Raises EngineError if one does not start.
         """
-        engines = [RemoteEngine(plan, number, initial) for number in range(plan.settings.count)]
+        places = reserve(plan.settings, plan.own_gpus)
+        stack.callback(release, places)
+        if not await granted(places, ROOM_S):
+            say("the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`")
+        engines = [RemoteEngine(plan, number, initial, place) for number, place in enumerate(places)]
 
         async def stop() -> None:
             await asyncio.gather(*(engine.stop() for engine in engines))

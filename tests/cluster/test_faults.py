@@ -51,6 +51,21 @@ def test_an_engine_out_of_reach_makes_no_time_out_that_is_scored(machines: Machi
     assert cut_off(machines, "b", "unreached", **short) <= SCORED - {"timeout"}
 
 
+def test_of_a_machine_with_sandboxes_that_crashes_no_trajectory_is_lost(machines: Machines) -> None:
+    leader = {"update.workers": 1, "update.resources": f'{{"node:{machines.address("a")}": 0.01}}'}
+    training = machines.begin("a", *command(machines, "crashed", **LARGE, **leader), log="crashed", **machines.variables)
+    until_stored(machines, "crashed/iterations/000000/**/trajectories/**/*.parquet")
+    assert any("bwrap" in line for line in left(machines, "c"))
+    machines.crash("c")  # its connections are closed, so that the others hear of it at once
+    try:
+        assert training.wait(600) == 0, machines.log("crashed")
+        assert {row["status"] for row in trajectories(machines, "crashed")} <= SCORED
+        sizes = [stored(machines, f"runs/crashed/iterations/00000{number}/record.json")["metrics"] for number in (0, 1)]
+        assert [each["rollout/trajectories"] for each in sizes] == [256, 256]
+    finally:
+        switch_on(machines, "c")
+
+
 def test_an_engine_that_dies_is_started_again_with_its_weights(machines: Machines) -> None:
     training = machines.begin("a", *command(machines, "engine", **LARGE), log="engine", **machines.variables)
     until_stored(machines, "engine/iterations/000001/**/trajectories/**/*.parquet")

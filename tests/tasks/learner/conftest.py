@@ -47,6 +47,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A local Ray."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with tempfile.TemporaryDirectory(prefix="ray") as folder:  # socket paths must be short
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False, _temp_dir=folder)
+        ray.init(
+            num_cpus=2,
+            resources={"seat": 2},
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
         yield
         ray.shutdown()

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 import ray
 
 from nbrl.infra.engine.actor import EngineActors, EnginePlan
+from nbrl.infra.engine.places import EnginePlace, granted, release, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
@@ -31,6 +33,15 @@ KEY = "a-key-of-the-run"
 def plan(tmp_path: Path) -> EnginePlan:
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
     return EnginePlan(settings=settings, logs=tmp_path / "logs", nodes=NodeSettings(), key=KEY)
+
+
+@contextmanager
+def placed(plan: EnginePlan) -> Iterator[EnginePlace]:
+    places = reserve(plan.settings, plan.own_gpus)
+    try:
+        yield places[0]
+    finally:
+        release(places)
 
 
 async def fleet_of(stack: AsyncExitStack, plan: EnginePlan, said: list[str]) -> SglangFleet:
@@ -97,8 +108,8 @@ def test_what_dies_is_started_again_with_the_weights_it_served(
 def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
-    async def work() -> None:
-        engine = RemoteEngine(plan, 0, PlacedFolder(str(tmp_path / "empty")))
+    async def work(place: EnginePlace) -> None:
+        engine = RemoteEngine(plan, 0, PlacedFolder(str(tmp_path / "empty")), place)
         try:
             with pytest.raises(EngineError, match=r"/empty holds no model weights \(\*\.safetensors\)") as caught:
                 await engine.start(Served(None, "0"))
@@ -106,7 +117,8 @@ def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path
         finally:
             await engine.stop()
 
-    asyncio.run(work())
+    with placed(plan) as place:
+        asyncio.run(work(place))
 
 
 def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +126,8 @@ def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monke
         monkeypatch.setattr(engine_module, limit, 1.0)
     nowhere = plan.model_copy(update={"settings": plan.settings.model_copy(update={"resources": {"nowhere": 1.0}})})
 
-    async def work() -> None:
-        engine = RemoteEngine(nowhere, 0, TINY)
+    async def work(place: EnginePlace) -> None:
+        engine = RemoteEngine(nowhere, 0, TINY, place)
         engine._port = 30000  # as after a start
         try:
             with pytest.raises(EngineError, match=r"^engine 0 cannot be placed: no machine of the cluster has room for it"):
@@ -123,7 +135,41 @@ def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monke
         finally:
             await engine.stop()
 
+    with placed(nowhere) as place:
+        asyncio.run(work(place))
+
+
+def test_engines_that_wait_for_room_say_so(plan: EnginePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_fleet, "ROOM_S", 1)
+    nowhere = plan.model_copy(update={"settings": plan.settings.model_copy(update={"resources": {"nowhere": 1.0}})})
+    said: list[str] = []
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            starting = asyncio.create_task(fleet_of(stack, nowhere, said))
+            await until_said(said)
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+
     asyncio.run(work())
+    assert said == ["the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`"]
+
+
+def test_either_all_engines_get_a_place_or_none(plan: EnginePlan) -> None:
+    def asked(count: int) -> list[EnginePlace]:
+        return reserve(plan.settings.model_copy(update={"count": count, "resources": {"seat": 1.0}}), gpus=0)
+
+    too_many = asked(3)  # of the cluster's two
+    try:
+        assert not asyncio.run(granted(too_many, 1))
+        as_many = asked(2)
+        try:
+            assert asyncio.run(granted(as_many, 30))
+        finally:
+            release(as_many)
+    finally:
+        release(too_many)
 
 
 class ActorAt:
@@ -137,8 +183,8 @@ class ActorAt:
 
 
 def test_weights_that_lie_elsewhere_on_each_machine_are_refused(plan: EnginePlan) -> None:
-    async def work() -> None:
-        engine = RemoteEngine(plan, 0, TINY)
+    async def work(place: EnginePlace) -> None:
+        engine = RemoteEngine(plan, 0, TINY, place)
         engine._actors.kill()
         engine._actors = EngineActors([ActorAt("/a"), ActorAt("/a")])
         assert await engine.path(Served(None, "0")) == Path("/a")
@@ -146,4 +192,5 @@ def test_weights_that_lie_elsewhere_on_each_machine_are_refused(plan: EnginePlan
         with pytest.raises(EngineError, match=r"one path on all of its machines: set nodes\.cache \(/a, /b\)"):
             await engine.path(Served(None, "0"))
 
-    asyncio.run(work())
+    with placed(plan) as place:
+        asyncio.run(work(place))

@@ -1,0 +1,46 @@
+"""Reserves the places of a fleet's engines on the machines of a Ray cluster."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from nbrl.infra.engine.settings import EngineSettings
+
+CPU_SHARE = 0.01  # engines, runners and ranks share the cores; Ray spreads only what asks for something
+
+
+class EnginePlace(NamedTuple):
+    """Bundles of a placement group, one for each machine of an engine. Where a machine dies, Ray moves its bundle to another."""
+
+    group: PlacementGroup
+    bundles: range
+
+
+def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
+    """Ask for the places of all engines, with `gpus` of each of their machines; Ray grants them when there is room.
+
+    Engines on one machine get theirs all at once, so that two runs never wait for each other with a half of the GPUs each, and
+    on as many machines as possible. Each engine on several gets its own at once, never two on one machine.
+    """
+    bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
+    count, machines = settings.count, settings.machines
+    if machines == 1:
+        group = placement_group([bundle] * count, strategy="SPREAD")
+        return [EnginePlace(group, range(number, number + 1)) for number in range(count)]
+    groups = [placement_group([bundle] * machines, strategy="STRICT_SPREAD") for _ in range(count)]
+    return [EnginePlace(group, range(machines)) for group in groups]
+
+
+async def granted(places: Sequence[EnginePlace], limit_s: int) -> bool:
+    """Whether all places are granted within about `limit_s` seconds."""
+    for _ in range(limit_s):  # a thread that waits cannot be cancelled
+        if all([await asyncio.to_thread(place.group.wait, 1) for place in places]):
+            return True
+    return False
+
+
+def release(places: Sequence[EnginePlace]) -> None:
+    for group in {place.group.id: place.group for place in places}.values():
+        remove_placement_group(group)
