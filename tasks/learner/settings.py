@@ -59,13 +59,25 @@ LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss, Fi
 
 
 class TisSettings(_Closed):
-    """Importance sampling between the engine that sampled and the trainer that learns: w = pi_trainer / pi_engine, a constant."""
+    """Importance sampling between the engine that sampled, perhaps with older weights, and the trainer that learns:
+    w = pi_trainer / pi_engine, a constant.
+    """
 
-    kind: Literal["truncate", "mask_tokens", "mask_actions"] = Field(
-        description="truncate: min(w, cap). mask_tokens: w within [1/cap, cap], else 0. mask_actions: the same for the geometric "
-        "mean of w over an action"
+    kind: Literal["truncate", "mask_tokens", "mask_actions", "mask_trajectories"] = Field(
+        description="truncate: w held within [low, high]. mask_tokens: w where it is within [low, high], else 0. mask_actions: "
+        "the same for the geometric mean of w over an action. mask_trajectories: a token's w where the geometric mean of w over "
+        "its trajectory is within [low, high], else 0; takes a pass before the first step"
     )
-    cap: float = Field(2.0, gt=1, description="bound of w")
+    low: float | None = Field(
+        None, gt=0, lt=1, description="lower bound of w; when not set, 1 / high for masks, and none for truncate"
+    )
+    high: float = Field(2.0, gt=1, description="upper bound of w")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        if self.low is not None:
+            return self.low, self.high
+        return 0.0 if self.kind == "truncate" else 1 / self.high, self.high
 
 
 class CriticSettings(_Closed):
@@ -194,6 +206,10 @@ class UpdateSettings(StepSettings):
     def engine_is_old(self) -> bool:
         """Whether the ratio is taken against the engine's log-probs."""
         return isinstance(self.loss, RatioLoss) and self.loss.old == "engine"
+
+    @property
+    def masks_trajectories(self) -> bool:
+        return self.tis is not None and self.tis.kind == "mask_trajectories"
 
     @property
     def kl_in_reward(self) -> bool:

@@ -6,8 +6,10 @@ KINDS = {"generated": "world"}
 
 
 def of_this_release(stored: dict[str, Any]) -> dict[str, Any]:
-    """The settings with `data`, of which there was one, as the environment `world` or `files`; without a tolerance in nats."""
-    return _relative(_environments(stored))
+    """The settings with `data`, of which there was one, as the environment `world` or `files`; without a tolerance in nats; and
+    with the bound of `update.tis` by its name.
+    """
+    return _bounds(_relative(_environments(stored)))
 
 
 def _environments(stored: dict[str, Any]) -> dict[str, Any]:
@@ -25,3 +27,13 @@ def _relative(stored: dict[str, Any]) -> dict[str, Any]:
     if publish.get("tolerance", 1) >= 1:
         return stored
     return stored | {"publish": {key: value for key, value in publish.items() if key != "tolerance"}}
+
+
+def _bounds(stored: dict[str, Any]) -> dict[str, Any]:
+    """update.tis.cap is now `high`, of which `low` is the inverse where it is not set."""
+    update = stored.get("update") or {}
+    tis = update.get("tis") or {}
+    if "cap" not in tis:
+        return stored
+    renamed = {"high" if key == "cap" else key: value for key, value in tis.items()}
+    return stored | {"update": update | {"tis": renamed}}

@@ -73,3 +73,11 @@ def test_a_tolerance_in_nats_is_refused_and_left_out_of_a_run_that_began_with_it
     assert (config.publish.tolerance, config.publish.dtype) == (3, "stored")
     kept = of_this_release(stored | {"publish": {"tolerance": 4.5}})
     assert RunConfig.model_validate(kept).publish.tolerance == 4.5
+
+
+def test_the_bound_of_the_importance_weights_has_its_name_of_today_in_a_run_that_began_with_another() -> None:
+    stored = yaml.safe_load(Path("infra/recipes/tiny-cpu.yaml").read_text())
+    earlier = stored | {"update": stored["update"] | {"tis": {"kind": "mask_tokens", "cap": 3.0}}}
+    tis = RunConfig.model_validate(of_this_release(earlier)).update.tis
+    assert tis is not None
+    assert tis.bounds == (1 / 3, 3.0)

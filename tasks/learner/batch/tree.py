@@ -82,6 +82,11 @@ class Forest:
     def tokens(self) -> int:
         return sum(len(ids) for ids in self.ids)
 
+    @property
+    def engine_logprob_N(self) -> Floats:
+        """The engine's log-probs of all targets."""
+        return np.array([value for action in self.actions for value in action.logprobs], dtype=np.float64)
+
     def of(self, examples: Sequence[int]) -> list[int]:
         """The numbers of the examples' actions."""
         chosen = set(examples)

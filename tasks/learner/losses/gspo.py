@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.actions import action_mean
+from nbrl.tasks.learner.losses.means import mean_within
 from nbrl.tasks.learner.settings import GspoLoss
 
 
@@ -13,7 +13,7 @@ def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, s
     Written per token as equation 14, sg(s) pi / sg(pi): the same gradient if the tokens of an action share one advantage, and
     also defined if they do not.
     """
-    ratio_N = torch.exp(action_mean((logp_N - old_N).detach(), action_N) + logp_N - logp_N.detach())
+    ratio_N = torch.exp(mean_within((logp_N - old_N).detach(), action_N) + logp_N - logp_N.detach())
     free_N = ratio_N * advantage_N
     held_N = ratio_N.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantage_N
     return -torch.minimum(free_N, held_N), held_N < free_N

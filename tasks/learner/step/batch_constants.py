@@ -12,6 +12,7 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.losses.kl import kl
+from nbrl.tasks.learner.losses.means import mean_within
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.estimates import explained_variance, make
 
@@ -20,13 +21,14 @@ from nbrl.tasks.learner.step.estimates import explained_variance, make
 class BatchConstants:
     """Values per token of the whole batch in float64, or None if they are not needed.
 
-    `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy. Without `advantage_N`
-    the advantages are those of the order's table.
+    `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy; `trajectory_log_N` is
+    the mean of old less engine over a token's trajectory. Without `advantage_N` the advantages are those of the order's table.
     """
 
     action_N: Tensor
     old_N: Tensor | None = None
     reference_N: Tensor | None = None
+    trajectory_log_N: Tensor | None = None
     advantage_N: Tensor | None = None
     value_N: Tensor | None = None
     return_N: Tensor | None = None
@@ -48,8 +50,12 @@ def compute_constants(
 
     old_N, reference_N, value_N = (forwarded.get(name) for name in ("old", "reference", "value"))
     action_N = torch.from_numpy(targets.action_N).to(device)
+    whole_N: Tensor | None = None
+    if settings.masks_trajectories and old_N is not None:
+        engine_N = torch.from_numpy(batch.forest.engine_logprob_N).to(device)
+        whole_N = mean_within(old_N - engine_N, torch.from_numpy(targets.example_N).to(device))
     if estimate is None:
-        return BatchConstants(action_N, old_N, reference_N), {}
+        return BatchConstants(action_N, old_N, reference_N, whole_N), {}
     metrics: dict[str, float] = {}
     penalty_N: npt.NDArray[Any] | None = None
     if settings.kl_in_reward and old_N is not None and reference_N is not None:
@@ -62,6 +68,13 @@ def compute_constants(
         metrics["critic/explained_variance"] = explained_variance(values, estimates)
         metrics["critic/value"] = float(values[estimates.valued_N].mean())
     constants = BatchConstants(
-        action_N, old_N, reference_N, put(estimates.advantage_N), value_N, put(estimates.return_N), put(estimates.valued_N)
+        action_N,
+        old_N,
+        reference_N,
+        whole_N,
+        put(estimates.advantage_N),
+        value_N,
+        put(estimates.return_N),
+        put(estimates.valued_N),
     )
     return constants, metrics

@@ -7,6 +7,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+WEIGHT, SQUARE = "weight", "square"  # sums over tokens of w = pi_trainer / pi_engine and of its square
+
+
+def ess_share(mean: float, mean_square: float) -> float:
+    """Effective sample size of the batch as a share of its tokens, (sum w)^2 / (N sum w^2) (Kish 1965): 1 if all w are equal."""
+    return mean**2 / mean_square
+
 
 class Reported(NamedTuple):
     """Figures of a micro-batch's tokens: sums of the update, and sums and maxima of the mismatch of engine and trainer."""

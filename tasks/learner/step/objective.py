@@ -13,7 +13,7 @@ from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
 from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
-from nbrl.tasks.learner.step.metrics import Reported
+from nbrl.tasks.learner.step.metrics import SQUARE, WEIGHT, Reported
 
 
 def policy_loss(
@@ -50,18 +50,24 @@ def policy_loss(
     if clipped_N is not None:
         update |= {"update/ratio": torch.exp(logp_N - old_N), "update/clipped_share": clipped_N}
     if settings.tis is not None:
-        tis_N, touched_N = tis_weights(trainer_N, engine_N, action_N, settings.tis)
-        pg_N = tis_N * pg_N
-        mismatch |= {"mismatch/tis_weight": tis_N, "mismatch/tis_share": touched_N}
+        whole_N = None if constants.trajectory_log_N is None else constants.trajectory_log_N[mine_N].to(dtype)
+        tis = tis_weights(trainer_N - engine_N, action_N, whole_N, settings.tis)
+        pg_N = tis.weight_N * pg_N
+        mismatch |= {
+            "mismatch/tis_weight": tis.weight_N,
+            "mismatch/tis_low_share": tis.low_N,
+            "mismatch/tis_high_share": tis.high_N,
+        }
     kl_N = torch.zeros_like(pg_N)
     if reference_N is not None:
         kl_N = kl(settings.kl_estimator, logp_N, reference_N, settings.kl_clamp)
     mine_weight_N = weight_N[mine_N].to(dtype)
     loss = (mine_weight_N * (pg_N + settings.kl_coefficient * kl_N)).sum()
     with torch.no_grad():
-        mismatch_N = (trainer_N.double() - micro.engine_logprob_N).abs()
+        log_N = trainer_N.double() - micro.engine_logprob_N
+        mismatch_N = log_N.abs()
         update |= {"update/pg_loss": mine_weight_N * pg_N, "update/kl": mine_weight_N * kl_N, "update/entropy": -logp_N}
-        mismatch |= {"mismatch/logprob_mean_abs": mismatch_N}
+        mismatch |= {"mismatch/logprob_mean_abs": mismatch_N, WEIGHT: torch.exp(log_N), SQUARE: torch.exp(2 * log_N)}
         largest = mismatch_N.max() if len(mismatch_N) else mismatch_N.sum()
         reported = Reported(
             {name: value_N.double().sum() for name, value_N in update.items()},

@@ -20,7 +20,7 @@ from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants, compute_constants
-from nbrl.tasks.learner.step.metrics import MetricSums
+from nbrl.tasks.learner.step.metrics import SQUARE, WEIGHT, MetricSums, ess_share
 from nbrl.tasks.learner.step.objective import critic_loss, policy_loss
 from nbrl.tasks.metrics import Metric, of
 
@@ -46,7 +46,7 @@ class Passes:
         settings = self._settings
         several = settings.steps_per_batch > 1
         models: dict[str, PolicyModel | Unadapted | Critic] = {}
-        if settings.kl_in_reward or (several and not settings.engine_is_old):
+        if settings.kl_in_reward or settings.masks_trajectories or (several and not settings.engine_is_old):
             models["old"] = self._policy
         if self._reference is not None and (settings.kl_in_reward or several):
             models["reference"] = self._reference
@@ -105,9 +105,11 @@ class Passes:
         means["update/loss"] = means["update/pg_loss"] + settings.kl_coefficient * means["update/kl"]
         # With old log-probs of the engine a later step would measure the policy's drift as mismatch: only the first step counts.
         first = settings.engine_is_old
+        apart = {name: value / count for name, value in mismatch.gather().items()}
+        apart["mismatch/ess_share"] = ess_share(apart.pop(WEIGHT), apart.pop(SQUARE))
         return (
             of(means | {"update/imbalance": shares.imbalance}, "mean")
-            | of({name: value / count for name, value in mismatch.gather().items()}, "first" if first else "mean")
+            | of(apart, "first" if first else "mean")
             | of(largest.gather(), "first" if first else "max")
             | of({"update/forwarded_tokens": forwarded, "update/micro_batches": float(micro_batches)}, "sum")
         )

@@ -25,6 +25,5 @@ def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[
 
 def mismatch_before(forest: Forest, before_N: Floats) -> Mismatch | None:
     """Of the engine's log-probs of the sampled tokens and the trainer's before the first step, which are NaN where unknown."""
-    engine_N = np.array([value for action in forest.actions for value in action.logprobs])
     known_N = ~np.isnan(before_N)
-    return Mismatch.of((engine_N - before_N)[known_N].tolist()) if known_N.any() else None
+    return Mismatch.of((forest.engine_logprob_N - before_N)[known_N].tolist()) if known_N.any() else None

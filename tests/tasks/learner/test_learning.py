@@ -1,5 +1,6 @@
 """Every loss, aggregation and importance weight through the learner, against the formula applied to one sequence a step."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,11 +136,11 @@ CASES: list[tuple[dict[str, Any], Naive, Aggregate, int]] = [
     ({"loss": {"kind": "ppo", "old": "engine"}}, ppo_engine, token_mean, 1),
     ({"loss": {"kind": "gspo"} | ENGINE, "aggregation": "action_mean"}, gspo_engine, action_mean, 1),
     ({"loss": {"kind": "cispo", "old": "engine", "clip_low": 0.1, "clip_high": 0.1}}, cispo_engine, token_mean, 1),
-    ({"tis": {"kind": "truncate", "cap": 1.1}}, truncated, token_mean, 1),
-    ({"tis": {"kind": "mask_tokens", "cap": 1.1}}, masked_tokens, token_mean, 1),
-    ({"tis": {"kind": "mask_actions", "cap": 1.1}, "aggregation": "trajectory_mean"}, masked_actions, trajectory_mean, 1),
+    ({"tis": {"kind": "truncate", "high": 1.1}}, truncated, token_mean, 1),
+    ({"tis": {"kind": "mask_tokens", "high": 1.1}}, masked_tokens, token_mean, 1),
+    ({"tis": {"kind": "mask_actions", "high": 1.1}, "aggregation": "trajectory_mean"}, masked_actions, trajectory_mean, 1),
     (PPO, ppo, token_mean, 3),
-    (PPO | {"tis": {"kind": "truncate", "cap": 1.1}}, ppo_truncated, token_mean, 3),
+    (PPO | {"tis": {"kind": "truncate", "high": 1.1}}, ppo_truncated, token_mean, 3),
     (PPO | {"kl_coefficient": 2.0, "kl_clamp": 0.01}, ppo_held_to_the_first, token_mean, 3),
 ]
 
@@ -180,9 +181,30 @@ def test_importance_weights_are_reported(policy64: Path, tmp_path: Path) -> None
     node = trajectories[0].sampled()[0]
     node.logprobs[0] -= 2.0  # the trainer finds this token e^2 times likelier
     tokens = sum(len(each.token_ids) for trajectory in trajectories for each in trajectory.sampled())
-    metrics = learn(policy64, tmp_path, trajectories, tis={"kind": "truncate", "cap": 1.5}).metrics
-    assert metrics["mismatch/tis_share"] == pytest.approx(1 / tokens)
+    metrics = learn(policy64, tmp_path, trajectories, tis={"kind": "truncate", "high": 1.5}).metrics
+    assert metrics["mismatch/tis_high_share"] == pytest.approx(1 / tokens)
+    assert metrics["mismatch/tis_low_share"] == 0
     assert metrics["mismatch/tis_weight"] == pytest.approx(1 + 0.5 / tokens, rel=1e-6)
+    total, squares = tokens - 1 + math.exp(2.0), tokens - 1 + math.exp(4.0)
+    assert metrics["mismatch/ess_share"] == pytest.approx(total**2 / (tokens * squares), rel=1e-5)
+
+
+def test_a_trajectory_whose_tokens_drifted_in_the_mean_teaches_nothing(policy64: Path, tmp_path: Path) -> None:
+    trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(13), 0.0)
+    first = trajectories[0].sampled()
+    assert len(first) > 1
+    drifted, others = first[0], [node for each in trajectories[1:] for node in each.sampled()]
+    drifted.logprobs[:] = [logprob - 3.0 for logprob in drifted.logprobs]  # the other actions of the trajectory did not drift
+    taught = iter([False] * len(first) + [True] * len(others))
+
+    def masked(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
+        return -advantage * logp if next(taught) else 0.0 * logp
+
+    result = learn(policy64, tmp_path, trajectories, tis={"kind": "mask_trajectories", "high": 1.2})
+    assert_stepped_to(naive_steps(policy64, trajectories, masked, token_mean, 1), result, policy64)
+    share = sum(len(node.token_ids) for node in first) / sum(len(node.token_ids) for node in [*first, *others])
+    assert result.metrics["mismatch/tis_high_share"] == pytest.approx(share)
+    assert result.metrics["seconds/old"] > 0
 
 
 def test_minibatches_are_optimiser_steps_whose_ratio_moves(policy64: Path, tmp_path: Path) -> None:

@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.actions import action_mean
 from nbrl.tasks.learner.losses.cispo import cispo
 from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.kl import kl
+from nbrl.tasks.learner.losses.means import mean_within
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.losses.ppo import ppo
 from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
 from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, TisSettings
+from nbrl.tasks.learner.step.metrics import ess_share
 
 
 def vector(*values: float, grad: bool = False) -> Tensor:
@@ -100,34 +101,49 @@ def test_gspo_is_the_sequence_objective_of_the_paper() -> None:
     torch.testing.assert_close(gradient(loss, logp) / 2, gradient(-gain, logp))  # a mean over an action's two tokens
 
 
-def test_action_mean_does_not_mind_the_order() -> None:
-    found = action_mean(vector(1.0, 10.0, 2.0, 3.0), torch.tensor([7, 2, 7, 7]))
+def test_the_mean_within_an_action_does_not_mind_the_order() -> None:
+    found = mean_within(vector(1.0, 10.0, 2.0, 3.0), torch.tensor([7, 2, 7, 7]))
     assert found.tolist() == [2.0, 10.0, 2.0, 2.0]
-    assert action_mean(vector(), torch.zeros(0, dtype=torch.int64)).tolist() == []
+    assert mean_within(vector(), torch.zeros(0, dtype=torch.int64)).tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights", "touched"),
+    ("settings", "weights", "low", "high"),
     [
-        ("truncate", [2.0, 0.25, 1.5, 1.0], [True, False, False, False]),
-        ("mask_tokens", [0.0, 0.0, 1.5, 1.0], [True, True, False, False]),
-        ("mask_actions", [1.0, 1.0, math.sqrt(1.5), math.sqrt(1.5)], [False] * 4),
+        ({"kind": "truncate"}, [2.0, 0.25, 1.5, 1.0], [], [0]),
+        ({"kind": "truncate", "low": 0.5}, [2.0, 0.5, 1.5, 1.0], [1], [0]),
+        ({"kind": "mask_tokens"}, [0.0, 0.0, 1.5, 1.0], [1], [0]),
+        ({"kind": "mask_tokens", "low": 0.2, "high": 5.0}, [4.0, 0.25, 1.5, 1.0], [], []),
+        ({"kind": "mask_actions"}, [1.0, 1.0, math.sqrt(1.5), math.sqrt(1.5)], [], []),
+        ({"kind": "mask_actions", "high": 1.2, "low": 0.1}, [1.0, 1.0, 0.0, 0.0], [], [2, 3]),
+        ({"kind": "mask_actions", "high": 9.0, "low": 0.99}, [1.0, 1.0, math.sqrt(1.5), math.sqrt(1.5)], [], []),
     ],
 )
-def test_tis_by_hand(kind: str, weights: list[float], touched: list[bool]) -> None:
-    trainer = logs(4.0, 0.25, 1.5, 1.0, grad=True)
-    settings = TisSettings.model_validate({"kind": kind, "cap": 2.0})
-    weight, flags = tis_weights(trainer, torch.zeros(4, dtype=torch.float64), torch.tensor([0, 0, 1, 1]), settings)
-    torch.testing.assert_close(weight, vector(*weights))
-    assert flags.tolist() == touched
-    assert not weight.requires_grad
+def test_tis_by_hand(settings: dict[str, object], weights: list[float], low: list[int], high: list[int]) -> None:
+    chosen = TisSettings.model_validate(settings)
+    found = tis_weights(logs(4.0, 0.25, 1.5, 1.0), torch.tensor([0, 0, 1, 1]), None, chosen)
+    torch.testing.assert_close(found.weight_N, vector(*weights))
+    assert (found.low_N.nonzero().flatten().tolist(), found.high_N.nonzero().flatten().tolist()) == (low, high)
 
 
 def test_tis_masks_a_whole_action() -> None:
-    settings = TisSettings(kind="mask_actions", cap=2.0)
-    weight, flags = tis_weights(logs(9.0, 1.0, 1.0), torch.zeros(3, dtype=torch.float64), torch.tensor([0, 0, 1]), settings)
-    assert weight.tolist() == [0.0, 0.0, 1.0]
-    assert flags.tolist() == [True, True, False]
+    found = tis_weights(logs(9.0, 1.0, 1.0), torch.tensor([0, 0, 1]), None, TisSettings(kind="mask_actions"))
+    assert found.weight_N.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_tis_masks_a_whole_trajectory_by_its_geometric_mean_and_leaves_the_tokens_of_others_their_weight() -> None:
+    whole = logs(3.0, 3.0, 1.5, 1.5)
+    found = tis_weights(logs(9.0, 1.0, 9.0, 0.25), torch.tensor([0, 1, 2, 3]), whole, TisSettings(kind="mask_trajectories"))
+    torch.testing.assert_close(found.weight_N, vector(0.0, 0.0, 9.0, 0.25))
+    assert found.high_N.tolist() == [True, True, False, False]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=9))
+def test_the_effective_share_of_samples_is_one_only_where_all_weigh_the_same(logs_: list[float]) -> None:
+    weights = vector(*logs_).exp()
+    share = ess_share(weights.mean().item(), weights.square().mean().item())
+    assert 1 / len(logs_) - 1e-9 <= share <= 1 + 1e-9
+    assert (share > 1 - 1e-9) == (weights.max() / weights.min() < 1 + 1e-3)
 
 
 def test_value_loss_by_hand() -> None:

@@ -20,7 +20,7 @@ MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
             "loss": {"kind": "gspo"},
             "minibatches": 2,
             "aggregation": "action_mean",
-            "tis": {"kind": "mask_actions", "cap": 1.2},
+            "tis": {"kind": "mask_actions", "high": 1.2},
             "kl_estimator": "k2",
         },
         None,
@@ -35,13 +35,22 @@ MANY: dict[str, tuple[dict[str, Any], AdvantageSettings | None]] = {
         },
         AdvantageSettings(estimator="bilevel_gae"),
     ),
+    "masked trajectories": ({"tis": {"kind": "mask_trajectories", "high": 1.05}}, None),
     "fixed length, truncated": (
-        {"aggregation": "fixed_length", "fixed_length": 30, "tis": {"kind": "truncate", "cap": 1.1}},
+        {"aggregation": "fixed_length", "fixed_length": 30, "tis": {"kind": "truncate", "high": 1.1}},
         AdvantageSettings(),
     ),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-FIGURES = ("update/loss", "update/kl", "update/grad_norm", "critic/loss", "critic/explained_variance", "update/clipped_share")
+FIGURES = (
+    "update/loss",
+    "update/kl",
+    "update/grad_norm",
+    "critic/loss",
+    "critic/explained_variance",
+    "update/clipped_share",
+    "mismatch/ess_share",
+)
 
 
 def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> dict[str, list[tuple[dict[str, float], Any]]]:
