@@ -7,7 +7,8 @@ written action after a latency, and the kernels answer a cell after one; the lat
 (its `policy_seconds` and `kernel_seconds`), and those of the engine are stretched so that all episodes run at once. All of it
 shares this machine's cores, so `episodes_per_s` is of this machine and says nothing of a cluster: what leads is what is
 measured. `driver_cores` and `driver_mb` are of the process that leads, `desk_cores` of the actor beside it that hands out rows,
-both during the round.
+`lanes_mb` of the tasks beside it that wait for runners, all during the round. `mb_through_ray` is computed, from the sizes of the
+rows and the index.
 Requests are counted by a proxy before the S3 server, from the start of the round to its index.
 
 GPUs: 24 engines of two GPUs, 16 ranks of one and 4 runners are placed on 8 machines of 8 logical GPUs and one machine without;
@@ -155,8 +156,8 @@ def processor_s(process: psutil.Process) -> float:
     return spent.user + spent.system
 
 
-def desk_process() -> psutil.Process:
-    return next(each for each in psutil.process_iter(["cmdline"]) if "ray::Desk" in " ".join(each.info["cmdline"] or []))
+def processes(name: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if name in " ".join(each.info["cmdline"] or [])]
 
 
 async def lead(folder: Path, episodes: int, runners: int, pipe: Any, port: int) -> dict[str, float]:
@@ -168,15 +169,16 @@ async def lead(folder: Path, episodes: int, runners: int, pipe: Any, port: int) 
     plan = RunnerPlan(model, environments, "attached", storage, config.agent, config.sandbox, config.rollout, home)
     pool_module.PooledRunner = StubRunner  # type: ignore[misc]
     made = RunnerPool(plan)
-    most = 0
+    most = lanes = 0
 
     def progress(done: int) -> None:
-        nonlocal most
+        nonlocal most, lanes
         most = max(most, me.memory_info().rss)
+        lanes = lanes or sum(each.memory_full_info().uss for each in processes("ray::MapBatches"))
 
     try:
         await made.start(print)
-        me, desk = psutil.Process(), desk_process()
+        me, desk = psutil.Process(), processes("ray::Desk")[0]
         before, started = (processor_s(me), processor_s(desk)), time.monotonic()
         asked = RoundPlan(layout.chunks(""), (), Sampling(), config.engine)
         engines = [EngineAddress(f"http://127.0.0.1:{port}")]
@@ -193,6 +195,7 @@ async def lead(folder: Path, episodes: int, runners: int, pipe: Any, port: int) 
             "at_once": at_once(index),
             "driver_cores": round((after[0] - before[0]) / seconds, 3),
             "driver_mb": round(most / 2**20),
+            "lanes_mb": round(lanes / 2**20),
             "desk_cores": round((after[1] - before[1]) / seconds, 3),
             "requests": sum(requests.values()),
             "requests_per_trajectory": round(sum(requests.values()) / episodes, 3),

@@ -34,6 +34,6 @@ def for_sandboxes(machines: Sequence[Mapping[str, Any]], wanted: Resources) -> l
     return sorted(number for number, offered in living.items() if not offered.get("GPU")) or sorted(living)
 
 
-def offers(machine: Mapping[str, Any], wanted: Resources) -> bool:
+def offers(machine: Mapping[str, Any], wanted: Mapping[str, float]) -> bool:
     """Whether a machine with these resources in all can hold something that takes `wanted`."""
     return all(machine.get(name, 0) >= amount for name, amount in wanted.items())

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -76,20 +77,21 @@ class RaySettings(BaseModel):
 
 _child: Child | None = None
 _port = 0
+_folder = Path()  # of our own cluster
 
 
 def start(settings: RaySettings, log_dir: Path) -> None:
     """Start or join the cluster and connect this process to it; does nothing if it is connected."""
-    global _child, _port
+    global _child, _port, _folder
     os.environ.update(ENVIRONMENT)  # before Ray is imported: it reads some of them then
     address = settings.address
     if address is None and _child is None:
         _remove_leftovers()
-        folder = TEMPORARY / f"{PREFIX}{os.getpid()}"
-        _draw_token(folder)
+        _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
+        _draw_token(_folder)
         _port = free_port()
         _child = Child.start(
-            _command(settings, _port, folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
+            _command(settings, _port, _folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
         )
         atexit.register(stop)
     import ray  # takes seconds, in which the cluster comes up
@@ -164,12 +166,11 @@ def stop() -> None:
         _child.stop(grace_s=STOP_GRACE_S)
         _child = None
         atexit.unregister(stop)
-        shutil.rmtree(TEMPORARY / f"{PREFIX}{os.getpid()}", ignore_errors=True)
+        shutil.rmtree(_folder, ignore_errors=True)
 
 
 def _draw_token(folder: Path) -> None:
-    """A token in a new `folder`, named in the environment of this process and of all that it starts."""
-    folder.mkdir(mode=0o700)  # Ray makes its own folder, below this one, writable for everybody
+    """A token in a `folder` of this user alone, named in the environment of this process and of all that it starts."""
     file = folder / "token"
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as token:
         token.write(secrets.token_hex(32))
@@ -222,5 +223,5 @@ def check_address(address: str) -> None:
 def _remove_leftovers() -> None:
     """Folders of clusters whose owner was killed."""
     for folder in TEMPORARY.glob(f"{PREFIX}*"):
-        if not Path("/proc", folder.name.removeprefix(PREFIX)).exists():
+        if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
             shutil.rmtree(folder, ignore_errors=True)

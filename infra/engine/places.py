@@ -1,10 +1,8 @@
 """Reserves the places of a fleet's engines on the machines of a Ray cluster."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group
 
 from nbrl.infra.engine.settings import EngineSettings
 
@@ -19,10 +17,11 @@ class EnginePlace(NamedTuple):
 
 
 def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
-    """Ask for the places of all engines, with `gpus` of each of their machines; Ray grants them when there is room.
+    """Ask for the places of all engines, with `gpus` of each of their machines; Ray grants them when there is room, and takes
+    them back when this process leaves the cluster.
 
-    Engines on one machine get theirs all at once, so that two runs never wait for each other with a half of the GPUs each, and
-    on as many machines as possible. Each engine on several gets its own at once, never two on one machine.
+    Engines on one machine get theirs all at once, so that those of two runs never hold a part of what both want, and on as many
+    machines as possible. Each engine on several gets its own at once, never two on one machine.
     """
     bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
     count, machines = settings.count, settings.machines
@@ -31,16 +30,3 @@ def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
         return [EnginePlace(group, range(number, number + 1)) for number in range(count)]
     groups = [placement_group([bundle] * machines, strategy="STRICT_SPREAD") for _ in range(count)]
     return [EnginePlace(group, range(machines)) for group in groups]
-
-
-async def granted(places: Sequence[EnginePlace], limit_s: int) -> bool:
-    """Whether all places are granted within about `limit_s` seconds."""
-    for _ in range(limit_s):  # a thread that waits cannot be cancelled
-        if all([await asyncio.to_thread(place.group.wait, 1) for place in places]):
-            return True
-    return False
-
-
-def release(places: Sequence[EnginePlace]) -> None:
-    for group in {place.group.id: place.group for place in places}.values():
-        remove_placement_group(group)

@@ -1,4 +1,4 @@
-"""The function that Ray Data maps over the runners: each brings the index of what it ran."""
+"""The function that Ray Data maps over the runners, some at once: they bring the index of what they ran."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,21 +14,23 @@ AGAIN_S = 1.0  # between two attempts to reach a runner that is being started ag
 
 
 def run_lane(lane: pa.Table, runners: Sequence[Any], desk: Any, name: str, plan: RoundPlan) -> pa.Table:
-    """Keep a runner at the round until that is over, whoever finishes it; return the rows of the index that the runner brought.
+    """Keep runners at the round until that is over, whoever finishes it; return the rows of the index that they brought.
 
-    A runner that ends is asked again as soon as it lives. Raises what it raises, and RayActorError when the desk is gone.
+    A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the desk is gone.
     """
-    number = lane["runner"][0].as_py()
+    numbers = lane["runner"].to_pylist()
     over = desk.completed.remote(name)
+    work = {runners[number].run.remote(name, plan): number for number in numbers}
     while True:
-        work = runners[number].run.remote(name, plan)
-        ended, _ = ray.wait([over, work])
-        if over in ended:
+        if over in ray.wait([over, *work])[0]:
             break
-        with suppress(RayActorError):
-            ray.get(work)
+        for ended in ray.wait(list(work), num_returns=len(work), timeout=0)[0]:
+            with suppress(RayActorError):
+                ray.get(ended)
+            number = work.pop(ended)
+            work[runners[number].run.remote(name, plan)] = number
         if ray.wait([over], timeout=AGAIN_S)[0]:
             break
     ray.get(over)
-    found: pa.Table = ray.get(desk.index.remote(name, number))
-    return found
+    found: list[pa.Table] = ray.get([desk.index.remote(name, number) for number in numbers])
+    return pa.concat_tables(found)

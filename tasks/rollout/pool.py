@@ -30,6 +30,7 @@ RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each 
 GONE_S = 300.0  # without a sign of any runner, or of the desk, the rollout ends
 STOP_S = 10.0
 ANSWER_S = 2.0
+LANE = 64  # runners of one task, whose process takes 130 MB of this machine
 FIND_S = 600.0  # a runner may take so long to look through chunks
 
 
@@ -108,7 +109,8 @@ class RunnerPool:
         name, where, damaged = uuid.uuid4().hex, list(engines()), set[str]()
         left = await self._left(plan)
         await _told(self._desk.open.remote(name, rows, where, bool(left)))
-        lanes = [pa.table({"runner": [number]}) for number in range(len(self._runners))]
+        numbers = range(len(self._runners))
+        lanes = [pa.table({"runner": list(numbers[first : first + LANE])}) for first in numbers[::LANE]]
         work = asyncio.create_task(asyncio.to_thread(map_tables, lanes, run_lane, (self._runners, self._desk, name, plan)))
         settling: asyncio.Task[set[str]] | None = None
         work.add_done_callback(_retrieve_error)

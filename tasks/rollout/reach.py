@@ -18,6 +18,7 @@ class Reach:
 
     def __init__(self, session: aiohttp.ClientSession, url: Callable[[], str]) -> None:
         self._session, self._url = session, url
+        self.reached = True  # when it was asked last
         self._gaps: dict[float, float] = {}  # when the last answer before one came, and when that gap was seen last
 
     def missed_s(self, moment: float) -> float:
@@ -28,15 +29,15 @@ class Reach:
         """Ask until cancelled. An answer of any kind is one: the engine was reached."""
         answered = time.monotonic()
         while True:
-            reached = await self._reached()
+            self.reached = await self._asked()
             now = time.monotonic()
-            if not reached or now - answered > EVERY_S + LIMIT_S:
+            if not self.reached or now - answered > EVERY_S + LIMIT_S:
                 self._gaps[answered] = now
-            if reached:
+            if self.reached:
                 answered = now
             await asyncio.sleep(EVERY_S)
 
-    async def _reached(self) -> bool:
+    async def _asked(self) -> bool:
         try:
             async with self._session.get(f"{self._url()}/model_info", timeout=aiohttp.ClientTimeout(total=LIMIT_S)):
                 return True

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, islice
+from typing import Protocol
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.http.client import model_client, usable_key
@@ -19,6 +20,12 @@ from nbrl.infra.engine.keys import headers
 from nbrl.infra.node_cache import NodeCache
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.reach import Reach
+
+
+class Reached(Protocol):
+    """Knows whether an engine answered when it was asked last."""
+
+    reached: bool
 
 
 @dataclass
@@ -54,7 +61,7 @@ class EngineSamplers:
             watches = [asyncio.create_task(reach.watch()) for reach in reaches]
 
             def new() -> Sampler:
-                turn, began = next(turns) % len(reaches), time.monotonic()
+                turn, began = turn_of(turns, reaches), time.monotonic()
                 policy = SglangPolicy(
                     session,
                     urls[turn],
@@ -76,6 +83,14 @@ class EngineSamplers:
                 for watch in watches:
                     watch.cancel()
                 await asyncio.gather(*watches, return_exceptions=True)
+
+
+def turn_of(turns: Iterator[int], reaches: Sequence[Reached]) -> int:
+    """The next engine in turn of those that answered when they were asked last; of all, if none did."""
+    for turn in islice(turns, len(reaches)):
+        if reaches[turn % len(reaches)].reached:
+            break
+    return turn % len(reaches)
 
 
 def _url(engines: Engines, number: int) -> str:

@@ -1,7 +1,7 @@
 """Awaits several things at once, of which none outlives another's failure."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,3 +29,15 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
     either: list[Awaitable[Any]] = [first, second]
     one, other = await all_of(either)
     return one, other
+
+
+async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:
+    """Await the work; `tell` is called if it takes longer than `limit_s` seconds."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=limit_s)
+        if not task.done():
+            tell()
+        return await task
+    finally:
+        task.cancel()

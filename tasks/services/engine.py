@@ -67,7 +67,7 @@ class RemoteEngine:
     def __init__(self, plan: EnginePlan, number: int, initial: PlacedFolder, place: EnginePlace) -> None:
         self._plan, self._number, self._initial, self._place = plan, number, initial, place
         self.name = f"engine {number}"
-        self._actors = start_actors(plan, number, place)
+        self._actors, self._stands = start_actors(plan, number, place), False
         self.client = EngineClient("http://not-started")
         self._port: int | None = (
             None  # from the first start on; the next actor takes it, so that requests that wait find it there
@@ -77,11 +77,11 @@ class RemoteEngine:
         again = self._port is not None
         if again and await self._gone():
             self._actors.kill()
-            self._actors = start_actors(self._plan, self._number, self._place, self._port)
+            self._actors, self._stands = start_actors(self._plan, self._number, self._place, self._port), False
         adapter = weights.checkpoint if self._plan.room else None
         asked = (*self._model(weights), weights.version, adapter, ADAPTER)
         try:
-            await self._placed(PLACE_S if again else None)
+            await self.placed(PLACE_S if again else None)
             for folder, part in (self._model(weights), (adapter, ADAPTER)):
                 if folder is not None:
                     await self._path(folder, part)  # so that no member waits for another one's download
@@ -138,7 +138,8 @@ class RemoteEngine:
 
     async def stop(self) -> None:
         """A machine that does not answer is left to itself: its engine ends with the actor."""
-        await self._stop()
+        if self._stands:
+            await self._stop()
         self._actors.kill()
         await self.client.close()
 
@@ -149,10 +150,11 @@ class RemoteEngine:
             if isinstance(error, BaseException) and not isinstance(error, TimeoutError | InfraError):
                 raise error
 
-    async def _placed(self, limit_s: float | None) -> None:
+    async def placed(self, limit_s: float | None = None) -> None:
         """Wait until every actor has a machine. Raises PlaceError after `limit_s` seconds."""
         try:
             await asyncio.wait_for(self._logs(), limit_s)
+            self._stands = True
         except TimeoutError as error:
             where = f"no machine of the cluster has room for it, see engine.resources, GPUs and `ray status` ({limit_s:g} s)"
             raise PlaceError(f"{self.name} cannot be placed: {where}") from error

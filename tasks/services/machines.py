@@ -24,7 +24,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.services.offered import lacking
+from nbrl.tasks.services.offered import lacking, of_engine
 
 LIMIT_S = 90.0  # to start a worker on a machine and examine it
 PROBE_S = 10.0  # of tries of a request to the storage
@@ -85,9 +85,10 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
 def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     asked, nodes = [], ray.nodes()
     sandboxes = for_sandboxes(nodes, config.rollout.resources)
+    of_engines = of_engine(config.engine, sum(node["Alive"] for node in nodes))
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
-        engine = config.engine if engines and offers(offered, config.engine.resources) else None
+        engine = config.engine if engines and offers(offered, of_engines) else None
         wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), node["NodeID"] in sandboxes)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from nbrl.infra.engine.settings import EngineSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.process.devices import on_cuda
 from nbrl.tasks.runs.config import RunConfig
@@ -30,14 +31,20 @@ def lacking(config: RunConfig, machines: Sequence[Machine], engines: bool = True
     return list(_lacking(_parts(config, machines, engines, ranks), machines))
 
 
+def of_engine(engine: EngineSettings, machines: int) -> Machine:
+    """What an engine takes of each of its machines. Of several machines each has GPUs of its own for it."""
+    gpus = {"GPU": engine.gpus_per_machine} if machines > 1 and engine.resolved_device == "cuda" else {}
+    return {**gpus, **engine.resources}
+
+
 def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks: bool) -> list[Part]:
     """A single machine's GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
     parts = [Part("rollout.resources", config.rollout.runners, config.rollout.resources)]
     if engines:
-        of_engine = {"GPU": engine.gpus_per_machine} if own_gpus and engine.resolved_device == "cuda" else {}
-        parts.append(Part("engine", engine.count * engine.machines, {**of_engine, **engine.resources}, engine.machines))
+        taken = of_engine(engine, len(machines))
+        parts.append(Part("engine", engine.count * engine.machines, taken, engine.machines))
     if ranks:
         with suppress(UpdateError):
             of_rank = {"GPU": 1} if own_gpus and on_cuda(update, gpus, grows=True) else {}

@@ -12,7 +12,7 @@ from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.places import granted, release, reserve
+from nbrl.infra.engine.places import reserve
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
@@ -21,13 +21,13 @@ from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import linear_layers
 from nbrl.tasks.rollout.plan import EngineAddress
-from nbrl.tasks.services.concurrently import all_of
+from nbrl.tasks.services.concurrently import all_of, told_if_slow
 from nbrl.tasks.services.engine import Engine, RemoteEngine, Served
 from nbrl.tasks.services.fleet import Finding, WeightSource
 
 T = TypeVar("T")
 RESTARTS, WINDOW_S = 5, 600.0
-ROOM_S = 10  # for places, before it is said that they are waited for
+ROOM_S = 30.0  # to find machines, before it is said that they are waited for
 LOOK_S = 0.5  # between two looks whether an engine lives
 PROBE_S = 5.0  # between two questions whether it answers, and
 PROBE_LIMIT_S = 25.0  # for one of them: SGLang itself gives up after 20
@@ -75,16 +75,15 @@ class SglangFleet:
 
         The stack ends them. Raises EngineError if one does not start.
         """
-        places = reserve(plan.settings, plan.own_gpus)
-        stack.callback(release, places)
-        if not await granted(places, ROOM_S):
-            say("the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`")
-        engines = [RemoteEngine(plan, number, initial, place) for number, place in enumerate(places)]
+        places = enumerate(reserve(plan.settings, plan.own_gpus))
+        engines = [RemoteEngine(plan, number, initial, place) for number, place in places]
 
         async def stop() -> None:
             await asyncio.gather(*(engine.stop() for engine in engines))
 
         stack.push_async_callback(stop)
+        waits = "the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`"
+        await told_if_slow(all_of(engine.placed() for engine in engines), ROOM_S, lambda: say(waits))
         await all_of(engine.start(weights) for engine in engines)
         fleet = cls(engines, weights, plan.room is not None, say)
         watching = [asyncio.create_task(fleet._watch(number)) for number in range(len(engines))]

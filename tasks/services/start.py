@@ -36,7 +36,7 @@ from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.concurrently import both
+from nbrl.tasks.services.concurrently import both, told_if_slow
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
@@ -53,6 +53,7 @@ from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
+READY_S = 120.0  # for a learner, before it is said what it may wait for
 
 
 async def _runners(
@@ -93,7 +94,8 @@ async def _learner(
 
     learner = LearnerService(start, progress.say)
     stack.callback(learner.stop)
-    await learner.ready()
+    slow = "the learner is not ready yet: its ranks load the model, or wait for room, see update.resources, GPUs and `ray status`"
+    await told_if_slow(learner.ready(), READY_S, lambda: progress.say(slow))
     return learner
 
 

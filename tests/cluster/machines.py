@@ -16,6 +16,7 @@ from pathlib import Path
 PYTHON = Path(sys.base_prefix)
 NETWORK, S3_PORT, RAY_PORT = "10.77.0", 9000, 6379
 BOOT_S, RAY_S = 20.0, 90.0
+SECRET = "5ecret-of-the-bucket"
 STORE = 150 << 20  # bytes of Ray's object store on each machine
 
 BOOT = """
@@ -71,7 +72,7 @@ class Machines:
         self.bucket = folder / "s3" / "bucket"
         self.variables = {
             "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_ENDPOINT_URL": f"http://{NETWORK}.9:{S3_PORT}",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
@@ -86,7 +87,7 @@ class Machines:
             run("ip", "-n", switch, "addr", "add", f"{NETWORK}.9/24", "dev", "br0")
             run("ip", "-n", switch, "link", "set", "br0", "up")
             rclone = str(self.checkout / ".venv/bin/rclone")
-            serve = ["serve", "s3", "--auth-key", "key,secret", "--addr", f"{NETWORK}.9:{S3_PORT}", str(self.bucket.parent)]
+            serve = ["serve", "s3", "--auth-key", f"key,{SECRET}", "--addr", f"{NETWORK}.9:{S3_PORT}", str(self.bucket.parent)]
             self._start(["ip", "netns", "exec", switch, rclone, *serve], "s3", {"HOME": str(self._folder)})
             for name in self.names:
                 self.boot(name)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.cluster.conftest import RESOURCES
-from tests.cluster.machines import Machines
+from tests.cluster.machines import SECRET, Machines
 from tests.cluster.runs import TINY, command, folder, stored, train, trajectories, until_stored
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -95,7 +95,11 @@ def test_a_rank_that_dies_costs_its_order_and_the_run_goes_on(machines: Machines
     kill(machines, "c", "ray::RayTrainWorker")
     assert training.wait(600) == 0, machines.log("rank")
     assert "its order is carried out again" in machines.log("rank")
-    assert stored(machines, "runs/rank/iterations/000001/record.json")["metrics"]["publish/tensors_proved"] > 0
+    record = stored(machines, "runs/rank/iterations/000001/record.json")
+    assert record["metrics"]["publish/tensors_proved"] > 0
+    undisturbed = train(machines, "undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stdout[-3000:] + undisturbed.stderr[-3000:]
+    assert record["weights"] == stored(machines, "runs/undisturbed/iterations/000001/record.json")["weights"]
 
 
 def test_a_rank_whose_machine_falls_silent_is_waited_for_and_carries_out_the_order_there(machines: Machines) -> None:
@@ -159,3 +163,13 @@ def test_after_a_run_nothing_is_left_on_any_machine(machines: Machines) -> None:
         assert left(machines, name) == []
         found = machines.on(name, "ls", "/tmp").stdout.split()
         assert [each for each in found if each.startswith("nbrl-")] == []
+
+
+def test_a_forwarded_secret_stands_in_no_file_of_any_machine_nor_on_the_storage(machines: Machines) -> None:
+    done = train(machines, "forwarded", iterations=1)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert SECRET not in done.stdout + done.stderr
+    for name in machines.names:
+        found = machines.on(name, "grep", "-rl", SECRET, "/tmp", "/root", "/srv", "/dev/shm")
+        assert (found.returncode, found.stdout) == (1, ""), found.stderr
+    assert [path for path in machines.bucket.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()] == []

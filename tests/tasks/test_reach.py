@@ -113,7 +113,7 @@ def test_a_runner_that_stood_still_itself_counts_like_an_engine_that_did(monkeyp
                 time.sleep(0.5)  # noqa: ASYNC251
             return True
 
-        monkeypatch.setattr(watch, "_reached", answers_after_the_process_stood_still)
+        monkeypatch.setattr(watch, "_asked", answers_after_the_process_stood_still)
         task, began = asyncio.create_task(watch.watch()), time.monotonic()
         await until(lambda: asked > 3)
         task.cancel()

@@ -3,12 +3,15 @@
 import asyncio
 import socket
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+
+import pytest
 
 from nbrl.agent.messages import Message, Prompt
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.rollout.plan import EngineAddress
-from nbrl.tasks.rollout.samplers import Engines, EngineSamplers
+from nbrl.tasks.rollout.samplers import Engines, EngineSamplers, turn_of
 from tests.chat_server import Reply, serving
 from tests.tasks.test_runner import ROUND, plan
 
@@ -45,6 +48,27 @@ def test_runners_begin_with_different_engines(tmp_path: Path) -> None:
         servers = [stack.enter_context(serving(Reply({"meta_info": META}))) for _ in range(2)]
         plays(samplers, Engines([EngineAddress(server.url) for server in servers], first=3), 1)
     assert [len(server.bodies) for server in servers] == [0, 2]
+
+
+class Known:
+    """An engine of which it is known whether it answered last."""
+
+    def __init__(self, reached: bool) -> None:
+        self.reached = reached
+
+
+@pytest.mark.parametrize(
+    ("reached", "turns"),
+    [
+        ([True, True, True], [0, 1, 2, 0, 1]),
+        ([True, False, True], [0, 2, 0, 2, 0]),
+        ([False, False, True], [2, 2, 2, 2, 2]),
+        ([False, False], [1, 1, 1, 1, 1]),
+    ],
+)
+def test_episodes_begin_on_engines_that_answer(reached: list[bool], turns: list[int]) -> None:
+    numbers = count()
+    assert [turn_of(numbers, [Known(each) for each in reached]) for _ in range(5)] == turns
 
 
 def test_an_episode_follows_its_engine_to_another_address(tmp_path: Path) -> None:

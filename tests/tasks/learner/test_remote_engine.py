@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 import ray
+from ray.util.placement_group import remove_placement_group
 
 from nbrl.infra.engine.actor import EngineActors, EnginePlan
-from nbrl.infra.engine.places import EnginePlace, granted, release, reserve
+from nbrl.infra.engine.places import EnginePlace, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
@@ -36,12 +37,14 @@ def plan(tmp_path: Path) -> EnginePlan:
 
 
 @contextmanager
-def placed(plan: EnginePlan) -> Iterator[EnginePlace]:
-    places = reserve(plan.settings, plan.own_gpus)
+def reserved(settings: EngineSettings) -> Iterator[list[EnginePlace]]:
+    """As `reserve`, until the body ends."""
+    places = reserve(settings, gpus=0)
     try:
-        yield places[0]
+        yield places
     finally:
-        release(places)
+        for group in {place.group.id: place.group for place in places}.values():
+            remove_placement_group(group)
 
 
 async def fleet_of(stack: AsyncExitStack, plan: EnginePlan, said: list[str]) -> SglangFleet:
@@ -117,7 +120,7 @@ def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path
         finally:
             await engine.stop()
 
-    with placed(plan) as place:
+    with reserved(plan.settings) as (place,):
         asyncio.run(work(place))
 
 
@@ -135,12 +138,12 @@ def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monke
         finally:
             await engine.stop()
 
-    with placed(nowhere) as place:
+    with reserved(nowhere.settings) as (place,):
         asyncio.run(work(place))
 
 
 def test_engines_that_wait_for_room_say_so(plan: EnginePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_fleet, "ROOM_S", 1)
+    monkeypatch.setattr(sglang_fleet, "ROOM_S", 0.5)
     nowhere = plan.model_copy(update={"settings": plan.settings.model_copy(update={"resources": {"nowhere": 1.0}})})
     said: list[str] = []
 
@@ -157,19 +160,13 @@ def test_engines_that_wait_for_room_say_so(plan: EnginePlan, monkeypatch: pytest
 
 
 def test_either_all_engines_get_a_place_or_none(plan: EnginePlan) -> None:
-    def asked(count: int) -> list[EnginePlace]:
-        return reserve(plan.settings.model_copy(update={"count": count, "resources": {"seat": 1.0}}), gpus=0)
+    def asked(count: int) -> EngineSettings:
+        return plan.settings.model_copy(update={"count": count, "resources": {"seat": 1.0}})
 
-    too_many = asked(3)  # of the cluster's two
-    try:
-        assert not asyncio.run(granted(too_many, 1))
-        as_many = asked(2)
-        try:
-            assert asyncio.run(granted(as_many, 30))
-        finally:
-            release(as_many)
-    finally:
-        release(too_many)
+    with reserved(asked(3)) as too_many:  # of the cluster's two
+        assert not too_many[0].group.wait(1)
+        with reserved(asked(2)) as as_many:
+            assert as_many[0].group.wait(30)
 
 
 class ActorAt:
@@ -192,5 +189,5 @@ def test_weights_that_lie_elsewhere_on_each_machine_are_refused(plan: EnginePlan
         with pytest.raises(EngineError, match=r"one path on all of its machines: set nodes\.cache \(/a, /b\)"):
             await engine.path(Served(None, "0"))
 
-    with placed(plan) as place:
+    with reserved(plan.settings) as (place,):
         asyncio.run(work(place))
