@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 PYTHON = Path(sys.base_prefix)
 NETWORK, S3_PORT, RAY_PORT = "10.77.0", 9000, 6379
 BOOT_S, RAY_S = 20.0, 90.0
-SECRET = "5ecret-of-the-bucket"
+SECRET = uuid.uuid4().hex  # in no file, not even of the tests
 STORE = 150 << 20  # bytes of Ray's object store on each machine
 
 BOOT = """
