@@ -11,6 +11,7 @@ from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
 from nbrl.flows.logs import lines_kept
+from nbrl.flows.overlap import Overlap
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
@@ -23,7 +24,7 @@ from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
-from nbrl.tasks.runs.history import Record, check_unbroken, read_record, skipped_in_row
+from nbrl.tasks.runs.history import Record, check_samples, check_unbroken, policy_after, read_record, skipped_in_row
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.prepared import Prepared
@@ -31,7 +32,7 @@ from nbrl.tasks.runs.redo import drop_obsolete_evaluations, put_aside
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import checked_name, new_name, opened
-from nbrl.tasks.runs.scope import Artifact, Weights
+from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.runs.summary import Summary, finished, learned
 from nbrl.tasks.runs.sweep import sweep, sweep_stage
 from nbrl.tasks.runs.warnings import warnings_of
@@ -90,7 +91,7 @@ async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo
     """Put aside what is done again, clear away what earlier processes left, and train, with new services after faults."""
     storage = Storage(config.storage)
     for iteration, node in redo:
-        await asyncio.to_thread(put_aside, storage, writer, iteration, node, progress.say)
+        await asyncio.to_thread(put_aside, storage, writer, iteration, node, progress.say, config.pipeline.lag)
     await asyncio.to_thread(check_unbroken, storage, writer.run)
     await asyncio.to_thread(sweep, storage, writer)
     restarts = Restarts(config.restarts, progress.say)
@@ -109,8 +110,10 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
         first = await _evaluate(services, writer, records, evaluations)
         await _show(services, writer, records, scores, evaluations)
+        overlap = Overlap(services, writer)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-            records.append(await _iterate(services, writer, records))
+            check_samples(writer.run, records, config.update.ess_floor)
+            records.append(await _iterate(services, writer, records, overlap))
             restarts.reached(len(records))
             if config.evaluate.every and len(records) % config.evaluate.every == 0:
                 await _evaluate(services, writer, records, evaluations)
@@ -126,20 +129,23 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
 
 
-async def _iterate(services: Services, writer: Writer, records: list[Record]) -> Record:
+async def _iterate(services: Services, writer: Writer, records: list[Record], overlap: Overlap) -> Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
     record = await asyncio.to_thread(read_record, services.storage, writer.run, len(records))
     if record is None:
-        scope = writer.iteration(len(records), _policy(writer, records))
+        scope = writer.iteration(len(records), policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
-        record = await iterate(services, scope, records[-1].cursor if records else 0)
+        if services.config.pipeline.lag:
+            record = await overlap.iterate(records)
+        else:
+            record = await iterate(services, scope, records[-1].cursor if records else 0)
         services.progress.say(_line([*records, record], services.config.select.patience))
     return record
 
 
 async def _evaluate(services: Services, writer: Writer, records: list[Record], evaluations: dict[int, Artifact]) -> Artifact:
     """Evaluate the policy after `records`, or return the evaluation of it among `evaluations`, to which it is added."""
-    scope = writer.evaluation(_policy(writer, records))
+    scope = writer.evaluation(policy_after(writer.run, records))
     if scope.updates in evaluations:
         return evaluations[scope.updates]
     services.progress.begin(f"{scope.run}: {scope.title}")
@@ -173,11 +179,6 @@ async def _show(
     }
     known = scores | {updates: success_of(result.values) for updates, result in evaluations.items()}
     await publish_page(layout.name, page(layout.name, config.iterations, records, known, examples, where))
-
-
-def _policy(writer: Writer, records: list[Record]) -> Weights:
-    """The policy after `records`."""
-    return records[-1].policy if records else Weights(digest=writer.run.policy)
 
 
 def _line(records: list[Record], patience: int) -> str:

@@ -6,12 +6,19 @@ import numpy as np
 
 from nbrl.tasks.advantage.dr_grpo import dr_grpo
 from nbrl.tasks.advantage.grpo import grpo
+from nbrl.tasks.advantage.max_rl import max_rl
 from nbrl.tasks.advantage.reinforce_pp import reinforce_pp
 from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
 from nbrl.tasks.advantage.rloo import rloo
 from nbrl.tasks.advantage.settings import AdvantageSettings
 
-GROUPED = {"reinforce_pp_baseline": reinforce_pp_baseline, "grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+GROUPED = {
+    "reinforce_pp_baseline": reinforce_pp_baseline,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "max_rl": max_rl,
+}
 
 
 def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], settings: AdvantageSettings) -> list[np.ndarray]:

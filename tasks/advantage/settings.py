@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo")
+GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl")
 OVER_TOKENS = ("bilevel_gae", "bilevel_reinforce_pp")
 WITH_CRITIC = ("gae", *OVER_TOKENS)
 USERS = {
@@ -23,7 +23,15 @@ class AdvantageSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     estimator: Literal[
-        "reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae", "bilevel_gae", "bilevel_reinforce_pp"
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "max_rl",
+        "gae",
+        "bilevel_gae",
+        "bilevel_reinforce_pp",
     ] = Field("reinforce_pp", description="how step rewards become advantages: see docs/learning.md")
     gamma: float = Field(0.95, gt=0, le=1, description="discount from step to step: reinforce_pp, gae, bilevel_*")
     lam: float = Field(0.95, ge=0, le=1, description="lambda of GAE over steps: gae, bilevel_gae")

@@ -17,10 +17,16 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
 from nbrl.tasks.layout import StageLayout
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
+from nbrl.tasks.runs.history import (
+    Record,
+    finished_iterations,
+    policy_after,
+    read_record,
+    records_among,
+    sampler_of,
+)
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run, sources_of
-from nbrl.tasks.runs.scope import Weights
 
 
 @dataclass(frozen=True)
@@ -49,16 +55,15 @@ class Audit:
         yield from self._named("records", self._read())
         if replayed is not None and not 1 <= replayed <= len(self.records):
             raise ConfigError(f"run {self._run.name!r} has finished iterations 1 to {len(self.records)}, not {replayed}")
-        before: Record | None = None
-        for record in self.records:
-            self._progress(f"iteration {record.iteration + 1} of {len(self.records)}")
-            yield from self._named(f"iteration {record.iteration + 1}", self._iteration(record, before))
-            before = record
+        for number, record in enumerate(self.records):
+            self._progress(f"iteration {number + 1} of {len(self.records)}")
+            yield from self._named(f"iteration {number + 1}", self._iteration(record, self.records[:number]))
         yield from self._evaluations()
         current: list[NodeResult] = []
         yield from self._named("storage", self._into(current, self._run.layout.iteration(len(self.records))))
         results = [*self.evaluations, *current]
-        yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, results))
+        lag = self._config.pipeline.lag
+        yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, results, lag))
         yield from self._named("checkpoints", self._newest())
         if tracking is not None:
             yield from self._named("MLflow", check_tracking(tracking, self._run, self.records))
@@ -96,15 +101,16 @@ class Audit:
             if copy in keys and Record.model_validate(self._storage.read_json(copy)) != record:
                 yield f"the copy of the record of iteration {number + 1} is another"
 
-    def _iteration(self, record: Record, before: Record | None) -> Iterator[str]:
-        yield from Recompute(self._storage, self._config, self._run, record, before).contradictions()
-        yield from check_update(self._storage, self._config, self._run, record, self._policy(before))
-
-    def _policy(self, record: Record | None) -> Weights:
-        return record.policy if record else Weights(digest=self._run.policy)
+    def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
+        sampled = sampler_of(self._run, before, record.iteration, self._config.pipeline.lag)
+        cursor = before[-1].cursor if before else 0
+        yield from Recompute(self._storage, self._config, self._run, record, cursor, sampled.updates).contradictions()
+        yield from check_update(self._storage, self._config, self._run, record, policy_after(self._run, before))
 
     def _evaluations(self) -> Iterator[Contradiction]:
-        policies = {policy.digest: policy for policy in (self._policy(None), *(record.policy for record in self.records))}
+        policies = {
+            policy.digest: policy for policy in (policy_after(self._run, []), *(record.policy for record in self.records))
+        }
         folders = {"/".join(key.split("/")[:4]) for key in self._storage.list(self._run.layout.evaluations)}
         for updates in sorted(int(folder.rpartition("/")[2]) for folder in folders):
             where = f"evaluation after {updates} updates"
@@ -122,11 +128,11 @@ class Audit:
 
     def _newest(self) -> Iterator[str]:
         """The newest checkpoint is never deleted, whatever the settings say."""
-        newest = self._policy(self.records[-1] if self.records else None).checkpoint
+        newest = policy_after(self._run, self.records).checkpoint
         if newest and self.records[-1].epoch and not self._storage.exists(f"{newest}/{MANIFEST}"):
             yield f"{newest} is gone, from which the run would continue: it has no {MANIFEST}"
 
     def _replay(self, number: int) -> Iterator[str]:
         self._progress(f"the update of iteration {number} is done again")
-        before = self.records[number - 2] if number > 1 else None
-        yield from replay(self._storage, self._config, self._run, self.records[number - 1], self._policy(before))
+        before = policy_after(self._run, self.records[: number - 1])
+        yield from replay(self._storage, self._config, self._run, self.records[number - 1], before)

@@ -9,17 +9,21 @@ from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 
 
-def leftovers(storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult]) -> Iterator[str]:
+def leftovers(
+    storage: Storage, run: RunLayout, records: Collection[Record], results: Collection[NodeResult], lag: int = 0
+) -> Iterator[str]:
     """Keys below finished iterations, evaluations and checkpoints that neither a record nor the result of a node names.
 
-    What the iteration in progress has made so far is no leftover, nor is what belongs to an evaluation that has no result yet.
+    What the iteration in progress and the `lag` after it have made so far is no leftover, nor is what belongs to an evaluation
+    that has no result yet.
     """
     artifacts = [artifact for record in records for artifact in record.artifacts] + [result.artifact for result in results]
     named = {key for artifact in artifacts for key in (artifact.path, *artifact.parts)} | champions(storage)
-    current, updates = run.iteration(len(records)).folder, max((record.updates for record in records), default=0)
+    in_progress = {run.iteration(len(records) + ahead).folder for ahead in range(lag + 1)}
+    updates = max((record.updates for record in records), default=0)
     for key in storage.list(run.folder):
         folder = "/".join(key.split("/")[:4])
-        of_stage = key.startswith((f"{run.iterations}/", f"{run.evaluations}/")) and folder != current
+        of_stage = key.startswith((f"{run.iterations}/", f"{run.evaluations}/")) and folder not in in_progress
         if key.startswith(f"{run.evaluations}/") and is_to_come(key, results):
             continue
         if of_stage and StageLayout(folder, "").epoch_of(key) and key not in named:

@@ -30,14 +30,15 @@ CLOSE = 1e-9  # floats that another processor computes may differ in their last 
 class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
-    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, before: Record | None) -> None:
-        self._storage, self._config, self._run, self._record, self._before = storage, config, run, record, before
-        self._updates = before.updates if before else 0
+    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, cursor: int, sampled_from: int) -> None:
+        """`cursor` is the position of the first prompt; the weights that sampled are those after `sampled_from` updates."""
+        self._storage, self._config, self._run, self._record = storage, config, run, record
+        self._cursor, self._sampled_from = cursor, sampled_from
         self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)
 
     def contradictions(self) -> Iterator[str]:
         """One phrase for each node whose result is not what its inputs give."""
-        record, cursor = self._record, self._before.cursor if self._before else 0
+        record, cursor = self._record, self._cursor
         count = self._config.rollout.prompts
         if record.cursor != cursor + count * len(record.rounds):
             yield f"the record's next prompt is {record.cursor}, but {len(record.rounds)} rounds from {cursor} were sampled"
@@ -74,7 +75,7 @@ class Recompute:
             lost, more = sorted((wanted - found).elements()), sorted((found - wanted).elements())
             yield f"trajectories are missing ({', '.join(lost[:3]) or 'none'}) or too many ({', '.join(more[:3]) or 'none'})"
         try:
-            check_weights(sampled_from(trajectories), str(self._updates))
+            check_weights(sampled_from(trajectories), str(self._sampled_from))
         except BrokenInvariantError as error:
             yield str(error)
 

@@ -184,6 +184,14 @@ class UpdateSettings(StepSettings):
         None, ge=1, description="tokens by which a trajectory's sum is divided; for aggregation fixed_length"
     )
     tis: TisSettings | None = None
+    ess_floor: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="the run stops once the effective sample size of three iterations in a row was a smaller share of the "
+        "tokens than this (mismatch/ess_share)",
+        json_schema_extra={"decides": False},
+    )
     lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="learning rate after the warm-up")
     lr_decay_steps: int | None = Field(None, ge=1, description="optimiser step at which linear and cosine reach lr_floor")

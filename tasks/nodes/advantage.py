@@ -13,6 +13,7 @@ from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.selection.judge import TRAJECTORIES
 from nbrl.tasks.services.services import Services
 
 ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
@@ -47,9 +48,10 @@ def reward_table(rewards: list[dict]) -> pa.Table:
 
 
 def kept_rows(rewards: Iterable[pa.Table], selections: Iterable[pa.Table]) -> list[dict]:
-    """The rewards of all trajectories of the kept groups."""
-    kept = {row["group"] for selection in selections for row in selection.to_pylist() if row["kept"]}
-    return [row for scored in rewards for row in scored.to_pylist() if row["group"] in kept]
+    """The rewards of the trajectories of the kept groups: of all, or of those that the selections name."""
+    kept = {row["group"]: row.get(TRAJECTORIES) for selection in selections for row in selection.to_pylist() if row["kept"]}
+    rows = [row for scored in rewards for row in scored.to_pylist() if row["group"] in kept]
+    return [row for row in rows if (named := kept[row["group"]]) is None or row["trajectory"] in named]
 
 
 @durable

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from prefect.artifacts import acreate_table_artifact
 
@@ -18,12 +19,45 @@ from nbrl.tasks.runs.sweep import sweep_stage
 from nbrl.tasks.services.services import Services
 
 
-def overhead(metrics: Mapping[str, float], wall: float) -> dict[str, float]:
-    """The part of an iteration's `wall` seconds that was neither generation, cell execution nor the update's computation."""
+class Step(NamedTuple):
+    """What an iteration does with its time: it began at `started` on the monotonic clock, and for so many seconds rollouts ran
+    alone, or beside the update. Its batch was sampled from weights that are `staleness` updates older than those it changes.
+    """
+
+    started: float
+    alone_s: float
+    beside_s: float = 0.0
+    staleness: int = 0
+
+
+def seconds_of(trajectories: Sequence[Artifact]) -> float:
+    """Seconds in which the episodes of these rounds ran, as far as they did in this attempt."""
+    values = [each.values for each in trajectories]
+    return min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
+
+
+def times(metrics: Mapping[str, float], step: Step, wall: float) -> dict[str, float]:
+    """What was done in an iteration's `wall` seconds. Overhead is what was neither generation, cell execution nor the update's
+    computation.
+    """
     # A node whose result was reused took no time in this attempt; an iteration without signal has no update.
-    work = min(metrics["rollout/busy_seconds"], metrics["time/rollout"])
-    work += min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
-    return {"time/iteration": wall, "time/overhead": wall - work, "time/overhead_share": (wall - work) / wall}
+    update_s = min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
+    overhead = wall - step.alone_s - max(step.beside_s, update_s)
+    return {
+        "time/iteration": wall,
+        "time/overhead": overhead,
+        "time/overhead_share": overhead / wall,
+        "pipeline/idle_learner": 1 - update_s / wall,
+        "pipeline/idle_rollout": 1 - (step.alone_s + step.beside_s) / wall,
+        "pipeline/overlap": min(step.beside_s, update_s) / wall,
+    }
+
+
+def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
+    """How much longer the trajectories are that were learned from than all that were sampled, in sampled tokens."""
+    names = ("update/sampled_tokens", "update/trajectories", "rollout/sampled_tokens", "rollout/trajectories")
+    trained, trajectories, sampled, admitted = (metrics.get(name, 0.0) for name in names)
+    return {"pipeline/trained_over_admitted_tokens": trained * admitted / trajectories / sampled} if trained and sampled else {}
 
 
 @effect
@@ -32,14 +66,14 @@ async def record(
     scope: Scope,
     artifacts: list[Artifact],
     cursor: int,
-    started: float,
+    step: Step,
     updated: Artifact | None = None,
     skipped: str = "",
 ) -> Record:
     """Close the iteration, of which `updated` is the checkpoint if there was an update.
 
-    `started` is its start on the monotonic clock, `skipped` says why nothing was learned. Raises TakenOverError if another
-    process has taken the run over, and InfraError if one has recorded this iteration.
+    `skipped` says why nothing was learned. Raises TakenOverError if another process has taken the run over, and InfraError if one
+    has recorded this iteration.
     """
     begun = time.monotonic()
     metrics = reduce(artifact.metrics for artifact in artifacts) | ({"select/no_signal": 1.0} if skipped else {})
@@ -50,7 +84,8 @@ async def record(
     await acreate_table_artifact(
         rows, key=f"{slug('run', scope.run)}-iteration-{scope.iteration + 1}", description=f"{scope.run}, {scope.title}"
     )
-    metrics |= {"time/record": time.monotonic() - begun} | overhead(metrics, time.monotonic() - started)
+    metrics |= lengths(metrics) | {"pipeline/staleness": float(step.staleness)}
+    metrics |= {"time/record": time.monotonic() - begun} | times(metrics, step, time.monotonic() - step.started)
     done = Record(
         iteration=scope.iteration,
         cursor=cursor,

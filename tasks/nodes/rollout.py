@@ -147,5 +147,6 @@ async def rollout(services: Services, scope: Scope, prompts: Artifact, round_: i
     rows = task_rows(table, settings.group_size, scope.draw("rollout"), search)
     layout, earlier = scope.layout.round(round_), await earlier_chunks(services, scope, round_)
     chunks = layout.chunks(scope.weights.digest)
-    plan = RoundPlan(chunks, earlier, services.config.sampling, services.config.engine, trained)
+    max_steps = settings.horizon.at(scope.iteration) if settings.horizon else None
+    plan = RoundPlan(chunks, earlier, services.config.sampling, services.config.engine, trained, max_steps=max_steps)
     return await roll_out(services, "rollout", rows, layout, version, plan)

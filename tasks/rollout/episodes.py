@@ -76,8 +76,8 @@ class Episodes:
         asked = Asked(task.question, hidden.answers, task.seed, plan.trained) if hidden.answers else None
         async with self._notebooks.new(task.environment, task.ability, asked=asked) as (kernel, toolbox):
             await asyncio.to_thread(self._attach, kernel, hidden.attached)
-            wired = SandboxedKernel(kernel)
-            trajectory = await Episode(task, sampler.policy, wired, toolbox, self._tokenizer, self._plan.agent).run()
+            wired, limits = SandboxedKernel(kernel), plan.limits(self._plan.agent)
+            trajectory = await Episode(task, sampler.policy, wired, toolbox, self._tokenizer, limits).run()
             trajectory.files = await asyncio.to_thread(_collect, kernel, hidden.collect)
         return trajectory
 

@@ -72,7 +72,8 @@ class RoundPlan:
 
     What finishes is kept in the folder `chunks`, where it is found again; the folders of `earlier` attempts are looked into as
     well. `trained` is the share of the training that is done, for a simulated search, and None in an
-    evaluation. With `direct` the model answers at once, without a notebook.
+    evaluation. With `direct` the model answers at once, without a notebook; `max_steps` stands in for the
+    agent's, if any.
     """
 
     chunks: str
@@ -81,3 +82,8 @@ class RoundPlan:
     engine: EngineSettings
     trained: float | None = None
     direct: bool = False
+    max_steps: int | None = None
+
+    def limits(self, agent: AgentSettings) -> AgentSettings:
+        """The settings of an episode of this round."""
+        return agent if self.max_steps is None else agent.model_copy(update={"max_steps": self.max_steps})

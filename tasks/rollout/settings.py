@@ -1,9 +1,32 @@
 """How many trajectories run, where, and how often one is retried after an infrastructure fault."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from itertools import pairwise
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.infra.placement import Resources
+
+
+class HorizonSettings(BaseModel):
+    """A curriculum of the number of steps that training episodes may take (ScalingInter-RL, arXiv 2509.08755): iteration t has
+    steps[min(t // every, last)]. Evaluations have agent.max_steps.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: tuple[int, ...] = Field(min_length=2, description="agent.max_steps of each phase, rising, such as [2, 4, 8]")
+    every: int = Field(ge=1, description="iterations of a phase; the last one lasts until the end")
+
+    @model_validator(mode="after")
+    def _rises(self) -> "HorizonSettings":
+        if self.steps[0] < 1 or any(later <= earlier for earlier, later in pairwise(self.steps)):
+            raise ValueError(f"steps must rise from 1 or more, not {list(self.steps)}")
+        return self
+
+    def at(self, iteration: int) -> int:
+        """Steps that episodes of an iteration, counted from 0, may take."""
+        return self.steps[min(iteration // self.every, len(self.steps) - 1)]
 
 
 class RolloutSettings(BaseModel):
@@ -43,4 +66,5 @@ class RolloutSettings(BaseModel):
         "more do, none is scored: training starts its services again, an evaluation stops, and both keep what was finished",
         json_schema_extra={"decides": False},
     )
+    horizon: HorizonSettings | None = None
     tools: ToolSettings = ToolSettings()

@@ -110,6 +110,24 @@ class CheckpointSettings(BaseModel):
     )
 
 
+class PipelineSettings(BaseModel):
+    """Whether rollouts run beside updates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lag: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="by how many iterations the weights that sample a batch are older than those that learn from it. With 1, the "
+        "next batch is sampled while this one is learned from, always from the weights before that, whatever takes how long; "
+        "update.tis or update.loss.old engine must correct for it",
+    )
+    uncorrected: bool = Field(
+        False, description="learn from what older weights sampled as if the newest had, as the control of an experiment"
+    )
+
+
 class RecordSettings(BaseModel):
     """What a finished iteration writes to MLflow besides its metrics."""
 
@@ -154,6 +172,7 @@ class RunConfig(BaseModel):
     advantage: AdvantageSettings = AdvantageSettings()
     update: UpdateSettings = UpdateSettings()
     publish: PublishSettings = PublishSettings()
+    pipeline: PipelineSettings = PipelineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     checkpoints: CheckpointSettings = Field(CheckpointSettings(), json_schema_extra={"decides": False})
     record: RecordSettings = Field(RecordSettings(), json_schema_extra={"decides": False})

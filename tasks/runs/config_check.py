@@ -178,7 +178,37 @@ def _check_training(config: RunConfig) -> None:
         raise ConfigError(
             "the update assumes sampling.temperature 1 and sampling.top_p 1: the log-probs would not be the policy's"
         )
+    resample_to = config.select.resample_to
+    if resample_to is not None and resample_to >= group:
+        raise ConfigError(
+            f"select.resample_to is {resample_to}, but a group has only {group} trajectories; raise rollout.group_size, for "
+            f"example to {2 * resample_to}, or leave it out"
+        )
     _check_learning(config)
+    _check_lag(config)
+    horizon = config.rollout.horizon
+    if horizon is not None and horizon.steps[-1] != config.agent.max_steps:
+        raise ConfigError(
+            f"rollout.horizon.steps ends with {horizon.steps[-1]}, but agent.max_steps is {config.agent.max_steps}; the last "
+            "phase must have the steps of evaluations"
+        )
+
+
+def _check_lag(config: RunConfig) -> None:
+    lag, uncorrected, keep_last = config.pipeline.lag, config.pipeline.uncorrected, config.checkpoints.keep_last
+    corrected = config.update.tis is not None or config.update.engine_is_old
+    if lag and not corrected and not uncorrected:
+        raise ConfigError(
+            f"pipeline.lag {lag} learns from what older weights sampled, and nothing corrects for it; set update.tis.kind, for "
+            "example to mask_tokens, or update.loss.old to engine"
+        )
+    if uncorrected and (corrected or not lag):
+        why = "update.tis or update.loss.old corrects" if corrected else "pipeline.lag is 0"
+        raise ConfigError(f"pipeline.uncorrected is true, but {why}; set it to false")
+    if keep_last is not None and keep_last <= lag:
+        raise ConfigError(
+            f"checkpoints.keep_last is {keep_last}, but after a kill a run with pipeline.lag {lag} needs {lag + 1}; raise it"
+        )
 
 
 def _check_learning(config: RunConfig) -> None:
@@ -194,7 +224,7 @@ def _check_learning(config: RunConfig) -> None:
             f"update.loss {update.loss.kind} has nothing to clip: with one optimiser step per batch the ratio is 1; raise "
             "update.minibatches or update.epochs, set update.loss.old to engine, or use policy_gradient"
         )
-    trajectories = config.rollout.prompts * config.rollout.group_size
+    trajectories = config.rollout.prompts * (config.select.resample_to or config.rollout.group_size)
     if update.minibatches > trajectories:
         raise ConfigError(
             f"update.minibatches is {update.minibatches} but a batch has only {trajectories} trajectories; lower it or raise "

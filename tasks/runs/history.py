@@ -8,10 +8,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import BrokenInvariantError
+from nbrl.tasks.errors import BrokenInvariantError, RunError
 from nbrl.tasks.layout import RunLayout, updates_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
+
+FEW = 3  # iterations in a row after which a small effective sample size is no accident
 
 
 class Round(NamedTuple):
@@ -128,10 +130,31 @@ def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: Damag
     return DamagedError(f"{error}; `nbrl resume {run.name} --redo {iteration}:update` makes the checkpoint again")
 
 
+def policy_after(run: Run, records: Sequence[Record]) -> Weights:
+    """The policy of a run after all of these records."""
+    return records[-1].policy if records else Weights(digest=run.policy)
+
+
+def sampler_of(run: Run, records: Sequence[Record], iteration: int, lag: int) -> Weights:
+    """The policy that samples the batch of an iteration: the one before the last `lag` iterations before it."""
+    return policy_after(run, records[: max(0, iteration - lag)])
+
+
 def newest_policy(storage: Storage, run: Run) -> Weights:
     """The policy after the run's last finished iteration."""
     newest = newest_record(storage, run)
     return newest.policy if newest else Weights(digest=run.policy)
+
+
+def check_samples(run: Run, records: Sequence[Record], floor: float) -> None:
+    """Raises RunError if the effective sample size of the last iterations with an update was each time below the floor."""
+    shares = [record.metrics["mismatch/ess_share"] for record in records if "mismatch/ess_share" in record.metrics][-FEW:]
+    if len(shares) == FEW and max(shares) < floor:
+        raise RunError(
+            f"the samples of run {run.name!r} say little about its policy: mismatch/ess_share was "
+            f"{', '.join(f'{share:.3g}' for share in shares)} in the last {FEW} iterations, below update.ess_floor {floor:g}; "
+            f"lower update.lr or pipeline.lag in a new run, or lower update.ess_floor and continue with `nbrl resume {run.name}`"
+        )
 
 
 def skipped_in_row(records: Sequence[Record]) -> int:

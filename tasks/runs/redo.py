@@ -12,9 +12,10 @@ from nbrl.tasks.layout import RunLayout, is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
-from nbrl.tasks.runs.retention import can_train_on
+from nbrl.tasks.runs.retention import can_train_on, complete
 from nbrl.tasks.runs.run import Run
 
+SAMPLING = ("", "sample", "rollout")
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "record")
 
 
@@ -28,14 +29,17 @@ def parse(text: str) -> tuple[int, str]:
     return int(number), node
 
 
-def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Callable[[str], None] = lambda text: None) -> None:
+def put_aside(
+    storage: Storage, writer: Writer, number: int, node: str, say: Callable[[str], None] = lambda text: None, lag: int = 0
+) -> None:
     """Put the results of one node of an iteration aside, or of all, and the records of this and all later iterations.
 
     Nodes whose inputs come out the same are then found again. A record that is damaged or lost is only brought back from its
     copy, where there is one, and one that is whole stays. The same request is carried out once until the run has finished, so
     that a command may be repeated after it was killed; `say` tells of what is not put aside.
 
-    Raises ConfigError if the iteration never began, or if the checkpoint that it starts from is gone.
+    Raises ConfigError if the iteration never began, or if a checkpoint is gone from which it starts or, for rollouts, samples:
+    the one before the last `lag` iterations before it.
     """
     layout, first, request = writer.run.layout, number - 1, f"{number}:{node}"
     if node == "record" and (what := _mended(storage, writer.run, first)):
@@ -53,6 +57,8 @@ def put_aside(storage: Storage, writer: Writer, number: int, node: str, say: Cal
     if first > finished or not (records or any(key.startswith(f"{stage.folder}/") for key in keys)):
         raise ConfigError(f"run {layout.name!r} has no iteration {number} to do again; it has finished {finished}")
     _check_start(storage, writer, number)
+    if lag and node in SAMPLING:
+        _check_sampler(storage, writer, number, lag)
     results = [] if node == "record" else [key for key in keys if key.startswith(f"{stage.results}/{node}")]
     later = [key for key in keys if key >= f"{stage.folder}/"]
     copies = [key for key in later if key.rpartition("/")[2] == stage.record_copy.rpartition("/")[2]]
@@ -128,4 +134,15 @@ def _check_start(storage: Storage, writer: Writer, number: int) -> None:
         raise ConfigError(
             f"iteration {number} cannot be done again: the checkpoint after {before.updates} updates, which it starts from, was "
             "deleted or kept without its optimiser state; `checkpoints.keep_last` says how many stay"
+        )
+
+
+def _check_sampler(storage: Storage, writer: Writer, number: int, lag: int) -> None:
+    """Raises ConfigError unless the weights that sample the iteration's batch are there."""
+    first = number - 1 - lag
+    before = read_record(storage, writer.run, first - 1) if first > 0 else None
+    if before is not None and before.checkpoint and before.checkpoint not in complete(storage, writer.run):
+        raise ConfigError(
+            f"the rollouts of iteration {number} cannot be done again: the checkpoint after {before.updates} updates, from which "
+            "they are sampled, was deleted; `checkpoints.keep_last` says how many stay"
         )

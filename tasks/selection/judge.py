@@ -12,6 +12,7 @@ from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.selection.settings import SelectSettings
 
 SCHEMA = pa.schema([("group", pa.string()), ("kept", pa.bool_()), ("reason", pa.string())])
+TRAJECTORIES = "trajectories"  # column of those of a kept group that are learned from, where not all of them are
 UNSCORED = "unscored"
 DROPPED = "select/dropped/"  # metrics: how many groups, by reason
 

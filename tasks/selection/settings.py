@@ -9,6 +9,12 @@ class SelectSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     drop_rate: float = Field(0.5, ge=0, le=1, description="probability that a group without signal is dropped")
+    resample_to: int | None = Field(
+        None,
+        ge=2,
+        description="of the trajectories of a kept group so many are learned from: the right ones with the fewest failed cells "
+        "and malformed steps, and a share of the wrong ones by chance (GRPO-RoC); all when not set",
+    )
     max_rounds: int = Field(3, ge=1, le=20, description="rounds of fresh prompts until the batch is full")
     patience: int = Field(
         5,

@@ -31,6 +31,31 @@ class Progress(Protocol):
         ...
 
 
+class Titled:
+    """A Progress that names the part of a run to which the work belongs, beside other work of another part."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress, self._title = progress, title
+
+    def begin(self, title: str) -> None:
+        self._progress.begin(title)
+
+    def started(self, name: str) -> None:
+        self._progress.started(self._named(name))
+
+    def advanced(self, name: str, done: int, total: int) -> None:
+        self._progress.advanced(self._named(name), done, total)
+
+    def ended(self, name: str, seconds: float) -> None:
+        self._progress.ended(self._named(name), seconds)
+
+    def say(self, text: str) -> None:
+        self._progress.say(text)
+
+    def _named(self, name: str) -> str:
+        return f"{name} of {self._title}"
+
+
 async def timed(progress: Progress, name: str, work: Awaitable[T]) -> tuple[T, float]:
     """Return the result of `work` and its wall seconds, and report its start and end to `progress`."""
     started = time.monotonic()

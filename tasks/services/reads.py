@@ -1,5 +1,8 @@
 """Reads of the storage whose results are kept, for the storage may be far away and what is read never changes."""
 
+import threading
+from typing import TypeVar
+
 import pyarrow as pa
 
 from nbrl.infra.storage import Storage
@@ -7,27 +10,30 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.layout import DataLayout
 from nbrl.tasks.runs.scope import Artifact, Scope
 
-TABLES = 4  # so that the rewards of a round are still there when its iteration ends
+K = TypeVar("K")
+V = TypeVar("V")
+TABLES = 8  # so that the rewards of a round are still there when its iteration ends
+STAGES = 2  # that are in progress at once
 
 
 class Reads:
-    """Keeps the tables that were read last, all questions, and the keys of the stage in progress."""
+    """Keeps the tables that were read last, all questions, and the keys of the stages in progress. Threads may share it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._tables: dict[tuple[str, str], pa.Table] = {}
         self._questions: dict[str, pa.Table] = {}
-        self._stage, self._keys = "", frozenset[str]()
+        self._keys: dict[str, frozenset[str]] = {}
+        self._changing = threading.Lock()
 
     def table(self, artifact: Artifact) -> pa.Table:
         """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
         place = artifact.path, artifact.digest
-        table = self._tables.pop(place, None)
+        table = self._tables.get(place)
         if table is None:
             table = self._storage.read_table(*place)
-        self._tables[place] = table
-        for oldest in list(self._tables)[:-TABLES]:
-            self._tables.pop(oldest, None)
+        with self._changing:
+            _keep(self._tables, place, table, TABLES)
         return table
 
     def questions(self, layout: DataLayout, split: str) -> pa.Table:
@@ -39,6 +45,18 @@ class Reads:
 
     def keys_of(self, scope: Scope) -> frozenset[str]:
         """Keys below an iteration or evaluation, as they were when this process came to it."""
-        if self._stage != scope.layout.folder:
-            self._stage, self._keys = scope.layout.folder, frozenset(self._storage.list(scope.layout.folder))
-        return self._keys
+        folder = scope.layout.folder
+        keys = self._keys.get(folder)
+        if keys is None:
+            keys = frozenset(self._storage.list(folder))
+        with self._changing:
+            _keep(self._keys, folder, keys, STAGES)
+        return keys
+
+
+def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put a value in, as the newest, in place of the oldest of too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    for oldest in list(kept)[:-most]:
+        del kept[oldest]

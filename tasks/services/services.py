@@ -1,5 +1,6 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
+from copy import copy
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,6 +46,12 @@ class Services:
         self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
         self.engines, self.runners, self._training = engines, runners, training
         self.reads = Reads(storage)
+
+    def shown_by(self, progress: Progress) -> "Services":
+        """The same services, for work whose progress is reported elsewhere."""
+        other = copy(self)
+        other.progress = progress
+        return other
 
     @property
     def learner(self) -> LearnerService:

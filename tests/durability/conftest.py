@@ -7,7 +7,7 @@ import pytest
 
 from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
-from tests.durability.crash_lab import Lab
+from tests.durability.crash_lab import LAG, Lab
 
 
 @pytest.fixture(scope="package")
@@ -33,5 +33,14 @@ def whole(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """The folder of a run that nothing disturbed, and its number of steps."""
     folder = tmp_path_factory.mktemp("whole")
     done = labs[0].train(folder / "root", folder / "home")
+    assert done["status"] == 0, done["said"]
+    return folder, done["steps"]
+
+
+@pytest.fixture(scope="package")
+def whole_with_lag(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """As `whole`, of a run whose rollouts ran beside its updates."""
+    folder = tmp_path_factory.mktemp("whole-with-lag")
+    done = labs[0].train(folder / "root", folder / "home", overrides=LAG)
     assert done["status"] == 0, done["said"]
     return folder, done["steps"]

@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -71,7 +72,9 @@ SETTINGS = [
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]
+LAG = ["iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true", "checkpoints.keep_last=2"]
 RUN, DIED = "r", 137
+PAUSE_S = 0.01  # before each trajectory that is sampled beside an update
 NOTHING = 10**9
 
 
@@ -81,12 +84,15 @@ class Death:
     def __init__(self, at: int, pause_at: int, full_at: int, told: Path) -> None:
         """`told`: the file into which a process that stops writes its number and what it was about to do."""
         self.at, self.pause_at, self.full_at, self.told, self.steps = at, pause_at, full_at, told, 0
+        self._counting = threading.Lock()
 
     def step(self, what: str = "") -> None:
-        self.steps += 1
-        if self.steps == self.at:
+        with self._counting:
+            self.steps += 1
+            number = self.steps
+        if number == self.at:
             os._exit(DIED)
-        if self.steps == self.pause_at:
+        if number == self.pause_at:
             whole = self.told.with_suffix(".whole")
             whole.write_text(json.dumps({"pid": os.getpid(), "what": what}))
             whole.rename(self.told)  # whoever waits for it never reads a part
@@ -108,9 +114,10 @@ class Death:
 class Fleet(DoubleFleet):
     def __init__(self, version: str, death: Death) -> None:
         super().__init__(version)
-        self._death = death
+        self._death, self.sampling = death, False
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
+        assert not self.sampling, "a publish beside rollouts"
         self._death.step()
         await super().publish(checkpoint, version)
 
@@ -118,8 +125,8 @@ class Fleet(DoubleFleet):
 class Runners:
     """Plays a trajectory for every row. What is sampled depends on the row's seed; the log-probs differ at every draw."""
 
-    def __init__(self, storage: Storage, fleet: Fleet) -> None:
-        self._storage, self._fleet = storage, fleet
+    def __init__(self, storage: Storage, fleet: Fleet, pause_s: float) -> None:
+        self._storage, self._fleet, self._pause_s = storage, fleet, pause_s
 
     async def run(
         self,
@@ -133,11 +140,14 @@ class Runners:
         keys = [key for folder in (*plan.earlier, plan.chunks) for key in self._storage.list(folder)]
         index, _ = chunks.found_in(self._storage, keys, {row["id"] for row in rows})
         known = set(index["id"].to_pylist())
+        self._fleet.sampling = True
         for row in rows:
             if row["id"] not in known:
+                await asyncio.sleep(self._pause_s)
                 played = self._play(row)
                 place = chunks.write(self._storage, plan.chunks, to_table([played]))
                 index = pa.concat_tables([index, index_of([played], *place)])
+        self._fleet.sampling = False
         return in_order(index, [row["id"] for row in rows])
 
     def _play(self, row: dict[str, Any]) -> Trajectory:
@@ -223,7 +233,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         fleet = Fleet(str(newest.updates), death)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
         delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
-        runners: Any = Runners(storage, fleet)
+        runners: Any = Runners(storage, fleet, PAUSE_S if config.pipeline.lag else 0.0)
         learner: Any = Learner(storage, death)
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, runners, Training(learner, delivery))
         delivery.finish()

@@ -10,10 +10,12 @@ import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
+from nbrl.tasks.audit.recompute import sampled_from
 from nbrl.tasks.layout import HF
+from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run, stored_config
-from tests.durability.crash_lab import DIED, RUN, Lab
+from tests.durability.crash_lab import DIED, LAG, RUN, Lab
 from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def undisturbed(whole: tuple[Path, int]) -> dict[str, Any]:
     folder, steps = whole
-    return {"steps": steps, "state": state(folder)}
+    return {"steps": steps, "state": state(folder), "overrides": []}
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -48,22 +50,28 @@ def state(folder: Path) -> dict[str, Any]:
     }
 
 
-def resumed(lab: Lab, folder: Path, died: Path, keep_home: bool) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def undisturbed_with_lag(whole_with_lag: tuple[Path, int]) -> dict[str, Any]:
+    folder, steps = whole_with_lag
+    return {"steps": steps, "state": state(folder), "overrides": LAG}
+
+
+def resumed(lab: Lab, folder: Path, died: Path, keep_home: bool, overrides: list[str]) -> dict[str, Any]:
     shutil.copytree(died / "root", folder / "root") if (died / "root").exists() else None
     if keep_home and (died / "home").exists():
         shutil.copytree(died / "home", folder / "home")
-    done = lab.train(folder / "root", folder / "home")
+    done = lab.train(folder / "root", folder / "home", overrides=overrides)
     assert done["status"] == 0, done["said"]
     return state(folder)
 
 
 def check(labs: list[Lab], undisturbed: dict[str, Any], folder: Path, point: int, ways: list[str]) -> None:
     died = folder / str(point)
-    end = labs[0].train(died / "root", died / "home", die_at=point)
+    end = labs[0].train(died / "root", died / "home", die_at=point, overrides=undisturbed["overrides"])
     assert end["status"] == DIED, end["said"]
     for way in ways:
         lab = labs[1] if way == "another Prefect" else labs[0]
-        found = resumed(lab, folder / f"{point} {way}", died, keep_home=way != "another home")
+        found = resumed(lab, folder / f"{point} {way}", died, way != "another home", undisturbed["overrides"])
         assert found == undisturbed["state"], f"killed in front of step {point}, continued with {way}"
     shutil.rmtree(folder)
 
@@ -85,3 +93,32 @@ def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undi
     assert undisturbed["steps"] >= 128
     for point in range(1, undisturbed["steps"] + 1):
         check(labs, undisturbed, tmp_path / "each", point, WAYS)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.75])
+def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
+    labs: list[Lab], undisturbed_with_lag: dict[str, Any], tmp_path: Path, share: float
+) -> None:
+    point = round(share * undisturbed_with_lag["steps"])
+    check(labs, undisturbed_with_lag, tmp_path, point, [WAYS[point % 3]])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
+    labs: list[Lab], undisturbed_with_lag: dict[str, Any], tmp_path: Path
+) -> None:
+    for point in range(1, undisturbed_with_lag["steps"] + 1):
+        check(labs, undisturbed_with_lag, tmp_path / "each", point, [WAYS[point % 3]])
+
+
+def test_with_lag_each_batch_is_sampled_from_weights_an_update_older(whole_with_lag: tuple[Path, int]) -> None:
+    storage = Storage(StorageSettings(root=str(whole_with_lag[0] / "root")))
+    run = known_run(storage, RUN)
+    records = [record for number in range(3) if (record := read_record(storage, run, number))]
+    versions = [
+        {str(version) for round_ in record.rounds for version in sampled_from(storage.read_table(round_.trajectories.path))}
+        for record in records
+    ]
+    assert versions == [{"0"}, {"0"}, {"1"}]
+    assert [record.updates for record in records] == [1, 2, 3]

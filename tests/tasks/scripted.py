@@ -33,6 +33,7 @@ def play(
     rows: Sequence[dict[str, Any]],
     cells: Sequence[Sequence[str]],
     trained: float | None = None,
+    max_steps: int | None = None,
 ) -> pa.Table:
     """The trajectories of the rows; each plays the cells at its place."""
     tokenizer = ChatTokenizer.load(config.policy.path, config.agent)
@@ -57,7 +58,7 @@ def play(
         desk = LocalDesk()
         runner = Runner(plan, 0, desk)
         try:
-            asked = RoundPlan(f"chunks-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained)
+            asked = RoundPlan(f"chunks-{uuid.uuid4().hex}", (), Sampling(), EngineSettings(), trained, max_steps=max_steps)
             return await played_by(storage, runner, desk, rows, asked)
         finally:
             await runner.stop()

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 from nbrl.tasks.advantage.dr_grpo import dr_grpo
 from nbrl.tasks.advantage.gae import gae, token_gae
 from nbrl.tasks.advantage.grpo import grpo
+from nbrl.tasks.advantage.max_rl import max_rl
 from nbrl.tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
 from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
 from nbrl.tasks.advantage.rloo import rloo
@@ -47,6 +48,22 @@ def test_grpo_compares_within_the_group() -> None:
 def test_dr_grpo_does_not_divide_by_the_spread() -> None:
     advantages = dr_grpo([[1.0], [0.0], [0.0, 5.0], [1.0]], ["a", "a", "b", "b"])
     assert [list(each) for each in advantages] == [[0.5], [-0.5], [2.0, 2.0], [-2.0]]
+
+
+def test_max_rl_divides_by_the_share_that_is_right() -> None:
+    advantages = max_rl([[1.0], [0.0], [0.0, 0.0], [0.0], [1.0], [1.0], [0.0]], ["hard"] * 4 + ["sure"] * 2 + ["wrong"])
+    assert [list(each) for each in advantages] == [[3.0], [-1.0], [-1.0, -1.0], [-1.0], [0.0], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize(("right", "of"), [(1, 4), (2, 4), (3, 8)])
+def test_max_rl_weighs_a_right_trajectory_by_one_over_those_that_are_right(right: int, of: int) -> None:
+    """Its gradient estimate is the mean of the right trajectories' scores, less the mean of all (the paper's estimator)."""
+    rewards = [1.0] * right + [0.0] * (of - right)
+    scores = np.random.default_rng(0).normal(size=of)
+    estimate = np.mean(
+        [advantage[0] * score for advantage, score in zip(max_rl([[r] for r in rewards], ["a"] * of), scores, strict=True)]
+    )
+    assert estimate == pytest.approx(scores[:right].mean() - scores.mean())
 
 
 def test_reinforce_pp_baseline_takes_the_groups_mean_and_the_batchs_spread() -> None:

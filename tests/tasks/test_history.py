@@ -1,8 +1,19 @@
 from pathlib import Path
 
+import pytest
+
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.runs.history import Record, damaged_checkpoint, newest_policy, newest_record, skipped_in_row
+from nbrl.tasks.errors import RunError
+from nbrl.tasks.runs.history import (
+    Record,
+    check_samples,
+    damaged_checkpoint,
+    newest_policy,
+    newest_record,
+    sampler_of,
+    skipped_in_row,
+)
 from nbrl.tasks.runs.run import Run
 
 RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
@@ -45,3 +56,21 @@ def test_a_damaged_checkpoint_is_made_again_by_the_iteration_that_made_it(tmp_pa
     policy = newest_policy(storage, RUN)
     said = str(damaged_checkpoint(storage, RUN, policy, DamagedError("state/a is damaged")))
     assert said == "state/a is damaged; `nbrl resume a --redo 3:update` makes the checkpoint again"
+
+
+def test_a_batch_is_sampled_from_the_policy_before_the_last_iterations_of_the_lag() -> None:
+    records = [made(0, 1), made(1, 1, "all right"), made(2, 2)]
+    by_lag = {lag: [sampler_of(RUN, records, number, lag).updates for number in range(4)] for lag in (0, 1, 2)}
+    assert by_lag == {0: [0, 1, 1, 2], 1: [0, 0, 1, 1], 2: [0, 0, 0, 1]}
+
+
+def test_samples_that_say_little_three_times_in_a_row_stop_the_run() -> None:
+    def with_share(share: float) -> Record:
+        return made(0, 1).model_copy(update={"metrics": {"mismatch/ess_share": share}})
+
+    low, high, skipped = with_share(0.1), with_share(0.9), made(1, 1, "all right")
+    check_samples(RUN, [low, low], 0.5)
+    check_samples(RUN, [low, low, high, low, low], 0.5)
+    check_samples(RUN, [low, low, low], 0.0)
+    with pytest.raises(RunError, match=r"was 0\.1, 0\.1, 0\.1 in the last 3 iterations, below update\.ess_floor 0\.5"):
+        check_samples(RUN, [high, low, skipped, low, low], 0.5)

@@ -1,7 +1,12 @@
+from typing import Any
+
 import pyarrow as pa
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from nbrl.tasks.nodes.select import by_group
 from nbrl.tasks.selection.judge import judge, judge_table, no_signal
+from nbrl.tasks.selection.resample import resampled
 from nbrl.tasks.selection.settings import SelectSettings
 
 ALWAYS, NEVER = SelectSettings(drop_rate=1.0), SelectSettings(drop_rate=0.0)
@@ -29,6 +34,39 @@ def test_groups_are_gathered_in_order_of_appearance() -> None:
     rewards = rewards.append_column("unscored", pa.array([""] * 3))
     rows = judge_table(by_group(rewards), ALWAYS, 0).to_pylist()
     assert [(row["group"], row["reason"]) for row in rows] == [("b", "signal"), ("a", "failed")]
+
+
+def trajectories(right: list[float], wrong: int) -> list[dict[str, Any]]:
+    """Of one group: right ones with these shares of failed cells, and so many wrong ones."""
+    rows = [{"trajectory": f"r{n}", "success": 1.0, "execution": 1 - share, "format": 1.0} for n, share in enumerate(right)]
+    return rows + [{"trajectory": f"w{n}", "success": 0.0, "execution": 1.0, "format": 0.5} for n in range(wrong)]
+
+
+def test_the_cleanest_successes_and_any_failures_stay_in_their_shares() -> None:
+    rows = trajectories([0.5, 0.0, 0.3, 0.1], wrong=4)
+    chosen = [resampled(rows, 4, seed) for seed in range(40)]
+    assert {tuple(name for name in each if name[0] == "r") for each in chosen} == {("r1", "r3")}
+    assert len({tuple(name for name in each if name[0] == "w") for each in chosen}) == 6
+    assert resampled(rows, 4, 3) == resampled(rows[::-1], 4, 3)[::-1]
+
+
+def test_a_malformed_step_is_a_flaw_too() -> None:
+    rows = trajectories([0.0, 0.2, 0.2], wrong=3)
+    rows[0]["format"] = 0.5
+    assert [name for name in resampled(rows, 3, 0) if name[0] == "r"] in (["r1"], ["r2"], ["r1", "r2"])
+
+
+@given(st.lists(st.floats(0, 1), max_size=16), st.integers(0, 16), st.integers(2, 15), st.integers(0, 9))
+def test_so_many_stay_as_were_asked_for_and_of_each_kind_one(flawed: list[float], wrong: int, count: int, seed: int) -> None:
+    rows = trajectories(flawed, wrong)
+    assume(len(rows) > count)
+    chosen = resampled(rows, count, seed)
+    assert len(set(chosen)) == count
+    kinds = {name[0] for name in chosen}
+    assert kinds == {row["trajectory"][0] for row in rows}
+    of_right = sum(name[0] == "r" for name in chosen)
+    share = count * len(flawed) / len(rows)
+    assert abs(of_right - share) < 1 or of_right in (1, count - 1)
 
 
 def test_why_nothing_was_kept_counts_the_groups_of_all_rounds() -> None:

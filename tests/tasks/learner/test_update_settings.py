@@ -61,6 +61,13 @@ def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: s
         (["update.loss.kind=cispo"], "nothing to clip"),
         (["update.loss.kind=ppo", "update.minibatches=257"], "only 256 trajectories"),
         (["advantage.estimator=grpo", "advantage.gamma=0.5"], "gamma has no effect"),
+        (["rollout.horizon={steps: [1, 2], every: 5}"], r"ends with 2, but agent\.max_steps is 4"),
+        (["select.resample_to=8"], "a group has only 8 trajectories"),
+        (["select.resample_to=2", "update.loss.kind=ppo", "update.minibatches=65"], "only 64 trajectories"),
+        (["pipeline.lag=1"], "nothing corrects for it"),
+        (["pipeline.lag=1", "pipeline.uncorrected=true", "update.tis.kind=truncate"], r"but update\.tis or update\.loss\.old"),
+        (["pipeline.uncorrected=true"], r"but pipeline\.lag is 0"),
+        (["pipeline.lag=1", "update.tis.kind=truncate", "checkpoints.keep_last=1"], "needs 2"),
     ],
 )
 def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:
@@ -76,6 +83,9 @@ def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], messag
         ["advantage.estimator=bilevel_gae", "advantage.lam=1", "update.critic.lr=1e-4"],
         ["advantage.estimator=dr_grpo", "update.aggregation=fixed_length", "update.fixed_length=200"],
         ["update.kl_in=reward", "update.kl_estimator=k1"],
+        ["pipeline.lag=1", "update.tis.kind=mask_trajectories"],
+        ["pipeline.lag=1", "update.loss.kind=cispo", "update.loss.old=engine"],
+        ["pipeline.lag=1", "pipeline.uncorrected=true"],
         ["update.lr_schedule=cosine", "update.lr_decay_steps=100"],
         ["update.lora={}"],
         ["update.lora.rank=8", "update.lora.alpha=8", "update.lora.target_modules=[q_proj, v_proj]"],

@@ -84,7 +84,7 @@ class DoubleRunners:
     ) -> pa.Table:
         healthy()
         self.asked += rows
-        self.earlier = plan.earlier
+        self.earlier, self.max_steps = plan.earlier, plan.max_steps
         played = [self._play(row, self._ends[number % len(self._ends)]) for number, row in enumerate(rows)]
         key, digest = chunks.write(self._storage, plan.chunks, to_table(played))
         progress(len(played))

@@ -56,6 +56,19 @@ def test_the_first_groups_with_signal_fill_the_batch_and_the_rest_is_surplus(tmp
     assert done.values["select/dropped/surplus"] == 1.0
 
 
+def test_of_a_kept_group_only_the_resampled_trajectories_are_learned_from(tmp_path: Path) -> None:
+    made = services(tmp_path, overrides=["select.resample_to=2", "rollout.group_size=4"])
+    scored = rewards(made, {"a": [0, 0, 0, 1], "b": [1, 1, 1, 1], "c": [1, 0, 0, 0]})
+    done, found = selected(made, scored, wanted=2)
+    assert found == {"a": "kept", "b": "all_right", "c": "kept"}
+    named = made.storage.read_table(done.path)["trajectories"].to_pylist()
+    assert [len(each) for each in named] == [2, 0, 2]
+    made_from = asyncio.run(advantage.alone(made, SCOPE, [scored], [done]))
+    table = made.storage.read_table(made_from.path)
+    assert sorted(table["trajectory"].to_pylist()) == sorted([*named[0], *named[2]])
+    assert {"a-3", "c-0"} <= set(table["trajectory"].to_pylist())
+
+
 def test_a_table_that_is_not_what_its_node_wrote_is_not_read(tmp_path: Path) -> None:
     """A valid one of other content, as of another writer, and one with a flipped bit."""
     made = services(tmp_path)

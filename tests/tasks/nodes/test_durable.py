@@ -21,7 +21,7 @@ from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes import durable as durable_module
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes.durable import durable
-from nbrl.tasks.nodes.record import overhead, record
+from nbrl.tasks.nodes.record import Step, lengths, record, seconds_of, times
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import Epoch, take
@@ -254,10 +254,31 @@ def test_an_artifact_in_json_is_the_same_with_the_reduction_of_its_metrics() -> 
 
 
 def test_overhead_is_what_neither_engines_kernels_nor_the_update_took() -> None:
-    metrics = {"rollout/busy_seconds": 4.0, "time/rollout": 5.0}
     # An update that was found took 3 s, whatever it took once.
-    assert overhead(metrics | {"update/compute_seconds": 9.0, "time/update": 3.0}, 10.0)["time/overhead"] == 3.0
-    assert overhead(metrics, 10.0)["time/overhead_share"] == pytest.approx(0.6)
+    found = {"update/compute_seconds": 9.0, "time/update": 3.0}
+    assert times(found, Step(0.0, alone_s=4.0), 10.0)["time/overhead"] == 3.0
+    assert times({}, Step(0.0, alone_s=4.0), 10.0)["time/overhead_share"] == pytest.approx(0.6)
+
+
+def test_what_runs_beside_the_update_is_no_overhead_and_leaves_nobody_idle() -> None:
+    update = {"update/compute_seconds": 6.0, "time/update": 7.0}
+    found = times(update, Step(0.0, alone_s=0.0, beside_s=8.0), 10.0)
+    assert found["time/overhead"] == 2.0
+    assert (found["pipeline/idle_learner"], found["pipeline/idle_rollout"]) == pytest.approx((0.4, 0.2))
+    assert found["pipeline/overlap"] == pytest.approx(0.6)
+
+
+def test_longer_trajectories_than_were_sampled_are_told() -> None:
+    sampled = {"rollout/sampled_tokens": 100.0, "rollout/trajectories": 10.0}
+    trained = {"update/sampled_tokens": 30.0, "update/trajectories": 2.0}
+    assert lengths(sampled | trained) == {"pipeline/trained_over_admitted_tokens": 1.5}
+    assert lengths(sampled) == {}
+
+
+def test_episodes_of_a_found_round_took_no_time() -> None:
+    ran = Artifact(path="a", digest="", metrics=of({"rollout/busy_seconds": 4.0, "time/rollout": 5.0}, "sum"))
+    again = Artifact(path="b", digest="", metrics=of({"rollout/busy_seconds": 4.0, "time/rollout": 0.1}, "sum"))
+    assert (seconds_of([ran, ran]), seconds_of([again])) == (8.0, 0.1)
 
 
 def test_a_node_that_awaits_nothing_runs_in_a_thread(tmp_path: Path) -> None:
@@ -308,7 +329,7 @@ def closed(made: Services, updated: Artifact | None = None, skipped: str = "", *
     made.storage.write_json(SCOPE.run_layout.epoch(SCOPE.epoch), OURS.model_dump())
     played = asyncio.run(rollout.alone(made, SCOPE, prompts(made), 0))
     more = Artifact(path="", digest="", metrics=of({"reward/em": 0.5} | metrics, "mean")).timed("update", 1.0)
-    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], 9, 0.0, updated, skipped))
+    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], 9, Step(0.0, 0.0), updated, skipped))
 
 
 def test_the_record_names_cursor_and_checkpoint_and_is_then_delivered(tmp_path: Path, tables: list[str]) -> None:

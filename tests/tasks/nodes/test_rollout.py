@@ -31,6 +31,18 @@ def test_every_prompt_is_played_group_size_times_and_the_references_stay_behind(
     assert not any("42" in str(row) for row in asked)
 
 
+def test_episodes_get_longer_by_the_iteration(tmp_path: Path) -> None:
+    def steps(iteration: int, *overrides: str) -> int | None:
+        made, scope = services(tmp_path, overrides=overrides), SCOPE.model_copy(update={"iteration": iteration})
+        asyncio.run(rollout.alone(made, scope, prompts(made), 0))
+        found: int | None = made.runners.max_steps  # type: ignore[attr-defined]
+        return found
+
+    horizon = "rollout.horizon={steps: [1, 2, 4], every: 10}"
+    assert [steps(iteration, horizon) for iteration in (0, 9, 10, 19, 20, 99)] == [1, 1, 2, 2, 4, 4]
+    assert steps(3) is None
+
+
 ANSWERED, FAILED = Status.ANSWERED, Status.FAILED
 
 

@@ -1,0 +1,36 @@
+"""Learns from a batch: advantage → update → publish → record."""
+
+from collections.abc import Awaitable, Callable
+
+from nbrl.flows.collect import Batch
+from nbrl.tasks.nodes.advantage import advantage, nothing_to_gain
+from nbrl.tasks.nodes.publish import publish
+from nbrl.tasks.nodes.record import Step, record, seconds_of
+from nbrl.tasks.nodes.update import update
+from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.services.services import Services
+
+
+async def learn(
+    services: Services, scope: Scope, batch: Batch, step: Step, ahead: Callable[[], Awaitable[Batch]] | None = None
+) -> Record:
+    """Update the weights of `scope` from the batch and publish them, once the next batch, collected `ahead`, is there.
+
+    If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
+    why.
+    """
+    artifacts, skipped = batch.artifacts, batch.skipped
+    if not skipped:
+        advantages = await advantage(services, scope, batch.rewards, batch.selections)
+        artifacts.append(advantages)
+        skipped = nothing_to_gain(advantages.values)
+    updated: Artifact | None = None
+    if not skipped:
+        updated = await update(services, scope, advantages, batch.trajectories)
+        skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
+    if ahead is not None:
+        step = step._replace(beside_s=seconds_of((await ahead()).trajectories))
+    if updated is not None:
+        artifacts += [updated, await publish(services, scope, updated)]
+    return await record(services, scope, artifacts, batch.cursor, step, updated, skipped)
