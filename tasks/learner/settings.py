@@ -54,8 +54,16 @@ class CispoLoss(_Closed):
     old: Old = "trainer"
 
 
-RatioLoss = PpoLoss | GspoLoss | CispoLoss
-LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss, Field(discriminator="kind")]
+class DppoLoss(_Closed):
+    """DPPO: the ratio; no gradient once a token's probability has moved by more than delta in the direction of A."""
+
+    kind: Literal["dppo"] = Field(description="chooses this loss")
+    delta: float = Field(0.2, gt=0, lt=1, description="how far a token's probability may move from that of the old policy")
+    old: Old = "trainer"
+
+
+RatioLoss = PpoLoss | GspoLoss | CispoLoss | DppoLoss
+LossSettings = Annotated[PolicyGradientLoss | PpoLoss | GspoLoss | CispoLoss | DppoLoss, Field(discriminator="kind")]
 
 
 class TisSettings(_Closed):

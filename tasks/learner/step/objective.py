@@ -5,13 +5,14 @@ from torch import Tensor
 
 from nbrl.tasks.learner.batch.batch import MicroBatch
 from nbrl.tasks.learner.losses.cispo import cispo
+from nbrl.tasks.learner.losses.dppo import dppo
 from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.kl import kl
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.losses.ppo import ppo
 from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
-from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, UpdateSettings
+from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.metrics import SQUARE, WEIGHT, Reported
 
@@ -45,6 +46,8 @@ def policy_loss(
             pg_N, clipped_N = gspo(logp_N, old_N, advantage_N, action_N, settings.loss)
         case CispoLoss():
             pg_N, clipped_N = cispo(logp_N, old_N, advantage_N, settings.loss)
+        case DppoLoss():
+            pg_N, clipped_N = dppo(logp_N, old_N, advantage_N, settings.loss)
         case _:
             pg_N = policy_gradient(logp_N, advantage_N)
     if clipped_N is not None:

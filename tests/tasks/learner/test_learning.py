@@ -53,6 +53,12 @@ def cispo_engine(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) ->
     return -torch.exp(logp - engine).detach().clamp(0.9, 1.1) * advantage * logp
 
 
+def dppo_engine(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
+    moved = (torch.exp(logp) - torch.exp(engine)).detach()
+    far = moved > 0.05 if advantage > 0 else moved < -0.05
+    return -torch.exp(logp - engine) * advantage * ~far
+
+
 def truncated(logp: Tensor, old: Tensor, engine: Tensor, advantage: float) -> Tensor:
     return torch.exp(logp - engine).detach().clamp(max=1.1) * -advantage * logp
 
@@ -136,6 +142,7 @@ CASES: list[tuple[dict[str, Any], Naive, Aggregate, int]] = [
     ({"loss": {"kind": "ppo", "old": "engine"}}, ppo_engine, token_mean, 1),
     ({"loss": {"kind": "gspo"} | ENGINE, "aggregation": "action_mean"}, gspo_engine, action_mean, 1),
     ({"loss": {"kind": "cispo", "old": "engine", "clip_low": 0.1, "clip_high": 0.1}}, cispo_engine, token_mean, 1),
+    ({"loss": {"kind": "dppo", "old": "engine", "delta": 0.05}}, dppo_engine, token_mean, 1),
     ({"tis": {"kind": "truncate", "high": 1.1}}, truncated, token_mean, 1),
     ({"tis": {"kind": "mask_tokens", "high": 1.1}}, masked_tokens, token_mean, 1),
     ({"tis": {"kind": "mask_actions", "high": 1.1}, "aggregation": "trajectory_mean"}, masked_actions, trajectory_mean, 1),
@@ -165,7 +172,7 @@ def test_the_optimiser_is_adamw_of_the_settings(policy64: Path, tmp_path: Path, 
     assert_stepped_to(naive_steps(policy64, trajectories, ppo, token_mean, 3, **adam), result, policy64)
 
 
-@pytest.mark.parametrize("kind", ["ppo", "gspo", "cispo"])
+@pytest.mark.parametrize("kind", ["ppo", "gspo", "cispo", "dppo"])
 def test_one_step_on_the_trainers_own_logprobs_is_the_policy_gradient(policy64: Path, tmp_path: Path, kind: str) -> None:
     trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(12), 0.4)
     plain_ = learn(policy64, tmp_path / "plain", trajectories)

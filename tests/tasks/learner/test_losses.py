@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nbrl.tasks.learner.losses.cispo import cispo
+from nbrl.tasks.learner.losses.dppo import dppo
 from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.kl import kl
 from nbrl.tasks.learner.losses.means import mean_within
@@ -16,7 +17,7 @@ from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.losses.ppo import ppo
 from nbrl.tasks.learner.losses.tis import tis_weights
 from nbrl.tasks.learner.losses.value import value_loss
-from nbrl.tasks.learner.settings import CispoLoss, GspoLoss, PpoLoss, TisSettings
+from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
 from nbrl.tasks.learner.step.metrics import ess_share
 
 
@@ -76,9 +77,19 @@ def test_at_ratio_one_every_loss_has_the_gradient_of_the_policy_gradient(tokens:
         ppo(logp, old, advantage, PpoLoss(kind="ppo")),
         gspo(logp, old, advantage, action, GspoLoss(kind="gspo")),
         cispo(logp, old, advantage, CispoLoss(kind="cispo")),
+        dppo(logp, old, advantage, DppoLoss(kind="dppo")),
     ]:
         torch.testing.assert_close(gradient(loss, logp), expected)
         assert not clipped.any()
+
+
+def test_dppo_stops_a_token_whose_probability_moved_too_far_the_way_it_is_pushed() -> None:
+    # From 0.5, 0.5, 0.001, 0.5 and 0.5: the third has the largest ratio, and hardly moved. The last two moved against the push.
+    logp, old = logs(0.75, 0.25, 0.1, 0.75, 0.25, grad=True), logs(0.5, 0.5, 0.001, 0.5, 0.5)
+    loss, clipped = dppo(logp, old, vector(1.0, -1.0, 1.0, -1.0, 1.0), DppoLoss(kind="dppo", delta=0.2))
+    assert clipped.tolist() == [True, True, False, False, False]
+    torch.testing.assert_close(loss.detach(), vector(-1.5, 0.5, -100.0, 1.5, -0.5))
+    torch.testing.assert_close(gradient(loss, logp), vector(0.0, 0.0, -100.0, 1.5, -0.5))
 
 
 def test_cispo_keeps_the_gradient_of_a_clipped_token() -> None:
