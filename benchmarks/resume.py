@@ -1,16 +1,18 @@
 """Kills a training run again and again, continues it from its storage alone, and compares it with a run that nothing disturbed.
 
-Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0]
+Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0] [--lag 0|1] [--corrected]
 
 Both runs are real: Prefect, Ray, sandboxed kernels, SGLang, the learner, MLflow, with a small `tiny-cpu`. The k-th SIGKILL to the
 process of the command comes once the run has k / (kills + 1) of what the undisturbed run wrote, and something that was not there
 when this process began, plus up to 0.3 s. Then `nbrl resume` continues, every second time with a new home. With `--root s3` the
 storage is rclone's S3 server, and the killed run reaches it through a proxy that refuses, slows down, cuts and drops 1 % of all
-requests each.
+requests each. With `--lag 1` rollouts run beside updates; with `--corrected` the update then reads the engine's log-probs, whose
+last digits are others where a trajectory is sampled again.
 
 Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
 `doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
-rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `median_seconds_lost`: from the
+rewards, selections, advantages, cursors, weights and evaluations of all iterations are equal. `weights_apart`: the norm of the
+difference of both final weights over that of what the undisturbed run learned. `median_seconds_lost`: from the
 newest object on the storage to the kill. A kill follows an object by design; so `seconds_lost_at_random` is the mean of moments
 at random in the undisturbed run, and `most_seconds_lost` the longest time in it without an object. `median_start_seconds`: from
 the start of a process that continues to its first new object.
@@ -19,22 +21,27 @@ the start of a process that continues to its first new object.
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load, load_file
+
 from benchmarks.hardware import processor
 from benchmarks.watched import Objects, lost_at_random, median
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout import HF, RunLayout
 from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.recipes import load as load_recipe
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.scope import Weights
@@ -55,6 +62,7 @@ SETTINGS = [
     "environments.world.train=64",
     "environments.world.held_out=12",
 ]
+LAG, CORRECTED, UNCORRECTED = ("pipeline.lag=1",), "update.tis.kind=mask_tokens", "pipeline.uncorrected=true"
 JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
 SHARE = 0.01  # of requests that meet each kind of fault
 
@@ -88,8 +96,8 @@ class Attempt:
 class Trained:
     """A run of this name on a storage, trained by one process after the other."""
 
-    def __init__(self, name: str, place: Place, folder: Path) -> None:
-        self.name, self.place, self._folder = name, place, folder
+    def __init__(self, name: str, place: Place, folder: Path, settings: Sequence[str]) -> None:
+        self.name, self.place, self._folder, self._settings = name, place, folder, settings
         self.objects = Objects(place.files / RunLayout(name).folder)
         self.homes = 0
         self.attempts: list[Attempt] = []
@@ -103,7 +111,7 @@ class Trained:
         home = f"home={self.home}"
         if (self.objects.folder / "run.json").exists():
             return [NBRL, "resume", self.name, "--root", self.place.root, "--set", home]
-        settings = [*SETTINGS, home, f"storage.root={self.place.root}"]
+        settings = [*SETTINGS, *self._settings, home, f"storage.root={self.place.root}"]
         return [NBRL, "train", "tiny-cpu", "--run", self.name, *(part for each in settings for part in ("--set", each))]
 
     def attempt(self, threshold: int | None = None, delay: float = 0.0) -> Attempt:
@@ -154,6 +162,11 @@ class Trained:
             "rewards": [storage.read_table(r.rewards.path).to_pylist() for each in records for r in each.rounds],
             "evaluations": [each.artifact.values if each else None for each in evaluations],
         }
+
+    def weights(self) -> list[np.ndarray]:
+        """The final weights, by name."""
+        data = self.place.storage.read_bytes(f"{self._records()[-1].checkpoint}/{HF}/model.safetensors")
+        return [value for _, value in sorted(load(data).items())]
 
     def asked(self) -> list[str]:
         """The groups of all prompts that records have, in order; one is repeated for every trajectory that is there twice."""
@@ -214,10 +227,10 @@ def places(root: str, folder: Path, seed: int) -> Iterator[tuple[Place, Place, F
         yield Place(address, files, variables), Place(address, files, variables | {"AWS_ENDPOINT_URL": proxy.url}), faults
 
 
-def measure(kills: int, root: str, seed: int, folder: Path) -> dict[str, Any]:
-    """The benchmark, with everything that it makes below `folder`."""
+def measure(kills: int, root: str, seed: int, folder: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """The benchmark, with everything that it makes below `folder`; `settings` are further ones of both runs."""
     with places(root, folder, seed) as (good, bad, faults):
-        undisturbed, run = Trained("undisturbed", good, folder), Trained("killed", bad, folder)
+        undisturbed, run = Trained("undisturbed", good, folder, settings), Trained("killed", bad, folder, settings)
         tell(undisturbed, undisturbed.attempt())
         if undisturbed.attempts[0].status != 0:
             raise SystemExit(f"the run that nothing disturbed failed: {undisturbed.attempts[0].said}")
@@ -243,6 +256,7 @@ def measure(kills: int, root: str, seed: int, folder: Path) -> dict[str, Any]:
                 "lost_prompts": len(set(wanted) - set(asked)),
                 "doubled_prompts": len(asked) - len(set(asked)),
                 "bit_exact": run.came_to() == undisturbed.came_to(),
+                "weights_apart": apart(run.weights(), undisturbed.weights()),
                 "audit_contradictions": len(found),
             }
         gaps = undisturbed.objects.gaps()
@@ -256,17 +270,30 @@ def measure(kills: int, root: str, seed: int, folder: Path) -> dict[str, Any]:
         }
 
 
+def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """The norm of the difference of two policies over that of the difference between the second and the initial one."""
+    first = [value for _, value in sorted(load_file(f"{load_recipe('tiny-cpu').policy.path}/model.safetensors").items())]
+    return float(norm(one, other) / norm(other, first))
+
+
+def norm(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    return math.sqrt(sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(one, other, strict=True)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--root", choices=("folder", "s3"), default="folder")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lag", type=int, choices=(0, 1), default=0)
+    parser.add_argument("--corrected", action="store_true", help="with a lag, correct by the engine's log-probs")
     given = parser.parse_args()
+    settings = (*LAG, CORRECTED if given.corrected else UNCORRECTED) if given.lag else ()
     with tempfile.TemporaryDirectory(prefix="nbrl-resume-", ignore_cleanup_errors=True) as folder:
-        result = measure(given.kills, given.root, given.seed, Path(folder))
+        result = measure(given.kills, given.root, given.seed, Path(folder), settings)
     storage = "folder" if given.root == "folder" else "rclone's S3 server on this machine, behind the proxy"
-    load = round(os.getloadavg()[2], 1)
-    print(json.dumps(result | {"storage": storage, "seed": given.seed, "load": load, "hardware": processor()}))
+    told = {"storage": storage, "seed": given.seed, "settings": settings, "load": round(os.getloadavg()[2], 1)}
+    print(json.dumps(result | told | {"hardware": processor()}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.resume import measure
+from benchmarks.resume import LAG, UNCORRECTED, measure
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(7200)]
 
@@ -13,6 +13,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(7200)]
 def test_kills_change_nothing(tmp_path: Path, root: str, kills: int) -> None:
     found = measure(kills, root, 1, tmp_path)
     assert found["survived"] == found["crash_points"] == kills
+    assert found["bit_exact"]
+    assert found["lost_prompts"] == found["doubled_prompts"] == 0
+    assert found["audit_contradictions"] == found["processes_left"] == 0
+
+
+def test_kills_beside_an_update_change_nothing(tmp_path: Path) -> None:
+    found = measure(4, "folder", 2, tmp_path, [*LAG, UNCORRECTED])
+    assert found["survived"] == found["crash_points"] == 4
     assert found["bit_exact"]
     assert found["lost_prompts"] == found["doubled_prompts"] == 0
     assert found["audit_contradictions"] == found["processes_left"] == 0
