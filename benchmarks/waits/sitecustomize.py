@@ -1,0 +1,68 @@
+"""Makes cells and updates of a training wait, in whatever process they run: what overlap.py puts on the path of Python.
+
+`NBRL_CELL_WAIT_S` is added to each cell, as a tool that answers late does. `NBRL_UPDATE_S` is what an update takes at least, and
+counts as its computation. Neither computes while it waits.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from types import ModuleType
+
+CELL, UPDATE = float(os.environ.get("NBRL_CELL_WAIT_S", 0)), float(os.environ.get("NBRL_UPDATE_S", 0))
+
+
+def cells(module: ModuleType) -> None:
+    import asyncio
+
+    kernel = module.SandboxedKernel
+    execute = kernel.execute
+
+    async def late(self, *given, **named):
+        await asyncio.sleep(CELL)
+        return await execute(self, *given, **named)
+
+    kernel.execute = late
+
+
+def updates(module: ModuleType) -> None:
+    import time
+
+    learner = module.Learner
+    execute = learner.execute
+
+    def slow(self, order):
+        begun = time.monotonic()
+        result = execute(self, order)
+        rest = max(0.0, UPDATE - (time.monotonic() - begun))
+        time.sleep(rest)
+        result.metrics["seconds/step"] += rest
+        return result
+
+    learner.execute = slow
+
+
+PATCHES = {"nbrl.tasks.rollout.notebooks": cells, "nbrl.tasks.learner.learner": updates}
+
+
+class Patched(importlib.abc.MetaPathFinder):
+    """Finds the modules above as others do, and patches them once they are loaded."""
+
+    def find_spec(self, name, path=None, target=None):
+        patch = PATCHES.get(name)
+        if patch is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+
+        def loaded(module):
+            load(module)
+            patch(module)
+
+        spec.loader.exec_module = loaded
+        return spec
+
+
+if CELL or UPDATE:
+    sys.meta_path.insert(0, Patched())
