@@ -32,5 +32,5 @@ async def learn(
     if ahead is not None:
         step = step._replace(beside_s=seconds_of((await ahead()).trajectories))
     if updated is not None:
-        artifacts += [updated, await publish(services, scope, updated)]
+        artifacts += [updated, await publish(services, scope, updated, step.staleness)]
     return await record(services, scope, artifacts, batch.cursor, step, updated, skipped)

@@ -112,7 +112,6 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         await _show(services, writer, records, scores, evaluations)
         overlap = Overlap(services, writer)
         while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-            check_samples(writer.run, records, config.update.ess_floor)
             records.append(await _iterate(services, writer, records, overlap))
             restarts.reached(len(records))
             if config.evaluate.every and len(records) % config.evaluate.every == 0:
@@ -133,6 +132,7 @@ async def _iterate(services: Services, writer: Writer, records: list[Record], ov
     """Run the next iteration after `records`, or read its record if it already happened."""
     record = await asyncio.to_thread(read_record, services.storage, writer.run, len(records))
     if record is None:
+        check_samples(writer.run, records, services.config.update.ess_floor)
         scope = writer.iteration(len(records), policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
         if services.config.pipeline.lag:

@@ -16,8 +16,11 @@ SHOWN = 3  # tensors that differ
 
 
 @effect
-async def publish(services: Services, scope: Scope, update: Artifact) -> Artifact:
+async def publish(services: Services, scope: Scope, update: Artifact, staleness: int = 0) -> Artifact:
     """Swap the engines to the checkpoint that `update` made, then prove that they serve it.
+
+    Where the batch was sampled from weights that are `staleness` updates older, its mismatch says nothing of engine and trainer,
+    and counts as none.
 
     Raises BrokenInvariantError if an engine returns another version, holds other weights than the checkpoint's files, or gives
     other log-probs than the trainer.
@@ -44,7 +47,8 @@ async def publish(services: Services, scope: Scope, update: Artifact) -> Artifac
         "publish/proof_seconds": Metric(time.monotonic() - swapped, "sum"),
     }
     if proof.before is not None:
-        metrics |= _judged(findings, proof.before, config.mismatch_floor, config.publish.tolerance, version)
+        before = Mismatch(mean=0.0, high=0.0) if staleness else proof.before
+        metrics |= _judged(findings, before, config.mismatch_floor, config.publish.tolerance, version)
     return Artifact(path=update.path, digest=update.digest, metrics=metrics)
 
 

@@ -73,7 +73,7 @@ def memory(config: RunConfig) -> str:
 
 def memory_shares(config: RunConfig) -> dict[str, float]:
     """Bytes of a training on a CPU by what takes them, in the phase that takes most: kernels live while trajectories are sampled,
-    gradients while the policy is updated. Empty on a GPU, for a cluster, or if the model's files are not here.
+    gradients while the policy is updated, both with a lag. Empty on a GPU, for a cluster, or if the model's files are not here.
     """
     folder = Path(config.policy.path)
     if not folder.is_dir() or config.ray.address is not None or gpus():
@@ -82,8 +82,11 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     if shape is None:
         return {}
     engines, kernels = config.engine.count * engine_bytes(config, tensors, shape), config.sandbox.max_live * KERNEL_BYTES
+    learner = learner_bytes(config, tensors, shape)
+    if config.pipeline.lag:
+        return {"engines": engines, "learner": learner, "everything else": OTHERS_BYTES + kernels}
     sampling = {"engines": engines, "learner": idle_learner_bytes(config, tensors), "everything else": OTHERS_BYTES + kernels}
-    updating = {"engines": engines, "learner": learner_bytes(config, tensors, shape), "everything else": OTHERS_BYTES}
+    updating = {"engines": engines, "learner": learner, "everything else": OTHERS_BYTES}
     return max(sampling, updating, key=lambda shares: sum(shares.values()))
 
 

@@ -6,16 +6,17 @@ from contextlib import suppress
 from pydantic import ValidationError
 
 from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout import RunLayout, is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
-from nbrl.tasks.runs.retention import can_train_on, complete
+from nbrl.tasks.runs.retention import can_train_on
 from nbrl.tasks.runs.run import Run
 
-SAMPLING = ("", "sample", "rollout")
+SAMPLING = ("", "sample", "rollout", "reward", "select")  # and what may ask for another round
 NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "record")
 
 
@@ -141,7 +142,7 @@ def _check_sampler(storage: Storage, writer: Writer, number: int, lag: int) -> N
     """Raises ConfigError unless the weights that sample the iteration's batch are there."""
     first = number - 1 - lag
     before = read_record(storage, writer.run, first - 1) if first > 0 else None
-    if before is not None and before.checkpoint and before.checkpoint not in complete(storage, writer.run):
+    if before is not None and before.checkpoint and not storage.exists(f"{before.checkpoint}/{MANIFEST}"):
         raise ConfigError(
             f"the rollouts of iteration {number} cannot be done again: the checkpoint after {before.updates} updates, from which "
             "they are sampled, was deleted; `checkpoints.keep_last` says how many stay"

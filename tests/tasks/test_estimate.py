@@ -66,3 +66,10 @@ def test_the_plan_says_memory_and_disk_where_they_are_known(tmp_path: Path) -> N
 
 def test_sizes_have_three_digits_and_a_unit() -> None:
     assert [in_words(size) for size in (0, 999, 1234, 15.16e9)] == ["0 B", "999 B", "1.23 kB", "15.2 GB"]
+
+
+def test_with_a_lag_kernels_and_gradients_are_alive_together() -> None:
+    beside = load("tiny-cpu", ["pipeline.lag=1", "pipeline.uncorrected=true", "sandbox.max_live=1000"])
+    alone, together = (estimate.memory_shares(config) for config in (load("tiny-cpu", ["sandbox.max_live=1000"]), beside))
+    assert alone["everything else"] == together["everything else"]
+    assert together["learner"] > alone["learner"]

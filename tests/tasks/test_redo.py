@@ -53,6 +53,16 @@ def test_an_iteration_whose_start_was_deleted_cannot_be_redone(storage: Storage,
         put_aside(storage, writer, 2, "")
 
 
+def test_rollouts_whose_weights_were_deleted_cannot_be_redone_with_a_lag(storage: Storage, tmp_path: Path) -> None:
+    writer, records = made(storage, tmp_path, 3)
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=2))
+    with pytest.raises(ConfigError, match="the checkpoint after 1 updates, from which they are sampled, was deleted"):
+        put_aside(storage, writer, 3, "rollout", lag=1)
+    assert read_record(storage, RUN, 2) is not None
+    put_aside(storage, writer, 3, "update", lag=1)
+    assert read_record(storage, RUN, 2) is None
+
+
 def test_a_redo_that_is_killed_leaves_no_record_after_a_gap(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
