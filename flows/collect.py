@@ -12,14 +12,15 @@ from nbrl.tasks.services.services import Services
 
 
 class Batch(NamedTuple):
-    """What the nodes of each round made. `cursor` is the position of the first prompt after the batch; `skipped` says why nothing
-    can be learned from it, and is empty otherwise.
+    """What the nodes of each round made, with the weights after `updates` updates. `cursor` is the position of the first prompt
+    after the batch; `skipped` says why nothing can be learned from it, and is empty otherwise.
     """
 
     prompts: list[Artifact]
     trajectories: list[Artifact]
     rewards: list[Artifact]
     selections: list[Artifact]
+    updates: int
     cursor: int
     skipped: str
 
@@ -43,4 +44,4 @@ async def collect(services: Services, scope: Scope, cursor: int) -> Batch:
         if missing <= 0:
             break
     skipped = no_signal([selection.values for selection in selections]) if missing == config.rollout.prompts else ""
-    return Batch(prompts, trajectories, rewards, selections, cursor, skipped)
+    return Batch(prompts, trajectories, rewards, selections, scope.updates, cursor, skipped)

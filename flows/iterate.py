@@ -6,7 +6,7 @@ from prefect import flow
 
 from nbrl.flows.collect import collect
 from nbrl.flows.learn import learn
-from nbrl.tasks.nodes.record import Step, seconds_of
+from nbrl.tasks.nodes.record import Timing, seconds_of
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.services.services import Services
@@ -17,4 +17,4 @@ async def iterate(services: Services, scope: Scope, cursor: int) -> Record:
     """Collect a batch, from the prompt at `cursor` on, and learn from it."""
     started = time.monotonic()
     batch = await collect(services, scope, cursor)
-    return await learn(services, scope, batch, Step(started, seconds_of(batch.trajectories)))
+    return await learn(services, scope, batch, Timing(started, seconds_of(batch.trajectories)))

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from nbrl.flows.collect import Batch
 from nbrl.tasks.nodes.advantage import advantage, nothing_to_gain
 from nbrl.tasks.nodes.publish import publish
-from nbrl.tasks.nodes.record import Step, record, seconds_of
+from nbrl.tasks.nodes.record import Timing, record, seconds_of
 from nbrl.tasks.nodes.update import update
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -13,14 +13,14 @@ from nbrl.tasks.services.services import Services
 
 
 async def learn(
-    services: Services, scope: Scope, batch: Batch, step: Step, ahead: Callable[[], Awaitable[Batch]] | None = None
+    services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Callable[[], Awaitable[Batch]] | None = None
 ) -> Record:
     """Update the weights of `scope` from the batch and publish them, once the next batch, collected `ahead`, is there.
 
     If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
     why.
     """
-    artifacts, skipped = batch.artifacts, batch.skipped
+    artifacts, skipped, staleness = batch.artifacts, batch.skipped, scope.updates - batch.updates
     if not skipped:
         advantages = await advantage(services, scope, batch.rewards, batch.selections)
         artifacts.append(advantages)
@@ -30,7 +30,7 @@ async def learn(
         updated = await update(services, scope, advantages, batch.trajectories)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
     if ahead is not None:
-        step = step._replace(beside_s=seconds_of((await ahead()).trajectories))
+        timing = timing._replace(beside_s=seconds_of((await ahead()).trajectories))
     if updated is not None:
-        artifacts += [updated, await publish(services, scope, updated, step.staleness)]
-    return await record(services, scope, artifacts, batch.cursor, step, updated, skipped)
+        artifacts += [updated, await publish(services, scope, updated, staleness)]
+    return await record(services, scope, artifacts, batch.cursor, timing, updated, skipped, staleness)

@@ -7,7 +7,7 @@ from prefect import flow
 
 from nbrl.flows.collect import Batch, collect
 from nbrl.flows.learn import learn
-from nbrl.tasks.nodes.record import Step, seconds_of
+from nbrl.tasks.nodes.record import Timing, seconds_of
 from nbrl.tasks.runs.history import Record, policy_after, sampler_of
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Scope
@@ -42,10 +42,9 @@ class Overlap:
             batch = await _collect(services, self._scope(records, number), records[-1].cursor if records else 0)
             alone_s = seconds_of(batch.trajectories)
         scope = self._writer.iteration(number, policy_after(self._writer.run, records))
-        staleness = scope.updates - self._scope(records, number).updates
-        step = Step(started, alone_s, staleness=staleness)
+        timing = Timing(started, alone_s)
         if number + 1 == services.config.iterations:
-            return await _learn(services, scope, batch, step)
+            return await _learn(services, scope, batch, timing)
         next_ = self._scope(records, number + 1)
         shown = services.shown_by(Titled(services.progress, next_.title))
         collecting = asyncio.ensure_future(_collect(shown, next_, batch.cursor))
@@ -53,7 +52,7 @@ class Overlap:
         async def ahead() -> Batch:
             return await collecting
 
-        record, self._ahead = await both(_learn(services, scope, batch, step, ahead), collecting)
+        record, self._ahead = await both(_learn(services, scope, batch, timing, ahead), collecting)
         return record
 
     def _scope(self, records: list[Record], number: int) -> Scope:

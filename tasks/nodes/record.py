@@ -19,15 +19,12 @@ from nbrl.tasks.runs.sweep import sweep_stage
 from nbrl.tasks.services.services import Services
 
 
-class Step(NamedTuple):
-    """What an iteration does with its time: it began at `started` on the monotonic clock, and for so many seconds rollouts ran
-    alone, or beside the update. Its batch was sampled from weights that are `staleness` updates older than those it changes.
-    """
+class Timing(NamedTuple):
+    """An iteration began at `started` on the monotonic clock; for so many seconds rollouts ran alone, or beside the update."""
 
     started: float
     alone_s: float
     beside_s: float = 0.0
-    staleness: int = 0
 
 
 def seconds_of(trajectories: Sequence[Artifact]) -> float:
@@ -36,20 +33,20 @@ def seconds_of(trajectories: Sequence[Artifact]) -> float:
     return min(sum(each["rollout/busy_seconds"] for each in values), sum(each["time/rollout"] for each in values))
 
 
-def times(metrics: Mapping[str, float], step: Step, wall: float) -> dict[str, float]:
+def times(metrics: Mapping[str, float], timing: Timing, wall: float) -> dict[str, float]:
     """What was done in an iteration's `wall` seconds. Overhead is what was neither generation, cell execution nor the update's
     computation.
     """
     # A node whose result was reused took no time in this attempt; an iteration without signal has no update.
     update_s = min(metrics.get("update/compute_seconds", 0.0), metrics.get("time/update", 0.0))
-    overhead = wall - step.alone_s - max(step.beside_s, update_s)
+    overhead = wall - timing.alone_s - max(timing.beside_s, update_s)
     return {
         "time/iteration": wall,
         "time/overhead": overhead,
         "time/overhead_share": overhead / wall,
         "pipeline/idle_learner": 1 - update_s / wall,
-        "pipeline/idle_rollout": 1 - (step.alone_s + step.beside_s) / wall,
-        "pipeline/overlap": min(step.beside_s, update_s) / wall,
+        "pipeline/idle_rollout": 1 - (timing.alone_s + timing.beside_s) / wall,
+        "pipeline/overlap": min(timing.beside_s, update_s) / wall,
     }
 
 
@@ -66,14 +63,15 @@ async def record(
     scope: Scope,
     artifacts: list[Artifact],
     cursor: int,
-    step: Step,
+    timing: Timing,
     updated: Artifact | None = None,
     skipped: str = "",
+    staleness: int = 0,
 ) -> Record:
     """Close the iteration, of which `updated` is the checkpoint if there was an update.
 
-    `skipped` says why nothing was learned. Raises TakenOverError if another process has taken the run over, and InfraError if one
-    has recorded this iteration.
+    `skipped` says why nothing was learned; the weights that sampled are `staleness` updates older than those of `scope`. Raises
+    TakenOverError if another process has taken the run over, and InfraError if one has recorded this iteration.
     """
     begun = time.monotonic()
     metrics = reduce(artifact.metrics for artifact in artifacts) | ({"select/no_signal": 1.0} if skipped else {})
@@ -84,8 +82,8 @@ async def record(
     await acreate_table_artifact(
         rows, key=f"{slug('run', scope.run)}-iteration-{scope.iteration + 1}", description=f"{scope.run}, {scope.title}"
     )
-    metrics |= lengths(metrics) | {"pipeline/staleness": float(step.staleness)}
-    metrics |= {"time/record": time.monotonic() - begun} | times(metrics, step, time.monotonic() - step.started)
+    metrics |= lengths(metrics) | {"pipeline/staleness": float(staleness)}
+    metrics |= {"time/record": time.monotonic() - begun} | times(metrics, timing, time.monotonic() - timing.started)
     done = Record(
         iteration=scope.iteration,
         cursor=cursor,

@@ -46,7 +46,8 @@ class Weights(BaseModel):
 
 
 class Scope(BaseModel):
-    """One iteration of a run, or one evaluation, by the process that holds `epoch`; `weights` are those that sample.
+    """One iteration of a run, or one evaluation, by the process that holds `epoch`; `weights` are those that sample, or that an
+    update starts from.
 
     `kind` says whether `run` names a run or an evaluation of its own.
 

@@ -19,7 +19,7 @@ def resampled(rewards: Sequence[Mapping[str, Any]], count: int, seed: int) -> li
     right = sorted((row for row in rewards if row["success"] > 0), key=lambda row: (flaws(row), chance[row["trajectory"]]))
     wrong = sorted((row for row in rewards if row["success"] <= 0), key=lambda row: chance[row["trajectory"]])
     of_right = round(count * len(right) / len(rewards))
-    of_right = min(max(of_right, bool(right), count - len(wrong)), len(right), count - bool(wrong))
+    of_right = min(max(of_right, bool(right)), count - bool(wrong))
     chosen = {row["trajectory"] for row in [*right[:of_right], *wrong[: count - of_right]]}
     return [row["trajectory"] for row in rewards if row["trajectory"] in chosen]
 

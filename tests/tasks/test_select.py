@@ -53,7 +53,7 @@ def test_the_cleanest_successes_and_any_failures_stay_in_their_shares() -> None:
 def test_a_malformed_step_is_a_flaw_too() -> None:
     rows = trajectories([0.0, 0.2, 0.2], wrong=3)
     rows[0]["format"] = 0.5
-    assert [name for name in resampled(rows, 3, 0) if name[0] == "r"] in (["r1"], ["r2"], ["r1", "r2"])
+    assert [name for name in resampled(rows, 3, 0) if name[0] == "r"] == ["r1", "r2"]
 
 
 @given(st.lists(st.floats(0, 1), max_size=16), st.integers(0, 16), st.integers(2, 15), st.integers(0, 9))
@@ -66,7 +66,7 @@ def test_so_many_stay_as_were_asked_for_and_of_each_kind_one(flawed: list[float]
     assert kinds == {row["trajectory"][0] for row in rows}
     of_right = sum(name[0] == "r" for name in chosen)
     share = count * len(flawed) / len(rows)
-    assert abs(of_right - share) < 1 or of_right in (1, count - 1)
+    assert abs(of_right - share) <= 0.5 or share < of_right == 1 or share > of_right == count - 1
 
 
 def test_why_nothing_was_kept_counts_the_groups_of_all_rounds() -> None:

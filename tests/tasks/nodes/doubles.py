@@ -16,6 +16,7 @@ from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.index import index_of
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
+from nbrl.tasks.runs.epochs import Epoch
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.services.fleet import EngineFleet, Finding, WeightSource
@@ -29,6 +30,7 @@ SCOPE = Scope(
     iteration=4,
     weights=Weights(updates=2, checkpoint="runs/r/checkpoints/000002-e0001-abcdef", digest="w2"),
 )
+OURS = Epoch(name=SCOPE.epoch, host="here", process="here/1/2", started=0.0, version="1")
 
 
 class DoubleFleet:
