@@ -113,7 +113,7 @@ class Ours:
         """The loss before the step."""
         forest = Forest([_example(name, each) for name, each in enumerate(sequences)])
         names = [str(name) for name in range(len(sequences))]
-        batch = Batch(forest, names, names, [{0: 1.0}] * len(names))
+        batch = Batch(forest, names, names, [{0: 1.0}] * len(names), names)
         constants, _ = self._passes.compute_constants(batch, None)
         trained = train(self._settings, self._passes, self._models, self._timer, batch, constants, 0)
         if trained.skipped:

@@ -27,7 +27,7 @@ async def learn(
         skipped = nothing_to_gain(advantages.values)
     updated: Artifact | None = None
     if not skipped:
-        updated = await update(services, scope, advantages, batch.trajectories)
+        updated = await update(services, scope, advantages, batch.trajectories, staleness)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
     if ahead is not None:
         timing = timing._replace(beside_s=seconds_of((await ahead()).trajectories))

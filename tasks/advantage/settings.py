@@ -38,6 +38,12 @@ class AdvantageSettings(BaseModel):
     token_gamma: float = Field(0.99, gt=0, le=1, description="discount from token to token: bilevel_*")
     token_lam: float = Field(0.99, ge=0, le=1, description="lambda of GAE over the tokens of a step: bilevel_*")
 
+    per_ability: bool = Field(
+        False,
+        description="then whiten them within each ability, over its sampled tokens in the batch, so that no ability outweighs "
+        "another by larger rewards (AgentRL)",
+    )
+
     @property
     def with_critic(self) -> bool:
         return self.estimator in WITH_CRITIC

@@ -27,6 +27,7 @@ from nbrl.tasks.runs.history import (
 )
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run, sources_of
+from nbrl.tasks.runs.scope import Weights
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,11 @@ class Audit:
                 yield f"the copy of the record of iteration {number + 1} is another"
 
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
-        sampled = sampler_of(self._run, before, record.iteration, self._config.pipeline.lag)
+        policy, sampler = policy_after(self._run, before), self._sampler(before)
         cursor = before[-1].cursor if before else 0
-        yield from Recompute(self._storage, self._config, self._run, record, cursor, sampled.updates).contradictions()
-        yield from check_update(self._storage, self._config, self._run, record, policy_after(self._run, before))
+        yield from Recompute(self._storage, self._config, self._run, record, cursor, sampler.updates).contradictions()
+        staleness = policy.updates - sampler.updates
+        yield from check_update(self._storage, self._config, self._run, record, policy, staleness)
 
     def _evaluations(self) -> Iterator[Contradiction]:
         policies = {
@@ -134,5 +136,11 @@ class Audit:
 
     def _replay(self, number: int) -> Iterator[str]:
         self._progress(f"the update of iteration {number} is done again")
-        before = policy_after(self._run, self.records[: number - 1])
-        yield from replay(self._storage, self._config, self._run, self.records[number - 1], before)
+        before = self.records[: number - 1]
+        policy, sampler = policy_after(self._run, before), self._sampler(before)
+        record, staleness = self.records[number - 1], policy.updates - sampler.updates
+        yield from replay(self._storage, self._config, self._run, record, policy, staleness)
+
+    def _sampler(self, before: list[Record]) -> Weights:
+        """The policy that samples the batch of the iteration after these."""
+        return sampler_of(self._run, before, len(before), self._config.pipeline.lag)

@@ -17,8 +17,11 @@ from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Scope, Weights
 
 
-def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> Iterator[str]:
-    """Contradictions of one iteration's checkpoint. The weights of one that retention deleted are not looked at, its order is."""
+def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> Iterator[str]:
+    """Contradictions of the checkpoint of one iteration, whose batch weights `staleness` updates older sampled.
+
+    The weights of one that retention deleted are not looked at, its order is.
+    """
     if not record.epoch:  # of a release that recorded no digests of weights
         return
     if record.policy.updates == before.updates:
@@ -32,7 +35,7 @@ def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, 
     for key, digest in updated.parts.items():
         storage.read_bytes(key, digest)
     result = UpdateResult.model_validate_json(storage.read_bytes(f"{updated.path}/{RESULT}"))
-    if result.order != expected_order(storage, config, run, record, before):
+    if result.order != expected_order(storage, config, run, record, before, staleness):
         yield "the checkpoint was not made by these trajectories and advantages from the checkpoint before it"
     if storage.exists(f"{updated.path}/{MANIFEST}"):
         yield from _check_weights(storage, updated.path, updated.digest)
@@ -48,11 +51,11 @@ def _check_weights(storage: Storage, checkpoint: str, digest: str) -> Iterator[s
         yield "the checkpoint holds other weights than the update made"
 
 
-def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> str:
+def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> str:
     """The digest of the order that an iteration's artifacts make."""
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
-    order = make_order(config, scope, advantages, trajectories)
+    order = make_order(config, scope, advantages, trajectories, staleness)
     start = sha256(storage.read_bytes(f"{before.checkpoint}/{RESULT}")) if before.checkpoint else order.initial
     return order_digest(order, read_tables(order, storage), start)

@@ -29,7 +29,7 @@ from nbrl.tasks.seeds import derive_seed
 STOP_S = 5.0
 
 
-def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights) -> Iterator[str]:
+def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> Iterator[str]:
     """A contradiction if the update of an iteration, done again, makes other weights. On a CPU they are equal bit for bit.
 
     Raises ConfigError if the iteration made no update, or the checkpoint that it starts from is gone.
@@ -45,7 +45,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     trajectories = [round_.trajectories for round_ in record.rounds]
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
     with tempfile.TemporaryDirectory(prefix="nbrl-replay-") as scratch:
-        order = make_order(config, scope, advantages, trajectories)
+        order = make_order(config, scope, advantages, trajectories, staleness)
         aside = _inputs_of(storage, order, Path(scratch))
         asyncio.run(_update(config, run, order, aside, Path(scratch) / "train"))
         made = part_digest(aside.read_manifest(order.checkpoint_out), f"{HF}/")

@@ -31,6 +31,7 @@ class UpdateOrder(BaseModel):
     make.
     `dtype`: numbers of the exported weights: float32, or those of the initial model's files.
     `steps`: optimiser steps, each on its share of the trajectories; None takes `epochs` and `minibatches` of the settings.
+    `staleness`: updates between the weights that sampled and those of `checkpoint_in`; 0 where the loss does not read it.
     `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
     `proof_token_ids`: the sequence on which the new weights are proved; None takes sampled actions of the batch.
     """
@@ -47,6 +48,7 @@ class UpdateOrder(BaseModel):
     checkpoint_out: str
     dtype: Literal["float32", "stored"] = "stored"
     steps: int | None = Field(None, ge=1)
+    staleness: int = Field(0, ge=0)
     rounding: Literal["nearest", "stochastic"] = "nearest"
     proof_token_ids: list[int] | None = Field(None, min_length=2)
 

@@ -8,10 +8,11 @@ from nbrl.infra.placement import Resources
 from nbrl.infra.processor import computes_in_bfloat16
 
 Old = Annotated[
-    Literal["trainer", "engine"],
+    Literal["trainer", "engine", "interpolated"],
     Field(
-        description="log-probs of the sampling policy in the ratio: the trainer's own, from a pass before the first step if "
-        "there are several steps, or those the engine reported"
+        description="log-probs of the old policy in the ratio. trainer: its own before the first step, from a pass of their own "
+        "if there are several steps. engine: those of the policy that sampled. interpolated: between the engine's and the "
+        "current ones by the age of the weights that sampled, which takes no pass; for pipeline.lag, with update.tis (A-3PO)"
     ),
 ]
 
@@ -219,9 +220,9 @@ class UpdateSettings(StepSettings):
         return self.epochs * self.minibatches
 
     @property
-    def engine_is_old(self) -> bool:
-        """Whether the ratio is taken against the engine's log-probs."""
-        return isinstance(self.loss, RatioLoss) and self.loss.old == "engine"
+    def old(self) -> Literal["trainer", "engine", "interpolated"]:
+        """Whose log-probs the ratio is taken against."""
+        return self.loss.old if isinstance(self.loss, RatioLoss) else "trainer"
 
     @property
     def masks_trajectories(self) -> bool:
@@ -239,8 +240,20 @@ class UpdateSettings(StepSettings):
             raise ValueError(
                 "critic.value_clip has no effect with one step per batch; leave it out, or raise epochs or minibatches"
             )
-        if self.tis and self.engine_is_old:
+        return self
+
+    @model_validator(mode="after")
+    def _corrects(self) -> Self:
+        if self.tis and self.old == "engine":
             raise ValueError("update.tis and loss.old: engine both correct for the engine's log-probs; set only one")
+        if self.old == "interpolated" and self.tis is None:
+            raise ValueError(
+                "loss.old: interpolated leaves the step from the engine's policy to the old one to update.tis; set "
+                "update.tis.kind, for example to mask_tokens"
+            )
+        if self.old == "interpolated" and (self.masks_trajectories or self.kl_in_reward):
+            why = "kl_in reward" if self.kl_in_reward else "update.tis.kind mask_trajectories"
+            raise ValueError(f"loss.old: interpolated saves a pass that {why} needs; set loss.old to trainer")
         return self
 
     @model_validator(mode="after")

@@ -21,10 +21,14 @@ COMPUTING = ("old", "reference", "value", "forward", "backward", "critic", "step
 
 
 @durable
-async def update(services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> Artifact:
-    """Make the checkpoint after the optimiser steps on all trajectories of the advantage table."""
+async def update(
+    services: Services, scope: Scope, advantages: Artifact, trajectories: list[Artifact], staleness: int = 0
+) -> Artifact:
+    """Make the checkpoint after the optimiser steps on all trajectories of the advantage table, which were sampled from weights
+    that are `staleness` updates older than those of `scope`.
+    """
     try:
-        result = await services.learner.update(make_order(services.config, scope, advantages, trajectories))
+        result = await services.learner.update(make_order(services.config, scope, advantages, trajectories, staleness))
     except DamagedCheckpointError as error:
         run = await asyncio.to_thread(find_run, services.storage, scope.run)
         if run is None:
@@ -35,7 +39,9 @@ async def update(services: Services, scope: Scope, advantages: Artifact, traject
     return await asyncio.to_thread(_keep, services.storage, scope, result)
 
 
-def make_order(config: RunConfig, scope: Scope, advantages: Artifact, trajectories: list[Artifact]) -> UpdateOrder:
+def make_order(
+    config: RunConfig, scope: Scope, advantages: Artifact, trajectories: list[Artifact], staleness: int
+) -> UpdateOrder:
     """The order to the learner that makes the next checkpoint."""
     return UpdateOrder(
         iteration=scope.iteration,
@@ -47,6 +53,7 @@ def make_order(config: RunConfig, scope: Scope, advantages: Artifact, trajectori
         checkpoint_in=scope.weights.checkpoint if scope.updates else None,
         checkpoint_out=scope.next_checkpoint,
         dtype=config.published_dtype,
+        staleness=staleness if config.update.old == "interpolated" else 0,
         rounding=config.publish.rounding,
     )
 

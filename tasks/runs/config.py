@@ -254,5 +254,5 @@ class RunConfig(BaseModel):
 
     @property
     def learner_estimates(self) -> bool:
-        """Whether the learner computes the advantages: only it has a critic's values and the reference's log-probs."""
-        return self.advantage.with_critic or self.update.kl_in_reward
+        """Whether the learner computes the advantages: only it has a critic's values, the reference's log-probs and tokens."""
+        return self.advantage.with_critic or self.advantage.per_ability or self.update.kl_in_reward

@@ -196,11 +196,16 @@ def _check_training(config: RunConfig) -> None:
 
 def _check_lag(config: RunConfig) -> None:
     lag, uncorrected, keep_last = config.pipeline.lag, config.pipeline.uncorrected, config.checkpoints.keep_last
-    corrected = config.update.tis is not None or config.update.engine_is_old
+    corrected = config.update.tis is not None or config.update.old == "engine"
     if lag and not corrected and not uncorrected:
         raise ConfigError(
             f"pipeline.lag {lag} learns from what older weights sampled, and nothing corrects for it; set update.tis.kind, for "
             "example to mask_tokens, or update.loss.old to engine"
+        )
+    if config.update.old == "interpolated" and not lag:
+        raise ConfigError(
+            "update.loss.old interpolated goes by the age of the weights that sampled, and pipeline.lag is 0; set "
+            "update.loss.old to trainer or engine"
         )
     if uncorrected and (corrected or not lag):
         why = "update.tis or update.loss.old corrects" if corrected else "pipeline.lag is 0"

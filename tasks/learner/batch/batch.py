@@ -18,27 +18,30 @@ from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
 class Batch:
     """The training data of an order, equal on every rank: examples, grouped together, merged into a forest.
 
-    `trajectories`, `groups` and `steps` are indexed by example; `steps` has the value of each step in the table, an advantage or
-    a reward.
+    `trajectories`, `groups`, `steps` and `abilities` are indexed by example; `steps` has the value of each step in the table, an
+    advantage or a reward, and an ability is named with its environment. The weights that sampled are `staleness` updates older
+    than those that the update starts from.
     """
 
     forest: Forest
     trajectories: list[str]
     groups: list[str]
     steps: list[Mapping[int, float]]
+    abilities: list[str]
+    staleness: int = 0
 
     @property
     def examples(self) -> int:
         return len(self.trajectories)
 
 
-def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = ADVANTAGES_SCHEMA) -> Batch:
+def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = ADVANTAGES_SCHEMA, staleness: int = 0) -> Batch:
     """The batch of two tables; `schema` is that of `advantages`.
 
     Raises UpdateError if the tables do not match or have no training data.
     """
     by_trajectory = _steps(advantages, schema)
-    rows = trajectories.select(["id", "group", "nodes"]).to_pylist()
+    rows = trajectories.select(["id", "group", "environment", "ability", "nodes"]).to_pylist()
     ids = {row["id"] for row in rows}
     if missing := sorted(set(by_trajectory) - ids):
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
@@ -52,7 +55,8 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
     names, groups = ([rows[index][column] for index in order] for column in ("id", "group"))
-    return Batch(forest, names, groups, [examples[index].advantages for index in order])
+    abilities = [f"{rows[index]['environment']}/{rows[index]['ability']}" for index in order]
+    return Batch(forest, names, groups, [examples[index].advantages for index in order], abilities, staleness)
 
 
 def _steps(table: pa.Table, schema: pa.Schema) -> dict[str, dict[int, float]]:

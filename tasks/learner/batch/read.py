@@ -17,7 +17,7 @@ def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings
     if order.estimator and order.estimator.with_critic != (settings.critic is not None):
         raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
     schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
-    batch = batch_of(tables.trajectories, tables.advantages, schema)
+    batch = batch_of(tables.trajectories, tables.advantages, schema, order.staleness)
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")

@@ -21,11 +21,13 @@ def order_digest(order: UpdateOrder, tables: OrderTables, start: str) -> str:
 
     As it names the start, the digests of a run's checkpoints are a chain from the initial model.
     """
-    estimator = order.estimator.model_dump_json() if order.estimator else ""
+    estimator = order.estimator.model_dump_json(exclude={"per_ability"}) if order.estimator else ""
     contents = [_content_digest(table) for table in (tables.trajectories, tables.advantages)]
     decisive = [order.iteration, order.seed, estimator, start, *contents, order.dtype, order.proof_token_ids]
     decisive += [order.rounding] if order.rounding != "nearest" else []
     decisive += [] if order.steps is None else [f"{order.steps} steps"]
+    decisive += ["per ability"] if order.estimator and order.estimator.per_ability else []
+    decisive += [f"{order.staleness} updates old"] if order.staleness else []
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 

@@ -23,9 +23,11 @@ class BatchConstants:
 
     `old_N` and `reference_N` are log-probs of the policy before the first step and of the initial policy; `trajectory_log_N` is
     the mean of old less engine over a token's trajectory. Without `advantage_N` the advantages are those of the order's table.
+    `staleness` is the batch's.
     """
 
     action_N: Tensor
+    staleness: int
     old_N: Tensor | None = None
     reference_N: Tensor | None = None
     trajectory_log_N: Tensor | None = None
@@ -55,7 +57,7 @@ def compute_constants(
         engine_N = torch.from_numpy(batch.forest.engine_logprob_N).to(device)
         whole_N = mean_within(old_N - engine_N, torch.from_numpy(targets.example_N).to(device))
     if estimate is None:
-        return BatchConstants(action_N, old_N, reference_N, whole_N), {}
+        return BatchConstants(action_N, batch.staleness, old_N, reference_N, whole_N), {}
     metrics: dict[str, float] = {}
     penalty_N: npt.NDArray[Any] | None = None
     if settings.kl_in_reward and old_N is not None and reference_N is not None:
@@ -69,6 +71,7 @@ def compute_constants(
         metrics["critic/value"] = float(values[estimates.valued_N].mean())
     constants = BatchConstants(
         action_N,
+        batch.staleness,
         old_N,
         reference_N,
         whole_N,

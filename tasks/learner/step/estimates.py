@@ -1,11 +1,12 @@
 """Advantages that need the learner: from step rewards with a KL penalty, or with a critic's values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from nbrl.tasks.advantage.by_ability import by_ability
 from nbrl.tasks.advantage.estimate import estimate
 from nbrl.tasks.advantage.gae import gae, token_gae
 from nbrl.tasks.advantage.reinforce_pp import discounted_returns
@@ -32,6 +33,16 @@ def make(
 
     `value_N[i]` is the value of the state in which token i was sampled; a step's value is that at its first token (L0).
     """
+    made = _estimated(batch, targets, settings, penalty_N, value_N)
+    if not settings.per_ability:
+        return made
+    ability_N = [batch.abilities[example] for example in targets.example_N.tolist()]
+    return replace(made, advantage_N=by_ability(made.advantage_N, ability_N))
+
+
+def _estimated(
+    batch: Batch, targets: Targets, settings: AdvantageSettings, penalty_N: Floats | None, value_N: Floats | None
+) -> Estimates:
     position = [{step: place for place, step in enumerate(sorted(steps))} for steps in batch.steps]
     place_A = [position[e][s] for e, s in zip(targets.example_A.tolist(), targets.step_A.tolist(), strict=True)]
     rewards = [np.array([steps[step] for step in sorted(steps)]) for steps in batch.steps]

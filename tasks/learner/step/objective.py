@@ -7,6 +7,7 @@ from nbrl.tasks.learner.batch.batch import MicroBatch
 from nbrl.tasks.learner.losses.cispo import cispo
 from nbrl.tasks.learner.losses.dppo import dppo
 from nbrl.tasks.learner.losses.gspo import gspo
+from nbrl.tasks.learner.losses.interpolated import interpolated
 from nbrl.tasks.learner.losses.kl import kl
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.losses.ppo import ppo
@@ -34,7 +35,13 @@ def policy_loss(
     advantage_N = (micro.advantage_N if constants.advantage_N is None else constants.advantage_N[mine_N]).to(dtype)
     trainer_N = logp_N.detach() if constants.old_N is None else constants.old_N[mine_N].to(dtype)
     engine_N = micro.engine_logprob_N.to(dtype)
-    old_N = engine_N if settings.engine_is_old else trainer_N
+    match settings.old:
+        case "trainer":
+            old_N = trainer_N
+        case "engine":
+            old_N = engine_N
+        case "interpolated":
+            old_N = interpolated(logp_N, engine_N, constants.staleness)
     action_N = constants.action_N[mine_N]
     update: dict[str, Tensor] = {}
     mismatch: dict[str, Tensor] = {}
@@ -54,7 +61,7 @@ def policy_loss(
         update |= {"update/ratio": torch.exp(logp_N - old_N), "update/clipped_share": clipped_N}
     if settings.tis is not None:
         whole_N = None if constants.trajectory_log_N is None else constants.trajectory_log_N[mine_N].to(dtype)
-        tis = tis_weights(trainer_N - engine_N, action_N, whole_N, settings.tis)
+        tis = tis_weights(old_N - engine_N, action_N, whole_N, settings.tis)
         pg_N = tis.weight_N * pg_N
         mismatch |= {
             "mismatch/tis_weight": tis.weight_N,

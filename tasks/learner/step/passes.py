@@ -46,7 +46,7 @@ class Passes:
         settings = self._settings
         several = settings.steps_per_batch > 1
         models: dict[str, PolicyModel | Unadapted | Critic] = {}
-        if settings.kl_in_reward or settings.masks_trajectories or (several and not settings.engine_is_old):
+        if settings.kl_in_reward or settings.masks_trajectories or (several and settings.old == "trainer"):
             models["old"] = self._policy
         if self._reference is not None and (settings.kl_in_reward or several):
             models["reference"] = self._reference
@@ -103,8 +103,8 @@ class Passes:
         forwarded = sums.pop("tokens")
         means = {name: value / count for name, value in sums.items()}
         means["update/loss"] = means["update/pg_loss"] + settings.kl_coefficient * means["update/kl"]
-        # With old log-probs of the engine a later step would measure the policy's drift as mismatch: only the first step counts.
-        first = settings.engine_is_old
+        # Without the trainer's log-probs before the first step, a later one would measure the policy's drift as mismatch.
+        first = settings.old != "trainer"
         apart = {name: value / count for name, value in mismatch.gather().items()}
         apart["mismatch/ess_share"] = ess_share(apart.pop(WEIGHT), apart.pop(SQUARE))
         return (

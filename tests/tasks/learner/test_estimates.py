@@ -22,7 +22,7 @@ def two_trajectories() -> tuple[Batch, Targets]:
     other = [node(ROOT, [1]), node(0, [5, 6], step=0)]
     steps = [{0: 0.0, 1: 0.5, 2: 1.0}, {0: 3.0}]
     forest = Forest([Example("a", first, steps[0]), Example("b", other, steps[1])])
-    return Batch(forest, ["a", "b"], ["g", "g"], list(steps)), Targets.of(forest)
+    return Batch(forest, ["a", "b"], ["g", "g"], list(steps), ["e/a", "e/b"]), Targets.of(forest)
 
 
 def test_a_penalty_comes_off_its_steps_reward() -> None:
@@ -35,6 +35,19 @@ def test_a_penalty_comes_off_its_steps_reward() -> None:
     returns = np.array([0.8, 1.1, 0.6, 1.0])  # the silent step counts in the whitening
     white = (returns - returns.mean()) / returns.std(ddof=1)
     assert by_step.advantage_N.tolist() == pytest.approx([white[0], white[0], white[2], white[3], white[3]], abs=1e-6)
+
+
+def test_each_ability_has_advantages_of_mean_0_and_deviation_1_over_its_tokens() -> None:
+    batch, targets = two_trajectories()
+    settings = AdvantageSettings(gamma=1.0, per_ability=True)
+    found = make(batch, targets, settings, None, None).advantage_N
+    returns = np.array([1.5, 1.5, 1.0])  # of the first trajectory's tokens; the estimator's own whitening only scales and shifts
+    white = (returns - returns.mean()) / returns.std(ddof=1)
+    assert found[:3].tolist() == pytest.approx(white.tolist(), abs=1e-6)
+    assert found[3:].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)  # all that the other ability has is the same
+    one = make(replace(batch, abilities=["e/a", "e/a"]), targets, settings, None, None).advantage_N
+    assert (one.mean(), one.std(ddof=1)) == (pytest.approx(0), pytest.approx(1, abs=1e-6))
+    assert one[3] == one[4] == max(one)
 
 
 def test_a_steps_value_is_that_of_its_first_token() -> None:

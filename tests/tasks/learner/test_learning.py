@@ -120,9 +120,9 @@ def naive_steps(
     return {name: parameter.detach() for name, parameter in lm.named_parameters()}
 
 
-def learn(policy: Path, folder: Path, trajectories: list[Trajectory], **fields: Any) -> UpdateResult:
+def learn(policy: Path, folder: Path, trajectories: list[Trajectory], staleness: int = 0, **fields: Any) -> UpdateResult:
     learner = Learner(UpdateSettings.model_validate(PLAIN | fields), update_lab.places(policy), torch.device("cpu"))
-    return learner.execute(update_lab.write_order(folder, trajectories, str(folder / "out")))
+    return learner.execute(update_lab.write_order(folder, trajectories, str(folder / "out"), staleness=staleness))
 
 
 def assert_stepped_to(expected: dict[str, Tensor], result: UpdateResult, policy: Path) -> None:
@@ -163,6 +163,26 @@ def test_the_step_is_that_of_the_formula(
     if fields:
         default, after = naive_steps(policy64, trajectories, plain, token_mean, 1), weights(result)
         assert any(torch.linalg.norm(after[name] - default[name]) > 1e-3 for name in default)  # the option acts
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_the_old_policy_lies_between_the_engines_and_the_current_one_by_the_age_of_the_samples(
+    policy64: Path, tmp_path: Path, staleness: int
+) -> None:
+    trajectories = update_lab.sample_as(policy64, update_lab.make_trajectories(11), 0.4)
+
+    def a3po(logp: Tensor, _: Tensor, engine: Tensor, advantage: float) -> Tensor:
+        between = engine + staleness / (staleness + 1) * (logp.detach() - engine)
+        return torch.exp(between - engine).clamp(max=1.1) * ppo(logp, between, engine, advantage)
+
+    settings: dict[str, Any] = {
+        "loss": {"kind": "ppo", "old": "interpolated"},
+        "epochs": 2,
+        "tis": {"kind": "truncate", "high": 1.1},
+    }
+    result = learn(policy64, tmp_path, trajectories, staleness, **settings)
+    assert_stepped_to(naive_steps(policy64, trajectories, a3po, token_mean, 2), result, policy64)
+    assert "seconds/old" not in result.metrics  # the pass that it saves
 
 
 @pytest.mark.parametrize("adam", [{"betas": (0.5, 0.7)}, {"eps": 0.3}, {"weight_decay": 0.1}], ids=["betas", "eps", "decay"])
