@@ -196,7 +196,7 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     ready()
     with WATCH.watching():
         read_record(storage, run, 1)
-        done = asyncio.run(iterate.fn(services, writer.iteration(1, before.policy), before.cursor))
+        done = asyncio.run(iterate.fn(services, writer.iteration(1, before.policy), before.after))
         prune(storage, run, [before, done], {}, config.checkpoints)
         for _ in range(round(made.seconds / BEAT_S)):
             check_newest(storage, run.layout, writer.epoch)

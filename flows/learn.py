@@ -33,4 +33,4 @@ async def learn(
         timing = timing._replace(beside_s=seconds_of((await ahead()).trajectories))
     if updated is not None:
         artifacts += [updated, await publish(services, scope, updated, staleness)]
-    return await record(services, scope, artifacts, batch.cursor, timing, updated, skipped, staleness)
+    return await record(services, scope, artifacts, batch.after.cursor, timing, updated, skipped, staleness)

@@ -16,6 +16,7 @@ from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.runs import aside, beginning
 from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.history import Position
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.measured import Measured
 from nbrl.tasks.runs.prepared import Prepared
@@ -58,7 +59,7 @@ async def _measure(config: RunConfig, writer: Writer, progress: Progress) -> Mea
         async with training_services(config, writer.run, progress) as services:
             start_s = time.monotonic() - began
             progress.begin("measuring one iteration")
-            record = await iterate(services, writer.iteration(0, Weights(digest=writer.run.policy)), 0)
+            record = await iterate(services, writer.iteration(0, Weights(digest=writer.run.policy)), Position())
             held_out = await asyncio.to_thread(services.reads.questions, writer.run.layout.data, "held_out")
             sizes = await asyncio.to_thread(services.storage.sizes, record.checkpoint) if record.checkpoint else {}
     return Measured(

@@ -8,7 +8,7 @@ from prefect import flow
 from nbrl.flows.collect import Batch, collect
 from nbrl.flows.learn import learn
 from nbrl.tasks.nodes.record import Timing, seconds_of
-from nbrl.tasks.runs.history import Record, policy_after, sampler_of
+from nbrl.tasks.runs.history import Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.services.concurrently import both
@@ -39,7 +39,7 @@ class Overlap:
         services, number, started, alone_s = self._services, len(records), time.monotonic(), 0.0
         batch, self._ahead = self._ahead, None
         if batch is None:
-            batch = await _collect(services, self._scope(records, number), records[-1].cursor if records else 0)
+            batch = await _collect(services, self._scope(records, number), position_after(records))
             alone_s = seconds_of(batch.trajectories)
         scope = self._writer.iteration(number, policy_after(self._writer.run, records))
         timing = Timing(started, alone_s)
@@ -47,7 +47,7 @@ class Overlap:
             return await _learn(services, scope, batch, timing)
         next_ = self._scope(records, number + 1)
         shown = services.shown_by(Titled(services.progress, next_.title))
-        collecting = asyncio.ensure_future(_collect(shown, next_, batch.cursor))
+        collecting = asyncio.ensure_future(_collect(shown, next_, batch.after))
 
         async def ahead() -> Batch:
             return await collecting

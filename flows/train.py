@@ -24,7 +24,15 @@ from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs import beginning
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import check_newest
-from nbrl.tasks.runs.history import Record, check_samples, check_unbroken, policy_after, read_record, skipped_in_row
+from nbrl.tasks.runs.history import (
+    Record,
+    check_samples,
+    check_unbroken,
+    policy_after,
+    position_after,
+    read_record,
+    skipped_in_row,
+)
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.preflight import check_writable, prepared
 from nbrl.tasks.runs.prepared import Prepared
@@ -138,7 +146,7 @@ async def _iterate(services: Services, writer: Writer, records: list[Record], ov
         if services.config.pipeline.lag:
             record = await overlap.iterate(records)
         else:
-            record = await iterate(services, scope, records[-1].cursor if records else 0)
+            record = await iterate(services, scope, position_after(records))
         services.progress.say(_line([*records, record], services.config.select.patience))
     return record
 

@@ -14,6 +14,7 @@ RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
 JUDGEMENTS, CHAMPIONS = "judgements", "champions"
 TRAJECTORIES, CHUNKS, UPDATE_RESULT = "trajectories.index.parquet", "trajectories", "update.json"
+RETIRED = "retired.parquet"
 TRAJECTORIES_IN_ONE = "trajectories.parquet"  # how releases wrote them that had no parts
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order, and
 # the learner's log-probs of the tokens that it was made from.
@@ -87,6 +88,11 @@ class RoundLayout:
     @property
     def selection(self) -> str:
         return f"{self.folder}/selection.parquet"
+
+    @property
+    def retired(self) -> str:
+        """The questions that are not asked again, of this round and all before it."""
+        return f"{self.folder}/{RETIRED}"
 
     @classmethod
     def holding(cls, key: str) -> "RoundLayout":

@@ -21,6 +21,7 @@ from nbrl.tasks.runs.history import (
     Record,
     finished_iterations,
     policy_after,
+    position_after,
     read_record,
     records_among,
     sampler_of,
@@ -104,8 +105,8 @@ class Audit:
 
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
         policy, sampler = policy_after(self._run, before), self._sampler(before)
-        cursor = before[-1].cursor if before else 0
-        yield from Recompute(self._storage, self._config, self._run, record, cursor, sampler.updates).contradictions()
+        start = position_after(before)
+        yield from Recompute(self._storage, self._config, self._run, record, start, sampler.updates).contradictions()
         staleness = policy.updates - sampler.updates
         yield from check_update(self._storage, self._config, self._run, record, policy, staleness)
 

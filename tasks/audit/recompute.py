@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.indexed import check_index
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
-from nbrl.tasks.environments.mixture import prompts_at
+from nbrl.tasks.environments.mixture import prompts_from
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import reduce
@@ -20,9 +20,11 @@ from nbrl.tasks.nodes.advantage import advantage_table, kept_rows, reward_table
 from nbrl.tasks.nodes.rollout import check_weights, task_rows
 from nbrl.tasks.nodes.select import selected
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import Record
+from nbrl.tasks.runs.history import Position, Record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.selection.retire import SCHEMA as RETIRED_SCHEMA
+from nbrl.tasks.selection.retire import retired
 
 CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
 
@@ -30,26 +32,27 @@ CLOSE = 1e-9  # floats that another processor computes may differ in their last 
 class Recompute:
     """Recomputes what the nodes of one recorded iteration made, each from what the nodes before it recorded."""
 
-    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, cursor: int, sampled_from: int) -> None:
-        """`cursor` is the position of the first prompt; the weights that sampled are those after `sampled_from` updates."""
+    def __init__(self, storage: Storage, config: RunConfig, run: Run, record: Record, start: Position, sampled_from: int) -> None:
+        """The prompts begin at `start`; the weights that sampled are those after `sampled_from` updates."""
         self._storage, self._config, self._run, self._record = storage, config, run, record
-        self._cursor, self._sampled_from = cursor, sampled_from
+        self._start, self._sampled_from = start, sampled_from
         self._scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration)
 
     def contradictions(self) -> Iterator[str]:
         """One phrase for each node whose result is not what its inputs give."""
-        record, cursor = self._record, self._cursor
-        count = self._config.rollout.prompts
-        if record.cursor != cursor + count * len(record.rounds):
-            yield f"the record's next prompt is {record.cursor}, but {len(record.rounds)} rounds from {cursor} were sampled"
+        record, count = self._record, self._config.rollout.prompts
+        cursor, before = self._start
+        known = RETIRED_SCHEMA.empty_table() if before is None else self._storage.read_table(before.path, before.digest)
         tables = [self._read_all(round_) for round_ in record.rounds]
         questions = stored.read(self._storage, self._run.layout.data, "train")
         kept = list(accumulate((sum(table["kept"].to_pylist()) for _, _, _, table in tables), initial=0))
         for number, (prompts, trajectories, rewards, selection) in enumerate(tables):
             where = f"round {number + 1}: "
-            expected = prompts_at(questions, self._config.weights, self._run.seed, cursor + number * count, count)
-            if not same(completed(prompts), expected):
-                yield f"{where}the prompts are not those at position {cursor + number * count} of the run's order"
+            passed = known["id"].to_pylist()
+            expected = prompts_from(questions, self._config.weights, self._run.seed, cursor, count, passed)
+            if not same(completed(prompts), expected.prompts):
+                yield f"{where}the prompts are not those from position {cursor} on of the run's order"
+            cursor += expected.positions
             yield from (where + words for words in self._sampled(prompts, trajectories))
             made = record.rounds[number].trajectories
             yield from (where + words for words in check_index(self._storage, made, trajectories))
@@ -61,11 +64,20 @@ class Recompute:
             chosen = selected(rewards, self._config.select, self._scope.draw("select"), count - kept[number])
             if not same(selection, chosen):
                 yield f"{where}the selection is not what the rewards give"
+            if self._config.select.retire_at is not None:
+                known = retired(known, prompts, rewards, self._config.select.retire_at, record.iteration)
+                if not same(self._read(record.retirements[number]), known):
+                    yield f"{where}the questions that are not asked again are not those of the rewards"
+        if record.cursor != cursor:
+            yield f"the record's next prompt is {record.cursor}, but prompts up to {cursor} were sampled"
         yield from self._advantages([table for _, _, table, _ in tables], [table for *_, table in tables])
         yield from self._metrics()
 
     def _read_all(self, artifacts: tuple[Artifact, ...]) -> list[pa.Table]:
-        return [self._storage.read_table(artifact.path, artifact.digest) for artifact in artifacts]
+        return [self._read(artifact) for artifact in artifacts]
+
+    def _read(self, artifact: Artifact) -> pa.Table:
+        return self._storage.read_table(artifact.path, artifact.digest)
 
     def _sampled(self, prompts: pa.Table, trajectories: pa.Table) -> Iterator[str]:
         """Every trajectory once, from the right weights."""

@@ -2,14 +2,17 @@
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.seeds import derive_seed
+
+LONGEST_WALK = 65_536  # positions that are looked at together
 
 
 def turns(weights: Sequence[float], first: int, count: int) -> list[tuple[int, int]]:
@@ -52,6 +55,34 @@ def with_groups(prompts: pa.Table, epochs: Sequence[int]) -> pa.Table:
     """
     names = [f"{name}.{epoch}" if epoch else name for name, epoch in zip(prompts["id"].to_pylist(), epochs, strict=True)]
     return prompts.append_column("group", pa.array(names, pa.string()))
+
+
+class Taken(NamedTuple):
+    """Prompts, and how many positions of the order they were taken from."""
+
+    prompts: pa.Table
+    positions: int
+
+
+def prompts_from(
+    questions: pa.Table, weights: Mapping[str, float], seed: int, cursor: int, count: int, retired: Collection[str] = ()
+) -> Taken:
+    """The first `count` prompts from `cursor` on whose questions are not among the `retired` ids.
+
+    Where every question is retired, all are asked again.
+    """
+    asked = pc.invert(pc.is_in(questions["id"], pa.array(list(retired), pa.string())))
+    if not retired or not pc.any(asked).as_py():
+        return Taken(prompts_at(questions, weights, seed, cursor, count), count)
+    found, places, walked, step = list[pa.Table](), list[int](), 0, count
+    while len(places) < count:
+        walk = prompts_at(questions, weights, seed, cursor + walked, step)
+        wanted = pc.invert(pc.is_in(walk["id"], pa.array(list(retired), pa.string())))
+        places += [walked + place for place, each in enumerate(wanted.to_pylist()) if each]
+        found.append(walk.filter(wanted))
+        walked += step
+        step = min(2 * step, LONGEST_WALK)
+    return Taken(pa.concat_tables(found).slice(0, count).combine_chunks(), places[count - 1] + 1)
 
 
 def prompts_at(questions: pa.Table, weights: Mapping[str, float], seed: int, cursor: int, count: int) -> pa.Table:

@@ -1,18 +1,19 @@
 """sample: chooses the prompts of an iteration."""
 
-from nbrl.tasks.environments.mixture import prompts_at
-from nbrl.tasks.metrics import Metric
+from nbrl.tasks.environments.mixture import prompts_from
+from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
 
 @durable
-def sample(services: Services, scope: Scope, cursor: int, round_: int) -> Artifact:
-    """Take the prompts at `cursor` in the run's order of training questions."""
+def sample(services: Services, scope: Scope, cursor: int, round_: int, retired: Artifact | None = None) -> Artifact:
+    """Take the prompts from position `cursor` on in the run's order of training questions, without those that are retired."""
     count = services.config.rollout.prompts
     questions = services.reads.questions(scope.run_layout.data, "train")
-    prompts = prompts_at(questions, services.config.weights, scope.seed, cursor, count)
+    passed = services.read(retired)["id"].to_pylist() if retired else []
+    prompts, positions = prompts_from(questions, services.config.weights, scope.seed, cursor, count, passed)
     path = scope.layout.round(round_).prompts
     digest = services.storage.write_table(path, prompts)
-    return Artifact(path=path, digest=digest, metrics={"sample/prompts": Metric(count, "sum")})
+    return Artifact(path=path, digest=digest, metrics=of({"sample/prompts": count, "sample/positions": positions}, "sum"))

@@ -1,6 +1,6 @@
 """select: keeps groups that carry signal (DAPO's dynamic sampling, arXiv 2503.14476, as softened in L0)."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -8,22 +8,12 @@ import pyarrow.compute as pc
 
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.judge import DROPPED, SCHEMA, TRAJECTORIES, UNSCORED, judge_table
+from nbrl.tasks.selection.groups import by_group
+from nbrl.tasks.selection.judge import DROPPED, SCHEMA, TRAJECTORIES, judge_table
 from nbrl.tasks.selection.resample import resampled
 from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
-
-
-def by_group(rewards: pa.Table) -> pa.Table:
-    """One row per group, in order of appearance."""
-    success: dict[str, list[float]] = defaultdict(list)
-    fate: dict[str, list[str]] = defaultdict(list)
-    for row in completed(rewards).select(["group", "success", "status", "unscored"]).to_pylist():
-        success[row["group"]].append(row["success"])
-        fate[row["group"]].append(UNSCORED if row["unscored"] else row["status"])
-    return pa.table({"group": list(success), "success": list(success.values()), "fates": list(fate.values())})
 
 
 def selected(rewards: pa.Table, settings: SelectSettings, seed: int, missing: int) -> pa.Table:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, RunError
-from nbrl.tasks.layout import RunLayout, updates_of
+from nbrl.tasks.layout import RETIRED, RunLayout, updates_of
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 
@@ -23,6 +23,13 @@ class Round(NamedTuple):
     trajectories: Artifact
     rewards: Artifact
     selection: Artifact
+
+
+class Position(NamedTuple):
+    """Where in the run's order of questions the next prompt is, and the table of those that are not asked again, if any."""
+
+    cursor: int = 0
+    retired: Artifact | None = None
 
 
 class Record(BaseModel):
@@ -55,6 +62,17 @@ class Record(BaseModel):
     def rounds(self) -> list[Round]:
         named = [[a for a in self.artifacts if a.path.rpartition("/")[2].partition(".")[0] == name] for name in Round._fields]
         return [Round(*artifacts) for artifacts in zip(*named, strict=True)]
+
+    @property
+    def retirements(self) -> list[Artifact]:
+        """What the rounds of a run with `select.retire_at` made of the questions that are not asked again."""
+        return [artifact for artifact in self.artifacts if artifact.path.endswith(f"/{RETIRED}")]
+
+    @property
+    def after(self) -> Position:
+        """Where the prompts of the next iteration begin."""
+        retirements = self.retirements
+        return Position(self.cursor, retirements[-1] if retirements else None)
 
     @property
     def policy(self) -> Weights:
@@ -133,6 +151,11 @@ def damaged_checkpoint(storage: Storage, run: Run, policy: Weights, error: Damag
 def policy_after(run: Run, records: Sequence[Record]) -> Weights:
     """The policy of a run after all of these records."""
     return records[-1].policy if records else Weights(digest=run.policy)
+
+
+def position_after(records: Sequence[Record]) -> Position:
+    """Where the prompts of the iteration after these records begin."""
+    return records[-1].after if records else Position()
 
 
 def sampler_of(run: Run, records: Sequence[Record], iteration: int, lag: int) -> Weights:

@@ -16,8 +16,8 @@ from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.retention import can_train_on
 from nbrl.tasks.runs.run import Run
 
-SAMPLING = ("", "sample", "rollout", "reward", "select")  # and what may ask for another round
-NODES = ("sample", "rollout", "reward", "select", "advantage", "update", "record")
+SAMPLING = ("", "sample", "rollout", "reward", "select", "retire")  # and what may ask for another round
+NODES = ("sample", "rollout", "reward", "select", "retire", "advantage", "update", "record")
 
 
 def parse(text: str) -> tuple[int, str]:

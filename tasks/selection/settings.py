@@ -15,6 +15,13 @@ class SelectSettings(BaseModel):
         description="of the trajectories of a kept group so many are learned from: the right ones with the fewest failed cells "
         "and malformed steps, and a share of the wrong ones by chance (GRPO-RoC); all when not set",
     )
+    retire_at: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="a question that this share of its group, or more, answered right is not asked again "
+        "(no-positive-resampling of ScaleRL); all are asked again when not set",
+    )
     max_rounds: int = Field(3, ge=1, le=20, description="rounds of fresh prompts until the batch is full")
     patience: int = Field(
         5,

@@ -72,7 +72,7 @@ SETTINGS = [
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]
-LAG = ["iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true", "checkpoints.keep_last=2"]
+LAG = ["iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true", "checkpoints.keep_last=2", "select.retire_at=0.6"]
 RUN, DIED = "r", 137
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update
 NOTHING = 10**9

@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.audit.recompute import sampled_from
 from nbrl.tasks.layout import HF
-from nbrl.tasks.runs.history import read_record
+from nbrl.tasks.runs.history import Record, read_record
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run, stored_config
 from tests.durability.crash_lab import DIED, LAG, RUN, Lab
@@ -112,10 +112,27 @@ def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
         check(labs, undisturbed_with_lag, tmp_path / "each", point, [WAYS[point % 3]])
 
 
-def test_with_lag_each_batch_is_sampled_from_weights_an_update_older(whole_with_lag: tuple[Path, int]) -> None:
+@pytest.fixture(scope="module")
+def records_with_lag(whole_with_lag: tuple[Path, int]) -> tuple[Storage, list[Record]]:
     storage = Storage(StorageSettings(root=str(whole_with_lag[0] / "root")))
     run = known_run(storage, RUN)
-    records = [record for number in range(3) if (record := read_record(storage, run, number))]
+    return storage, [record for number in range(3) if (record := read_record(storage, run, number))]
+
+
+def test_a_question_that_was_answered_right_is_not_asked_again(records_with_lag: tuple[Storage, list[Record]]) -> None:
+    storage, records = records_with_lag
+    passed: set[str] = set()
+    for record in records:
+        for round_, retired in zip(record.rounds, record.retirements, strict=True):
+            assert passed.isdisjoint(storage.read_table(round_.prompts.path)["id"].to_pylist())
+            passed = set(storage.read_table(retired.path)["id"].to_pylist())
+    assert passed
+    asked = sum(4 for record in records for _ in record.rounds)
+    assert records[-1].cursor > asked  # positions of retired questions were passed over
+
+
+def test_with_lag_each_batch_is_sampled_from_weights_an_update_older(records_with_lag: tuple[Storage, list[Record]]) -> None:
+    storage, records = records_with_lag
     versions = [
         {str(version) for round_ in record.rounds for version in sampled_from(storage.read_table(round_.trajectories.path))}
         for record in records

@@ -10,7 +10,6 @@ from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.nodes.reward import check_scored, facet_means
-from nbrl.tasks.nodes.select import by_group
 from nbrl.tasks.reward.rules import confined
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.rule import judge
@@ -18,6 +17,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.selection.groups import by_group
 
 SOURCE = '''
 import os

@@ -2,7 +2,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.environments.mixture import prompts_at, turns, visit_order, with_groups
+from nbrl.tasks.environments.mixture import prompts_at, prompts_from, turns, visit_order, with_groups
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.seeds import derive_seed
 
@@ -84,3 +84,31 @@ def test_one_environment_is_asked_in_the_order_of_the_run_whatever_its_weight() 
     questions = mixture({"only": 9})
     expected = [f"only:{row}" for row in visit_order(3, 9, 4, 7)]
     assert prompts_at(questions, {"only": 0.3}, 3, 4, 7)["id"].to_pylist() == expected
+
+
+@given(
+    seed=st.integers(0, 9),
+    retired=st.sets(st.sampled_from([f"{name}:{n}" for name in ("big", "small") for n in range(4)])),
+    cursor=st.integers(0, 20),
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_retired_questions_are_passed_over_wherever_the_walk_is_cut(
+    seed: int, retired: set[str], cursor: int, counts: list[int]
+) -> None:
+    questions, weights = mixture({"big": 7, "small": 4}), {"big": 2.0, "small": 1.0}
+    taken, at = [], cursor
+    for count in counts:
+        prompts, positions = prompts_from(questions, weights, seed, at, count, retired)
+        assert len(prompts) == count
+        assert prompts["id"][-1].as_py() == prompts_at(questions, weights, seed, at + positions - 1, 1)["id"][0].as_py()
+        taken += prompts["group"].to_pylist()
+        at += positions
+    walk = prompts_at(questions, weights, seed, cursor, at - cursor).to_pylist()
+    assert taken == [prompt["group"] for prompt in walk if prompt["id"] not in retired]
+
+
+def test_where_every_question_is_retired_all_are_asked_again() -> None:
+    questions = mixture({"only": 3})
+    taken = prompts_from(questions, {"only": 1.0}, 0, 3, 3, {"only:0", "only:1", "only:2"})
+    assert taken.positions == 3
+    assert sorted(taken.prompts["id"].to_pylist()) == ["only:0", "only:1", "only:2"]
