@@ -164,11 +164,17 @@ class Runners:
             question=row["question"],
             ability=row["ability"],
             status=Status.ANSWERED,
-            answer=str(draw.randrange(3)),
+            answer=_sum_of(row["question"]) if draw.random() < 0.8 else str(draw.randrange(3)),
             failure="",
             nodes=[Node(parent=-1, kind="system", step=-1, token_ids=[0]), sampled],
             steps=[Step(think=thought, code="print(42)", cell_status="ok")],
         )
+
+
+def _sum_of(question: str) -> str:
+    """The answer to a question of arithmetic; to others nothing that is right."""
+    terms = question.removeprefix("How much is ").rstrip("?").replace("plus", "+").replace("minus", "-").replace("times", "*")
+    return str(eval(terms)) if set(terms) <= set("0123456789 +-*") else "?"
 
 
 class Learner:
