@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from nbrl.flows.collect import Batch
 from nbrl.tasks.nodes.advantage import advantage, nothing_to_gain
 from nbrl.tasks.nodes.publish import publish
-from nbrl.tasks.nodes.record import Timing, record, seconds_of
+from nbrl.tasks.nodes.record import Timing, record
 from nbrl.tasks.nodes.update import update
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.scope import Artifact, Scope
@@ -13,9 +13,12 @@ from nbrl.tasks.services.services import Services
 
 
 async def learn(
-    services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Callable[[], Awaitable[Batch]] | None = None
+    services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Callable[[], Awaitable[float]] | None = None
 ) -> Record:
-    """Update the weights of `scope` from the batch and publish them, once the next batch, collected `ahead`, is there.
+    """Update the weights of `scope` from the batch and publish them.
+
+    Where other batches are collected meanwhile, `ahead` is awaited in between: it returns once weights may change, and says for
+    how many seconds they were.
 
     If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
     why.
@@ -30,7 +33,7 @@ async def learn(
         updated = await update(services, scope, advantages, batch.trajectories, staleness)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
     if ahead is not None:
-        timing = timing._replace(beside_s=seconds_of((await ahead()).trajectories))
+        timing = timing._replace(beside_s=await ahead())
     if updated is not None:
         artifacts += [updated, await publish(services, scope, updated, staleness)]
     return await record(services, scope, artifacts, batch.after.cursor, timing, updated, skipped, staleness)

@@ -1,18 +1,19 @@
-"""Iterations whose rollouts run beside the update before them, so that each batch is sampled from weights an update older."""
+"""Iterations whose rollouts run beside updates, so that each batch is sampled from weights that are some updates older."""
 
 import asyncio
 import time
+from types import TracebackType
 
 from prefect import flow
 
 from nbrl.flows.collect import Batch, collect
 from nbrl.flows.learn import learn
-from nbrl.tasks.nodes.record import Timing, seconds_of
-from nbrl.tasks.runs.history import Record, policy_after, position_after, sampler_of
+from nbrl.tasks.nodes.record import Timing
+from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Scope
-from nbrl.tasks.services.concurrently import both
-from nbrl.tasks.services.progress import Titled
+from nbrl.tasks.services.busy import Busy
+from nbrl.tasks.services.concurrently import all_of, beside
 from nbrl.tasks.services.services import Services
 
 _collect = flow(
@@ -24,38 +25,59 @@ _learn = flow(name="learn", validate_parameters=False, flow_run_name="{scope.run
 
 
 class Overlap:
-    """Knows the batch that was collected beside the last update. Without, as after a start, the next one is collected first."""
+    """Collects batches ahead: at most as many at once as the lag. What is in flight at its end is given up.
+
+    Which weights sample a batch, and with a lag above 1 which prompts it has, depends on its number alone; with a lag of 1 its
+    prompts follow those of the batch before, which is collected by then. So a run that was killed anywhere does the same again.
+    """
 
     def __init__(self, services: Services, writer: Writer) -> None:
         self._services, self._writer = services, writer
-        self._ahead: Batch | None = None
+        self._lag = services.config.pipeline.lag
+        self._in_flight: dict[int, asyncio.Task[Batch]] = {}
+        self._busy = Busy()
+
+    async def __aenter__(self) -> "Overlap":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for collecting in self._in_flight.values():
+            collecting.cancel()
+        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
 
     async def iterate(self, records: list[Record]) -> Record:
-        """The iteration after `records`: learn from its batch while the next one is collected, and publish when both are done.
+        """The iteration after `records`: learn from its batch while later ones are collected.
 
-        Which weights sample a batch depends on its number alone, and which prompts it has on the batches before it. So a run
-        that was killed anywhere does the same again.
+        Engines that have one set of weights get new ones when nothing is in flight.
         """
-        services, number, started, alone_s = self._services, len(records), time.monotonic(), 0.0
-        batch, self._ahead = self._ahead, None
-        if batch is None:
-            batch = await _collect(services, self._scope(records, number), position_after(records))
-            alone_s = seconds_of(batch.trajectories)
+        services, number, started, busy = self._services, len(records), time.monotonic(), self._busy.seconds
+        first, size = position_after(records), services.config.rollout.prompts
+        for later in range(self._lag):
+            self._begin(records, number + later, first.further(later * size))
+        batch = await beside(self._in_flight[number], self._in_flight.values())
+        del self._in_flight[number]
+        self._begin(records, number + self._lag, batch.after.further((self._lag - 1) * size))
         scope = self._writer.iteration(number, policy_after(self._writer.run, records))
-        timing = Timing(started, alone_s)
-        if number + 1 == services.config.iterations:
-            return await _learn(services, scope, batch, timing)
-        next_ = self._scope(records, number + 1)
-        shown = services.shown_by(Titled(services.progress, next_.title))
-        collecting = asyncio.ensure_future(_collect(shown, next_, batch.after))
+        alone_s, busy = self._busy.seconds - busy, self._busy.seconds
 
-        async def ahead() -> Batch:
-            return await collecting
+        async def ahead() -> float:
+            if not services.config.publishes_adapters:
+                await self.quiet()
+            return self._busy.seconds - busy
 
-        record, self._ahead = await both(_learn(services, scope, batch, timing, ahead), collecting)
-        return record
+        return await beside(_learn(services, scope, batch, Timing(started, alone_s), ahead), self._in_flight.values())
 
-    def _scope(self, records: list[Record], number: int) -> Scope:
-        """Of the rollouts of an iteration."""
-        weights = sampler_of(self._writer.run, records, number, self._services.config.pipeline.lag)
-        return self._writer.iteration(number, weights)
+    async def quiet(self) -> None:
+        """Return when no batch is being collected."""
+        await all_of(map(asyncio.shield, self._in_flight.values()))
+
+    def _begin(self, records: list[Record], number: int, start: Position) -> None:
+        """Collect the batch of an iteration, if there is to be one and that has not begun."""
+        if number not in self._in_flight and number < self._services.config.iterations:
+            weights = sampler_of(self._writer.run, records, number, self._lag)
+            scope = self._writer.iteration(number, weights)
+            self._in_flight[number] = asyncio.ensure_future(self._collected(scope, start))
+
+    async def _collected(self, scope: Scope, start: Position) -> Batch:
+        with self._busy:
+            return await _collect(self._services.apart(scope), scope, start)

@@ -118,17 +118,18 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
         first = await _evaluate(services, writer, records, evaluations)
         await _show(services, writer, records, scores, evaluations)
-        overlap = Overlap(services, writer)
-        while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-            records.append(await _iterate(services, writer, records, overlap))
-            restarts.reached(len(records))
-            if config.evaluate.every and len(records) % config.evaluate.every == 0:
-                await _evaluate(services, writer, records, evaluations)
-            if records[-1].epoch == writer.epoch:  # not one that was found
-                await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
-                scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
-                await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
-                await _show(services, writer, records, scores, evaluations)
+        async with Overlap(services, writer) as overlap:
+            while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
+                records.append(await _iterate(services, writer, records, overlap))
+                restarts.reached(len(records))
+                if config.evaluate.every and len(records) % config.evaluate.every == 0:
+                    await overlap.quiet()
+                    await _evaluate(services, writer, records, evaluations)
+                if records[-1].epoch == writer.epoch:  # not one that was found
+                    await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
+                    scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
+                    await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
+                    await _show(services, writer, records, scores, evaluations)
         last = await _evaluate(services, writer, records, evaluations)
         await _show(services, writer, records, scores, evaluations)
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)

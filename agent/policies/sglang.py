@@ -41,7 +41,8 @@ class SglangPolicy:
     """A SGLang server's /generate: token ids in, token ids and log-probs out.
 
     `seeded` says that the server samples by request seeds (deterministic inference); others draw from a state of their own.
-    `url` may be a function, where the server can move while it is away. `adapter` names the LoRA adapter to sample with.
+    `url` may be a function, where the server can move while it is away. `adapter` names the LoRA adapter to sample with. Of
+    several policies that a server has at once, `version` names the one that is sampled from; without, the server says which.
 
     `away_s` is how long a server that has gone may take to come back, with the same request made again and again until then.
     `interrupted` says that this happened, so that time was lost for which the trajectory is not to blame.
@@ -55,11 +56,12 @@ class SglangPolicy:
         sampling: Sampling,
         seeded: bool = False,
         adapter: str | None = None,
+        version: str | None = None,
         away_s: float = 0.0,
     ) -> None:
         self._session, self._where = session, (lambda: url) if isinstance(url, str) else url
         self._stop_ids, self._sampling, self._seeded, self._adapter = stop_ids, sampling, seeded, adapter
-        self._away_s = away_s
+        self._version, self._away_s = version, away_s
         self.interrupted = False
 
     @property
@@ -85,7 +87,8 @@ class SglangPolicy:
             ) from error
         if finish not in ("stop", "length"):
             raise PolicyError(f"the engine at {self._url} ended a generation with {finish!r}; it is retried")
-        return Generation(ids, logprobs, str(meta.get("weight_version", "")), finish)
+        version = str(meta.get("weight_version", "")) if self._version is None else self._version
+        return Generation(ids, logprobs, version, finish)
 
     def _request(self, prompt: Prompt, max_tokens: int, seed: int) -> bytes:
         """The body; the list of ids lives only here, for a waiting request is held as long as the engine thinks."""

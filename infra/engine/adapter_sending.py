@@ -8,18 +8,18 @@ from pathlib import Path
 import httpx
 from safetensors.torch import load_file
 
-from nbrl.infra.engine.client import ADAPTER
+from nbrl.infra.engine.client import adapter_name
 from nbrl.infra.engine.keys import headers
 from nbrl.infra.errors import EngineError, shortened
 
 
-def send_adapter(folder: Path, url: str, key: str, limit_s: float) -> None:
-    """Load peft's adapter in a folder into the engine at `url`, which must be paused and serve none.
+def send_adapter(folder: Path, version: str, url: str, key: str, limit_s: float) -> None:
+    """Load peft's adapter in a folder, of the weights `version`, into the engine at `url`, which must not have it.
 
     Raises EngineError if the engine does not take it within `limit_s` seconds.
     """
     body = {
-        "lora_name": ADAPTER,
+        "lora_name": adapter_name(version),
         "config_dict": json.loads((folder / "adapter_config.json").read_text()),
         "serialized_tensors": base64.b64encode(pickle.dumps(load_file(folder / "adapter_model.safetensors"))).decode(),
     }

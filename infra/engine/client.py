@@ -22,23 +22,23 @@ from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
 LEAVE_S = 5.0  # an engine that stands in a broadcast does not answer
-ADAPTER = "policy"  # what an engine calls the adapter that it serves
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
 
 
-class EngineClient:
-    """Every call ends: with its result, or with an EngineError after at most `timeout` seconds.
+def adapter_name(version: str) -> str:
+    """What engines call the adapter of these weights, so that requests name it."""
+    return f"policy-{version}"
 
-    `adapter` is what requests for the policy must name: ADAPTER after one was published, else None.
-    """
+
+class EngineClient:
+    """Every call ends: with its result, or with an EngineError after at most `timeout` seconds."""
 
     def __init__(self, url: str, timeout: float = 120.0, vocabulary_size: int | None = None, key: str = "") -> None:
         """`key` is what the engine asks of requests and of its administrator; empty if it asks for none."""
         self.url, self.key = url, key
         self.timeout = timeout
         self.vocabulary_size = vocabulary_size
-        self.adapter: str | None = None
         self._http = httpx.AsyncClient(
             base_url=url, headers=headers(key), timeout=httpx.Timeout(timeout, connect=10.0), limits=LIMITS, trust_env=False
         )
@@ -52,15 +52,18 @@ class EngineClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def score(self, token_ids: Sequence[int], first: int = 1) -> list[float]:
+    async def score(self, token_ids: Sequence[int], first: int = 1, adapter: str | None = None) -> list[float]:
         """Log-probs of the tokens from number `first` on, each given those before it; the very first has nothing before it."""
-        body = {
+        body: dict[str, Any] = {
             "input_ids": self._checked(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
             "logprob_start_len": first - 1,
         }
-        pairs = (await self._generate(body))["meta_info"]["input_token_logprobs"][1:]
+        if adapter is not None:
+            body["lora_path"] = adapter
+        reply: dict[str, Any] = (await self._call("POST", "/generate", body)).json()
+        pairs = reply["meta_info"]["input_token_logprobs"][1:]
         last = None if self.vocabulary_size is None else self.vocabulary_size - 1
         if [pair[1] for pair in pairs] != [0 if token == last else token for token in token_ids[first:]]:  # SGLang calls it so
             raise EngineError(f"the engine at {self.url} scored other tokens than it was given")
@@ -100,9 +103,17 @@ class EngineClient:
         body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
         return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version, torn)
 
-    async def publish_adapter(self, folder: Path | None, version: str, torn: bool = False) -> float:
-        """Publish the LoRA adapter at `folder` in an engine with space for one; None removes it. The model does not change."""
-        return await self._swap(lambda: self._exchange(folder, version, torn), version, torn)
+    async def name(self, version: str) -> None:
+        """Call what it serves `version`."""
+        await self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    async def load_adapter(self, folder: Path, version: str) -> None:
+        """Serve the LoRA adapter at `folder` beside the model and other adapters; requests in flight are not disturbed."""
+        await self._call("POST", "/load_lora_adapter", {"lora_name": adapter_name(version), "lora_path": str(folder)})
+
+    async def unload_adapter(self, version: str) -> None:
+        """Serve an adapter no more, once the last request that named it has ended."""
+        await self._call("POST", "/unload_lora_adapter", {"lora_name": adapter_name(version)})
 
     async def receive(self, group: WeightGroup, buckets: Sequence[Bucket], version: str) -> Comparison:
         """Swap in the weights that rank 0 of a group sends, and compare them, bit for bit, with what it sends once more.
@@ -115,7 +126,7 @@ class EngineClient:
         async def take() -> None:
             await self._call("POST", "/init_weights_update_group", group.to_join())
             try:
-                await self._name(f"a part of {version}")
+                await self.name(f"a part of {version}")
                 for bucket in buckets:
                     await self._call("POST", "/update_weights_from_distributed", group.to_load(bucket))
                 found.append(await self._compared(f"equals_sent:{json.dumps(group.to_compare(buckets))}"))
@@ -126,44 +137,10 @@ class EngineClient:
             if found[0].different or found[0].why:
                 fault = found[0].why or f"{', '.join(found[0].different[:3])} differ from what was sent"
                 raise EngineError(f"its weights are not those that were sent: {fault}")
-            await self._name(version)
+            await self.name(version)
 
         await self._swap(take, version, torn=True)
         return found[0]
-
-    async def receive_adapter(self, send: Callable[[], Awaitable[None]], version: str) -> None:
-        """As `publish_adapter`, of an adapter that another process sends when `send` tells it to.
-
-        Raises PublishError, or what `send` raises; the engine then stays paused.
-        """
-
-        async def exchange() -> None:
-            await self._unload()
-            self.adapter = None  # SGLang cannot load tensors again by itself
-            await send()
-            self.adapter = ADAPTER
-            await self._name(version)
-
-        await self._swap(exchange, version, torn=True)
-
-    async def _exchange(self, folder: Path | None, version: str, torn: bool) -> None:
-        # SGLang loads an adapter that is asked for again by itself: when the new one cannot be had, the old one serves on.
-        try:
-            await self._unload(torn)
-        except EngineError:
-            if not torn:  # else it need not have one
-                raise
-        if folder:
-            await self._call("POST", "/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder)})
-        self.adapter = ADAPTER if folder else None
-        await self._name(version)
-
-    async def _unload(self, torn: bool = False) -> None:
-        if self.adapter or torn:  # a torn one may have an adapter of which it could not tell
-            await self._call("POST", "/unload_lora_adapter", {"lora_name": ADAPTER})
-
-    async def _name(self, version: str) -> None:
-        await self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def _swap(self, work: Callable[[], Awaitable[object]], version: str, torn: bool = False) -> float:
         started = time.monotonic()
@@ -213,11 +190,6 @@ class EngineClient:
                 f"token ids must be between 0 and {limit}, got {min(ids)} to {max(ids)}: tokenizer and model do not match"
             )
         return ids
-
-    async def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        named = {} if self.adapter is None else {"lora_path": self.adapter}
-        answer: dict[str, Any] = (await self._call("POST", "/generate", body | named)).json()
-        return answer
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         try:

@@ -1,11 +1,12 @@
 """Makes SGLang's command line and environment from the settings and the model."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
-from nbrl.infra.engine.client import ADAPTER
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
@@ -18,10 +19,11 @@ CPU_TOTAL_TOKENS = 65536  # of KV cache: 0.13 GB for the tiny policy
 
 @dataclass(frozen=True)
 class AdapterRoom:
-    """The space that an engine reserves for a LoRA adapter: its rank, and the names of its layers."""
+    """What an engine reserves for LoRA adapters: their rank, the names of their layers, and how many it serves at once."""
 
     rank: int
     modules: tuple[str, ...]
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def command(
     seed: int,
     room: AdapterRoom | None = None,
     version: str = "initial",
-    adapter: Path | None = None,
+    adapters: Mapping[str, Path] = MappingProxyType({}),
     door: Door = Door(),
     keys: Path | None = None,
     member: Member | None = None,
@@ -60,7 +62,7 @@ def command(
 
     Without a name, tokens go in and out as ids, so that the server never loads a tokenizer.
 
-    With an `adapter` the server has it, as ADAPTER, before it takes the first request.
+    The server has the `adapters`, by name, before it takes the first request.
     """
     flags: dict[str, str] = {
         "model-path": str(model_path),
@@ -96,8 +98,8 @@ def command(
     else:
         flags |= {"device": "cuda", "dtype": settings.dtype}
     if room is not None:
-        # Of a batch one adapter, and requests without one.
-        flags |= {"enable-lora": "", "max-lora-rank": str(room.rank), "max-loras-per-batch": "2"}
+        # Requests without an adapter take a place too.
+        flags |= {"enable-lora": "", "max-lora-rank": str(room.rank), "max-loras-per-batch": str(room.count + 1)}
         if settings.resolved_device == "cpu":
             flags["lora-backend"] = "torch_native"
     flags |= settings.extra_args
@@ -105,7 +107,7 @@ def command(
     for name, value in flags.items():
         line += [f"--{name}", value] if value else [f"--{name}"]
     line += ["--lora-target-modules", *room.modules] if room else []
-    return line + (["--lora-paths", f"{ADAPTER}={adapter}"] if adapter else [])
+    return line + (["--lora-paths", *(f"{name}={path}" for name, path in adapters.items())] if adapters else [])
 
 
 def last_gpus(index: int, count: int, named: str | None) -> str:

@@ -1,6 +1,7 @@
 """An engine on the machine of this process, for a fleet that may be elsewhere."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from nbrl.infra.engine.command import AdapterRoom, Door, Member
@@ -11,7 +12,7 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.child import free_port
 from nbrl.infra.process.hosts import here
 
-KEPT = 4  # leases of folders: what is served, and what is published or compared
+KEPT = 4  # leases of folders: what is served, and what is published or compared, and one more for each further adapter
 
 
 class EngineHost:
@@ -45,17 +46,17 @@ class EngineHost:
         model: PlacedFolder,
         part: str,
         version: str,
-        adapter: PlacedFolder | None,
+        adapters: Mapping[str, PlacedFolder],
         inside: str,
         member: Member | None = None,
     ) -> tuple[str, int]:
-        """Start the engine with the model in the subfolder `part` of a folder and, if there is one, the adapter in `inside` of
-        another; returns its address and the size of its vocabulary when it serves. Of an engine on several machines, all
-        members are started at once.
+        """Start the engine with the model in the subfolder `part` of a folder and the adapters, by name, in `inside` of others;
+        returns its address and the size of its vocabulary when it serves. Of an engine on several machines, all members are
+        started at once.
 
         Raises EngineError if it does not come up, or lives already, and StorageError if a folder cannot be had.
         """
-        path, beside = self.path(model, part), self.path(adapter, inside) if adapter else None
+        path, beside = self.path(model, part), {name: self.path(adapter, inside) for name, adapter in adapters.items()}
         with self._changing:
             if self._server is None:
                 self._server = launch(
@@ -67,7 +68,7 @@ class EngineHost:
                     version=version,
                     door=self._door,
                     gpus=self._gpus,
-                    adapter=beside,
+                    adapters=beside,
                     port=self._port,
                     member=member,
                 )
@@ -83,7 +84,7 @@ class EngineHost:
         asked = (str(folder), part)
         lease = self._leases.pop(asked, None) or folder.lease(self._cache, part)
         self._leases[asked] = lease
-        while len(self._leases) > KEPT:
+        while len(self._leases) > KEPT + (self._room.count - 1 if self._room else 0):
             self._leases.pop(next(iter(self._leases))).release()
         return lease.path / part if part else lease.path
 

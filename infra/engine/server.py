@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -31,7 +33,7 @@ from nbrl.infra.process.hosts import here
 
 POLL_S = 0.1
 PORT_S = 5.0
-LOCAL = Door()
+LOCAL, NO_ADAPTERS = Door(), MappingProxyType[str, Path]({})
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
@@ -112,12 +114,14 @@ class EngineServer:
         """A line of the log without the key."""
         return line.replace(self._place.door.key, "[key]") if self._place.door.key else line
 
-    def again(self, model_path: Path, version: str, adapter: Path | None = None, member: Member | None = None) -> "EngineServer":
+    def again(
+        self, model_path: Path, version: str, adapters: Mapping[str, Path] = NO_ADAPTERS, member: Member | None = None
+    ) -> "EngineServer":
         """Start the engine again, after its end, in the same place and with these weights; it is to be waited for.
 
-        With an `adapter`, it serves the model with it. Raises EngineError if the port has been taken meanwhile.
+        It serves the `adapters`, by name, beside the model. Raises EngineError if the port has been taken meanwhile.
         """
-        return _launch(self._place, model_path, version, adapter, member)
+        return _launch(self._place, model_path, version, adapters, member)
 
 
 def launch(
@@ -130,15 +134,15 @@ def launch(
     version: str = "initial",
     door: Door = LOCAL,
     gpus: str | None = None,
-    adapter: Path | None = None,
+    adapters: Mapping[str, Path] = NO_ADAPTERS,
     port: int | None = None,
     member: Member | None = None,
 ) -> EngineServer:
     """Start an engine without waiting for it; pass it to `wait`. `version` names the weights at `model_path`.
 
-    With an `adapter`, it serves the model with it. `gpus` are the numbers of its own ones; where they are not given, it takes
-    its share of this machine's. `port` is preferred, where the settings name none. `member` says which machine this is of an
-    engine that has several; each of them starts its own server.
+    It serves the `adapters`, by name, beside the model. `gpus` are the numbers of its own ones; where they are not given, it
+    takes its share of this machine's. `port` is preferred, where the settings name none. `member` says which machine this is of
+    an engine that has several; each of them starts its own server.
     """
     if settings.machines > 1 and member is None:
         raise EngineError(
@@ -152,10 +156,10 @@ def launch(
         port = free_port(probed_host(door))
     if gpus is None and settings.resolved_device == "cuda":
         gpus = last_gpus(index, settings.gpus_per_machine, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapter, member)
+    return _launch(_Place(settings, log_dir, index, port, room, door, gpus), model_path, version, adapters, member)
 
 
-def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None, member: Member | None) -> EngineServer:
+def _launch(place: _Place, model_path: Path, version: str, adapters: Mapping[str, Path], member: Member | None) -> EngineServer:
     settings, index, model_path = place.settings, place.index, Path(model_path).absolute()
     if not any(model_path.glob("*.safetensors")):
         raise EngineError(f"{model_path} holds no model weights (*.safetensors): give a folder in Hugging Face format")
@@ -171,7 +175,7 @@ def _launch(place: _Place, model_path: Path, version: str, adapter: Path | None,
     seed, number = settings.base_seed + index, member.number if member else 0
     variables = os.environ | {"TMPDIR": str(folder)} | ({"SGLANG_HOST_IP": door.host} if member and not number else {})
     child = Child.start(
-        command(settings, model_path, place.port, seed, place.room, version, adapter, door, keys, member),
+        command(settings, model_path, place.port, seed, place.room, version, adapters, door, keys, member),
         env=environment(settings, model_path, variables, place.gpus),
         log=place.logs / (f"engine-{index}-machine-{number}.log" if number else f"engine-{index}.log"),
         name=f"engine {index}",

@@ -86,11 +86,14 @@ class SendOrder(BaseModel):
 
 
 class AdapterOrder(BaseModel):
-    """Rank 0 is to send the adapter of a checkpoint to the engine at `url`, whose requests must bring the key."""
+    """Rank 0 is to send the adapter of a checkpoint, as that of the weights `version`, to the engine at `url`, whose requests
+    must bring the key.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint: str
+    version: str
     url: str
     key: str = Field(repr=False)
     limit_s: float = Field(gt=0)

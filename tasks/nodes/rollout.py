@@ -101,7 +101,7 @@ async def roll_out(
     """
     index = await services.runners.run(
         rows,
-        lambda: services.engines.addresses,
+        lambda: services.engines.addresses(version),
         plan,
         lambda done: services.progress.advanced(name, done, len(rows)),
         services.engines.check_health,

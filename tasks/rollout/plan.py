@@ -19,13 +19,16 @@ from nbrl.tasks.rollout.settings import RolloutSettings
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """Where a policy samples: the engine's URL; if adapters are published, the name of the adapter to sample with; and the key
-    that requests must bring, empty if they need none.
+    """Where a policy samples: the engine's URL, and the key that requests must bring, empty if they need none.
+
+    If adapters are published, `adapter` names the one to sample with, none for the initial model, and `version` its weights;
+    otherwise the engine says which it has.
     """
 
     url: str
     adapter: str | None = None
     key: str = field(default="", repr=False)
+    version: str | None = None
 
 
 @dataclass(frozen=True)

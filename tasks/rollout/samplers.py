@@ -69,6 +69,7 @@ class EngineSamplers:
                     plan.sampling,
                     engine.seeded_sampling,
                     engines.now[turn].adapter,
+                    engines.now[turn].version,
                     away_s=engine.start_timeout_s,
                 )
 

@@ -118,10 +118,10 @@ class PipelineSettings(BaseModel):
     lag: int = Field(
         0,
         ge=0,
-        le=1,
-        description="by how many iterations the weights that sample a batch are older than those that learn from it. With 1, the "
-        "next batch is sampled while this one is learned from, always from the weights before that, whatever takes how long; "
-        "update.tis or update.loss.old engine must correct for it",
+        le=16,
+        description="by how many iterations the weights that sample a batch are older than those that learn from it, always, "
+        "whatever takes how long. With 1, the next batch is sampled while this one is learned from; with more, which needs "
+        "update.lora.publish adapter, so many batches are sampled at once. update.tis or update.loss.old must correct for it",
     )
     uncorrected: bool = Field(
         False, description="learn from what older weights sampled as if the newest had, as the control of an experiment"
@@ -251,6 +251,11 @@ class RunConfig(BaseModel):
             if passes != "bfloat16" and self.engine.computes_in_float32 and self.published_dtype == "float32"
             else BFLOAT16_NATS
         )
+
+    @property
+    def publishes_adapters(self) -> bool:
+        """Whether engines serve adapters beside the initial weights, instead of complete weights."""
+        return self.update.lora is not None and self.update.lora.publish == "adapter"
 
     @property
     def learner_estimates(self) -> bool:

@@ -202,6 +202,17 @@ def _check_lag(config: RunConfig) -> None:
             f"pipeline.lag {lag} learns from what older weights sampled, and nothing corrects for it; set update.tis.kind, for "
             "example to mask_tokens, or update.loss.old to engine"
         )
+    if lag > 1 and not config.publishes_adapters:
+        raise ConfigError(
+            f"pipeline.lag is {lag}, so that {lag} batches are sampled at once, each from weights of its own, and engines have "
+            "one set of complete weights; set update.lora.publish to adapter, of which they serve several, or pipeline.lag to 1"
+        )
+    if lag > 1 and (config.select.max_rounds > 1 or config.select.retire_at is not None):
+        what = "select.max_rounds to 1" if config.select.max_rounds > 1 else "select.retire_at to null"
+        raise ConfigError(
+            f"pipeline.lag is {lag}, so that a batch begins before it is known where the one before it ends; set {what}, or "
+            "pipeline.lag to 1"
+        )
     if config.update.old == "interpolated" and not lag:
         raise ConfigError(
             "update.loss.old interpolated goes by the age of the weights that sampled, and pipeline.lag is 0; set "

@@ -31,6 +31,10 @@ class Position(NamedTuple):
     cursor: int = 0
     retired: Artifact | None = None
 
+    def further(self, prompts: int) -> "Position":
+        """So many prompts further on, none of which is passed over."""
+        return self._replace(cursor=self.cursor + prompts)
+
 
 class Record(BaseModel):
     """The record of an iteration of the run drawn as `run_id`, made in `epoch` and finished at `finished` (seconds since 1970).

@@ -1,7 +1,7 @@
 """Awaits several things at once, of which none outlives another's failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +29,22 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
     either: list[Awaitable[Any]] = [first, second]
     one, other = await all_of(either)
     return one, other
+
+
+async def beside(work: Awaitable[T], others: Collection[asyncio.Task[Any]]) -> T:
+    """The result of the work. Cancels it and raises the error of the first of the others that fails meanwhile."""
+    mine = asyncio.ensure_future(work)
+    try:
+        while not mine.done():
+            running = [each for each in others if not each.done()]
+            await asyncio.wait([mine, *running], return_when=asyncio.FIRST_COMPLETED)
+            for each in others:
+                if each.done():
+                    each.result()
+        return mine.result()
+    finally:
+        mine.cancel()
+        await asyncio.gather(mine, return_exceptions=True)
 
 
 async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:

@@ -15,16 +15,19 @@ class EndpointFleet:
     tells_version = False
 
     def __init__(self, url: str) -> None:
-        self.addresses = [EngineAddress(url)]
+        self._url = url
+
+    def addresses(self, version: str) -> list[EngineAddress]:
+        return [EngineAddress(self._url)]
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
-        raise BrokenInvariantError(f"weights cannot be published to {self.addresses[0].url}")
+        raise BrokenInvariantError(f"weights cannot be published to {self._url}")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         """The server serves what it serves."""
 
     async def prove(self, checkpoint: PlacedFolder, version: str, sequences: Sequence[ProofSequence]) -> list[Finding]:
-        raise BrokenInvariantError(f"{self.addresses[0].url} is not known to serve weights of ours")
+        raise BrokenInvariantError(f"{self._url} is not known to serve weights of ours")
 
     def check_health(self) -> None:
         """A server that is away is found out by those who ask it."""

@@ -1,15 +1,14 @@
 """One engine of a fleet."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from nbrl.infra.engine.actor import EnginePlan, start_actors
-from nbrl.infra.engine.client import ADAPTER as POLICY
-from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import Member
 from nbrl.infra.engine.places import EnginePlace
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
@@ -31,6 +30,16 @@ class Served(NamedTuple):
     checkpoint: PlacedFolder | None
     version: str
 
+    @property
+    def adapter(self) -> str | None:
+        """What requests must name where checkpoints are adapters."""
+        return None if self.checkpoint is None else adapter_name(self.version)
+
+
+def adapters_of(served: Sequence[Served]) -> dict[str, PlacedFolder]:
+    """The adapters among several by name."""
+    return {adapter_name(each.version): each.checkpoint for each in served if each.checkpoint is not None}
+
 
 class Engine(Protocol):
     """An engine, wherever it runs. What cannot be done raises EngineError."""
@@ -38,8 +47,10 @@ class Engine(Protocol):
     name: str
     client: EngineClient
 
-    async def start(self, weights: Served) -> None:
-        """Start it with these weights, in place of what is left of it; returns when it serves, and `client` asks it."""
+    async def start(self, served: Sequence[Served]) -> None:
+        """Start it with these weights, the last of which names what it serves, in place of what is left of it; returns when it
+        serves, and `client` asks it. Only of adapters there may be several.
+        """
         ...
 
     async def path(self, weights: Served) -> Path | None:
@@ -73,18 +84,18 @@ class RemoteEngine:
             None  # from the first start on; the next actor takes it, so that requests that wait find it there
         )
 
-    async def start(self, weights: Served) -> None:
+    async def start(self, served: Sequence[Served]) -> None:
+        weights = served[-1]
         again = self._port is not None
         if again and await self._gone():
             self._actors.kill()
             self._actors, self._stands = start_actors(self._plan, self._number, self._place, self._port), False
-        adapter = weights.checkpoint if self._plan.room else None
-        asked = (*self._model(weights), weights.version, adapter, ADAPTER)
+        adapters = adapters_of(served) if self._plan.room else {}
+        asked = (*self._model(weights), weights.version, adapters, ADAPTER)
         try:
             await self.placed(PLACE_S if again else None)
-            for folder, part in (self._model(weights), (adapter, ADAPTER)):
-                if folder is not None:
-                    await self._path(folder, part)  # so that no member waits for another one's download
+            for folder, part in (self._model(weights), *((adapter, ADAPTER) for adapter in adapters.values())):
+                await self._path(folder, part)  # so that no member waits for another one's download
             members = await self._members()
             pairs = zip(self._actors.members, members, strict=True)
             url, vocabulary = (await all_of(self._asked(actor.start.remote(*asked, member)) for actor, member in pairs))[0]
@@ -95,7 +106,6 @@ class RemoteEngine:
         if url != self.client.url:
             await self.client.close()
             self.client = EngineClient(url, self._plan.settings.request_timeout_s, vocabulary, self._plan.key)
-        self.client.adapter = POLICY if adapter else None
 
     async def path(self, weights: Served) -> Path | None:
         if self._plan.room and weights.checkpoint is None:

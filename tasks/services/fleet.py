@@ -38,11 +38,12 @@ class WeightSource(Protocol):
 
 
 class EngineFleet(Protocol):
-    """Engines that all serve the same version of the weights. A second kind of engine is another class with these methods."""
+    """Engines that all serve the same weights: one version of them or, as adapters, the newest ones side by side. A second kind
+    of engine is another class with these methods.
+    """
 
-    @property
-    def addresses(self) -> list[EngineAddress]:
-        """One address per engine; they may change with a publish."""
+    def addresses(self, version: str) -> list[EngineAddress]:
+        """One address per engine, for requests to the weights `version`; they may change."""
         ...
 
     @property
@@ -59,7 +60,7 @@ class EngineFleet(Protocol):
         ...
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
-        """Publish again in the engines that serve another version.
+        """Publish again in the engines that do not serve this version.
 
         Raises BrokenInvariantError if one of them then holds other weights.
         """

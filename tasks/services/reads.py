@@ -13,14 +13,14 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 K = TypeVar("K")
 V = TypeVar("V")
 TABLES = 8  # so that the rewards of a round are still there when its iteration ends
-STAGES = 2  # that are in progress at once
 
 
 class Reads:
     """Keeps the tables that were read last, all questions, and the keys of the stages in progress. Threads may share it."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, stages: int = 1) -> None:
+        """`stages`: how many are in progress at once."""
+        self._storage, self._stages = storage, stages
         self._tables: dict[tuple[str, str], pa.Table] = {}
         self._questions: dict[str, pa.Table] = {}
         self._keys: dict[str, frozenset[str]] = {}
@@ -50,7 +50,7 @@ class Reads:
         if keys is None:
             keys = frozenset(self._storage.list(folder))
         with self._changing:
-            _keep(self._keys, folder, keys, STAGES)
+            _keep(self._keys, folder, keys, self._stages)
         return keys
 
 

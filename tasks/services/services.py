@@ -1,5 +1,6 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet, WeightSource
 from nbrl.tasks.services.learner import LearnerService
-from nbrl.tasks.services.progress import Progress
+from nbrl.tasks.services.progress import Progress, Titled
 from nbrl.tasks.services.reads import Reads
 from nbrl.tasks.tracking.delivery import Delivery
 
@@ -28,7 +29,8 @@ class Training:
 
 
 class Services:
-    """Handles of the services, without any state of the run. `cache` has copies of checkpoints that lie on a cloud.
+    """Handles of the services, without any state of the run. `cache` has copies of checkpoints that lie on a cloud. A pool of
+    runners has one batch at a time; of several, batches that are collected at once take them in turn.
 
     This is not a dataclass, because Prefect traverses the fields of dataclasses that are arguments of flows and tasks.
     """
@@ -40,17 +42,20 @@ class Services:
         cache: NodeCache,
         progress: Progress,
         engines: EngineFleet,
-        runners: RunnerPool,
+        pools: Sequence[RunnerPool],
         training: Training | None = None,
     ) -> None:
         self.config, self.storage, self.cache, self.progress = config, storage, cache, progress
-        self.engines, self.runners, self._training = engines, runners, training
-        self.reads = Reads(storage)
+        self.engines, self._pools, self._training = engines, pools, training
+        self.runners, self.reads = pools[0], Reads(storage, stages=config.pipeline.lag + 1)
 
-    def shown_by(self, progress: Progress) -> "Services":
-        """The same services, for work whose progress is reported elsewhere."""
+    def apart(self, scope: Scope) -> "Services":
+        """The same services for the batch of an iteration, beside other work: it has runners of its own, and its progress is
+        named after it.
+        """
         other = copy(self)
-        other.progress = progress
+        other.progress = Titled(self.progress, scope.title)
+        other.runners = self._pools[scope.iteration % len(self._pools)]
         return other
 
     @property

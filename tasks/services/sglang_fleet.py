@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbrl.infra.engine.actor import EnginePlan
-from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.places import reserve
-from nbrl.infra.errors import EngineError, InfraError, PlaceError
+from nbrl.infra.errors import EngineError, InfraError, PlaceError, PublishError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
 from nbrl.tasks.errors import BrokenInvariantError, UpdateError
@@ -35,8 +35,8 @@ SILENT_S = 60.0  # without an answer an engine counts as ended; no single forwar
 
 
 class SglangFleet:
-    """An EngineFleet of servers of our own. With `adapters`, a checkpoint is published as an adapter beside the initial model,
-    without as a complete model.
+    """An EngineFleet of servers of our own. With `adapters`, so many of the newest checkpoints are served side by side as
+    adapters of the initial model, and a publish disturbs no request; without, the newest is served as a complete model.
 
     Nobody publishes while an engine is started again, nor the other way round, so that its weights are always those of its
     version. `say` tells of each engine that was started again.
@@ -48,11 +48,11 @@ class SglangFleet:
         self,
         engines: Sequence[Engine],
         weights: Served,
-        adapters: bool = False,
+        adapters: int = 0,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._engines, self._adapters, self._say = engines, adapters, say
-        self._weights = [weights for _ in engines]
+        self._served = [[weights] for _ in engines]  # by each, the newest last
         self._starts = [0 for _ in engines]  # how often each was started again
         self._compared: list[tuple[int, Served, Comparison] | None] = [
             None for _ in engines
@@ -84,16 +84,18 @@ class SglangFleet:
         stack.push_async_callback(stop)
         waits = "the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`"
         await told_if_slow(all_of(engine.placed() for engine in engines), ROOM_S, lambda: say(waits))
-        await all_of(engine.start(weights) for engine in engines)
-        fleet = cls(engines, weights, plan.room is not None, say)
+        await all_of(engine.start([weights]) for engine in engines)
+        fleet = cls(engines, weights, plan.room.count if plan.room else 0, say)
         watching = [asyncio.create_task(fleet._watch(number)) for number in range(len(engines))]
         stack.push_async_callback(_cancel, watching)
         return fleet
 
-    @property
-    def addresses(self) -> list[EngineAddress]:
+    def addresses(self, version: str) -> list[EngineAddress]:
         clients = [engine.client for engine in self._engines]
-        return [EngineAddress(client.url, client.adapter, client.key) for client in clients]
+        if not self._adapters:
+            return [EngineAddress(client.url, key=client.key) for client in clients]
+        adapter = next((each.adapter for each in self._served[0] if each.version == version), adapter_name(version))
+        return [EngineAddress(client.url, adapter, client.key, version) for client in clients]
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         weights = Served(checkpoint, version)
@@ -112,13 +114,14 @@ class SglangFleet:
                     if await self._works(number, paused=True):
                         await self._publish(number, weights, torn=True)
                     else:
-                        await self._restart(number, weights, "ended while weights were sent")
+                        await self._restart(number, self._after(number, weights), "ended while weights were sent")
 
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         weights = Served(checkpoint, version)
         async with self._changing:
             for number in range(len(self._engines)):
-                if await self._asked(number, lambda client: client.weights_version()) != version:
+                newest = await self._asked(number, lambda client: client.weights_version())
+                if weights not in self._served[number] if self._adapters else newest != version:
                     await self._publish(number, weights)
                     found = await self._asked(number, partial(self._compared_with, number, weights))
                     if found is not None and found.different:  # only one of several members may have failed
@@ -137,18 +140,20 @@ class SglangFleet:
         served = await self._asked(number, lambda client: client.weights_version())
         if served != version:
             raise BrokenInvariantError(f"engine {url} serves weights {served!r} after publishing {version!r}")
-        weights = await self._asked(number, partial(self._compared_with, number, Served(checkpoint, version)))
-        if unproved := _unproved(weights):
+        weights = Served(checkpoint, version)
+        adapter = weights.adapter if self._adapters else None
+        found = await self._asked(number, partial(self._compared_with, number, weights))
+        if unproved := _unproved(found):
             if not self._told:
                 self._say(f"after a publish the log-probs are compared, but not every bit: {unproved}")
             self._told = True
 
         def score(client: EngineClient) -> Awaitable[list[list[float]]]:
-            return all_of(client.score(each.token_ids, each.first) for each in sequences)
+            return all_of(client.score(each.token_ids, each.first, adapter) for each in sequences)
 
         pairs = zip(await self._asked(number, score), sequences, strict=True)
         differences = [a - b for scored, each in pairs for a, b in zip(scored, each.logprobs, strict=True)]
-        return Finding(url, differences, weights)
+        return Finding(url, differences, found)
 
     async def _compared_with(self, number: int, weights: Served, client: EngineClient) -> Comparison | None:
         """How the weights that an engine holds compare with these; None for an adapter, which is not among them."""
@@ -171,10 +176,19 @@ class SglangFleet:
         weights = Served(checkpoint, version)
         if self._adapters:
             await source.adapter(clients, checkpoint.place, version)
+            for number in range(len(self._engines)):
+                await self._settle(number, weights)
         else:
             found = await source.weights(clients, checkpoint.place, version)
             self._compared = [(start, weights, each) for start, each in zip(self._starts, found, strict=True)]
-        self._weights = [weights for _ in self._engines]
+        self._served = [self._after(number, weights) for number in range(len(self._engines))]
+
+    def _after(self, number: int, weights: Served) -> list[Served]:
+        """What an engine serves once it was given these weights."""
+        if not self._adapters:
+            return [weights]
+        others = [each for each in self._served[number] if each.version != weights.version]
+        return sorted([*others, weights], key=lambda each: int(each.version))[-self._adapters :]
 
     async def _publish(self, number: int, weights: Served, torn: bool = False) -> None:
         engine = self._engines[number]
@@ -182,14 +196,37 @@ class SglangFleet:
         try:
             folder = await engine.path(weights)
             if self._adapters:
-                await engine.client.publish_adapter(folder, weights.version, torn)
+                await self._load(number, weights, folder, torn)
             elif folder is not None:
                 await engine.client.publish(folder, weights.version, torn)
         except EngineError:
             if await self._works(number, paused=torn):
                 raise
-            await self._restart(number, weights, "ended while weights were published")
-        self._weights[number] = weights
+            await self._restart(number, self._after(number, weights), "ended while weights were published")
+        self._served[number] = self._after(number, weights)
+
+    async def _load(self, number: int, weights: Served, folder: Path | None, torn: bool) -> None:
+        """Give an engine the adapter in a folder, in place of one of that version; one that is `torn` may have it or not."""
+        client = self._engines[number].client
+        try:
+            if torn:
+                with suppress(EngineError):
+                    await client.unload_adapter(weights.version)
+            elif any(each.checkpoint and each.version == weights.version for each in self._served[number]):
+                await client.unload_adapter(weights.version)
+            if folder is not None:
+                await client.load_adapter(folder, weights.version)
+            await self._settle(number, weights)
+        except EngineError as error:
+            raise PublishError(f"weights {weights.version} did not reach the engine at {client.url}: {error}") from error
+
+    async def _settle(self, number: int, weights: Served) -> None:
+        """Call an engine by the newest of its weights, and have it drop the adapters that it needs no more."""
+        client, after = self._engines[number].client, self._after(number, weights)
+        await client.name(after[-1].version)
+        for each in self._served[number]:
+            if each.checkpoint is not None and each.version not in {kept.version for kept in after}:
+                await client.unload_adapter(each.version)
 
     async def _asked(self, number: int, question: Callable[[EngineClient], Awaitable[T]]) -> T:
         """The answer of an engine. One that has ended is started again and then asked."""
@@ -198,7 +235,7 @@ class SglangFleet:
         except EngineError:
             if await self._works(number):
                 raise
-            await self._restart(number, self._weights[number], "ended")
+            await self._restart(number, self._served[number], "ended")
         return await question(self._engines[number].client)
 
     async def _works(self, number: int, paused: bool = False) -> bool:
@@ -235,9 +272,9 @@ class SglangFleet:
         """Start an engine again, unless that has been done since it was looked at."""
         async with self._changing:
             if self._starts[number] == before:
-                await self._restart(number, self._weights[number], what)
+                await self._restart(number, self._served[number], what)
 
-    async def _restart(self, number: int, weights: Served, what: str) -> None:
+    async def _restart(self, number: int, weights: list[Served], what: str) -> None:
         """Start an engine again with these weights, as often as the budget allows. Raises EngineError beyond it,
         and PlaceError if it finds no place.
         """
@@ -257,9 +294,9 @@ class SglangFleet:
                 continue
             break
         served = await engine.client.weights_version()
-        if served != weights.version:
-            raise EngineError(f"{engine.name} serves weights {served!r} after a start with {weights.version!r}")
-        self._weights[number] = weights
+        if served != weights[-1].version:
+            raise EngineError(f"{engine.name} serves weights {served!r} after a start with {weights[-1].version!r}")
+        self._served[number] = weights
         self._say(f"{why}; started again in {time.monotonic() - started:.0f} s, nothing was lost")
 
 
@@ -282,8 +319,10 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
             await task
 
 
-def adapter_room(lora: LoraSettings | None, initial: Path) -> AdapterRoom | None:
-    """The space that the engines of a training run reserve for adapters; None if complete weights are published."""
+def adapter_room(lora: LoraSettings | None, initial: Path, lag: int) -> AdapterRoom | None:
+    """The space that the engines of a training run reserve for adapters, of which the last `lag` still sample beside the newest;
+    None if complete weights are published.
+    """
     if lora is None or lora.publish == "merged":
         return None
-    return AdapterRoom(lora.rank, lora.target_modules or tuple(sorted(linear_layers(str(initial)))))
+    return AdapterRoom(lora.rank, lora.target_modules or tuple(sorted(linear_layers(str(initial)))), lag + 1)

@@ -36,7 +36,7 @@ from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.concurrently import both, told_if_slow
+from nbrl.tasks.services.concurrently import all_of, both, told_if_slow
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
@@ -64,7 +64,9 @@ async def _runners(
     storage: Storage,
     progress: Progress,
     server: Server | None = None,
-) -> RunnerPool:
+    pools: int = 1,
+) -> list[RunnerPool]:
+    """So many pools of runners, of which each has its own."""
     corpora = await asyncio.to_thread(stored.corpora, storage, data, config.environments)
     environments = {
         name: EnvironmentPlan(corpora.get(name), each.tools, each.prompt) for name, each in config.environments.items()
@@ -73,10 +75,11 @@ async def _runners(
     plan = RunnerPlan(
         model, environments, attached, storage, config.agent, config.sandbox, config.rollout, home, server, config.nodes
     )
-    runners = RunnerPool(plan)
-    stack.push_async_callback(runners.stop)
-    await runners.start(progress.say)
-    return runners
+    made = [RunnerPool(plan) for _ in range(pools)]
+    for pool in made:
+        stack.push_async_callback(pool.stop)
+    await all_of(pool.start(progress.say) for pool in made)
+    return made
 
 
 async def _learner(
@@ -136,21 +139,23 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         delivery = _delivery(stack, config, run, home, progress)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))
         model = await asyncio.to_thread(place, initial, storage, config.ray.address is not None)
-        room = adapter_room(config.update.lora, initial)
+        room = adapter_room(config.update.lora, initial, config.pipeline.lag)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         plan = _engine_plan(config, home, room)
         start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
-        engines, (runners, learner) = await both(
+        at_once = max(1, config.pipeline.lag)
+        runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
+        engines, (pools, learner) = await both(
             _shown(progress, "engine", start),
             both(
-                _shown(progress, "runners", _runners(stack, config, model.texts, run.layout.data, storage, progress)),
+                _shown(progress, "runners", runners),
                 _shown(progress, "learner", _learner(stack, config, run, model.whole, notes, progress)),
             ),
         )
         async with watched(ray_cluster.check, engines.check_health):
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
-            yield Services(config, storage, cache, progress, engines, runners, Training(learner, delivery, source))
+            yield Services(config, storage, cache, progress, engines, pools, Training(learner, delivery, source))
 
 
 @asynccontextmanager
@@ -174,9 +179,9 @@ async def evaluation_services(
             )
 
         runners = _shown(progress, "runners", _runners(stack, config, placed.texts, data, storage, progress, server))
-        engines, pool = await both(engine(), runners)
+        engines, pools = await both(engine(), runners)
         async with watched(ray_cluster.check, engines.check_health):
-            yield Services(config, storage, NodeCache(config.nodes), progress, engines, pool)
+            yield Services(config, storage, NodeCache(config.nodes), progress, engines, pools)
 
 
 def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> EnginePlan:

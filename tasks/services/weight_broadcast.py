@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol, TypeVar
 
 from nbrl.infra.engine.client import EngineClient
@@ -55,11 +54,8 @@ class WeightBroadcast:
 
     async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:
         for client in clients:  # rank 0 carries out one order after the other
-            order = AdapterOrder(checkpoint=checkpoint, url=client.url, key=client.key, limit_s=client.timeout)
-            await client.receive_adapter(partial(self._send_adapter, order), version)
-
-    async def _send_adapter(self, order: AdapterOrder) -> None:
-        await self._within(self._learner.send_adapter(order), "send an adapter")
+            order = AdapterOrder(checkpoint=checkpoint, version=version, url=client.url, key=client.key, limit_s=client.timeout)
+            await self._within(self._learner.send_adapter(order), "send an adapter")
 
     async def _within(self, answer: Awaitable[T], what: str) -> T:
         try:

@@ -1,6 +1,7 @@
 """Fixtures of the tests that kill and damage runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,14 @@ def whole(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.fixture(scope="package")
-def whole_with_lag(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """As `whole`, of a run whose rollouts ran beside its updates."""
-    folder = tmp_path_factory.mktemp("whole-with-lag")
-    done = labs[0].train(folder / "root", folder / "home", overrides=LAG)
-    assert done["status"] == 0, done["said"]
-    return folder, done["steps"]
+def whole_with_lag(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, int]]:
+    """As `whole`, of runs with this lag."""
+
+    @cache
+    def made(lag: int) -> tuple[Path, int]:
+        folder = tmp_path_factory.mktemp(f"whole-with-lag-{lag}")
+        done = labs[0].train(folder / "root", folder / "home", overrides=LAG[lag])
+        assert done["status"] == 0, done["said"]
+        return folder, done["steps"]
+
+    return made

@@ -42,7 +42,7 @@ from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.rollout import chunks
 from nbrl.tasks.rollout.index import in_order, index_of
-from nbrl.tasks.rollout.plan import RoundPlan
+from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan
 from nbrl.tasks.runs import lease
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
@@ -72,7 +72,16 @@ SETTINGS = [
     "checkpoints.keep_last=1",
     "record.traces=1",
 ]
-LAG = ["iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true", "checkpoints.keep_last=2", "select.retire_at=0.6"]
+LAG = {
+    1: [
+        *("iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true"),
+        *("checkpoints.keep_last=2", "select.retire_at=0.6"),
+    ],
+    2: [
+        *("iterations=5", "pipeline.lag=2", "pipeline.uncorrected=true", "checkpoints.keep_last=3"),
+        *("select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=2"),
+    ],
+}
 RUN, DIED = "r", 137
 PAUSE_S = 0.01  # before each trajectory that is sampled beside an update
 NOTHING = 10**9
@@ -112,14 +121,31 @@ class Death:
 
 
 class Fleet(DoubleFleet):
-    def __init__(self, version: str, death: Death) -> None:
+    """Serves one version or, as `adapters`, so many of the newest side by side."""
+
+    def __init__(self, version: str, death: Death, adapters: int) -> None:
         super().__init__(version)
-        self._death, self.sampling = death, False
+        self._death, self._adapters, self.sampling = death, adapters, 0
+        self._live = [version]
+
+    def addresses(self, version: str) -> list[EngineAddress]:
+        assert version in self._live, f"weights {version} are asked for, and {self._live} are there"
+        return [EngineAddress("double://1", version=version)]
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
-        assert not self.sampling, "a publish beside rollouts"
+        assert self._adapters or not self.sampling, "a publish beside rollouts"
         self._death.step()
         await super().publish(checkpoint, version)
+        self._add(version)
+
+    async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
+        if self._adapters:
+            self._add(version)
+        else:
+            await super().serve(checkpoint, version)
+
+    def _add(self, version: str) -> None:
+        self._live = sorted({*self._live, version}, key=int)[-max(1, self._adapters) :]
 
 
 class Runners:
@@ -131,7 +157,7 @@ class Runners:
     async def run(
         self,
         rows: list[dict[str, Any]],
-        engines: object,
+        engines: Callable[[], Sequence[EngineAddress]],
         plan: RoundPlan,
         progress: object,
         healthy: object,
@@ -140,22 +166,21 @@ class Runners:
         keys = [key for folder in (*plan.earlier, plan.chunks) for key in self._storage.list(folder)]
         index, _ = chunks.found_in(self._storage, keys, {row["id"] for row in rows})
         known = set(index["id"].to_pylist())
-        self._fleet.sampling = True
+        self._fleet.sampling += 1
         for row in rows:
             if row["id"] not in known:
                 await asyncio.sleep(self._pause_s)
-                played = self._play(row)
+                played = self._play(row, engines()[0].version or "")
                 place = chunks.write(self._storage, plan.chunks, to_table([played]))
                 index = pa.concat_tables([index, index_of([played], *place)])
-        self._fleet.sampling = False
+        self._fleet.sampling -= 1
         return in_order(index, [row["id"] for row in rows])
 
-    def _play(self, row: dict[str, Any]) -> Trajectory:
+    def _play(self, row: dict[str, Any], version: str) -> Trajectory:
         draw = random.Random(row["seed"])
         ids = [draw.randrange(100) for _ in range(4)]
         logprobs = [-random.random() for _ in ids]
         thought = "a thought of some length" if draw.random() < 0.5 else ""
-        version = self._fleet.version
         sampled = Node(parent=0, kind="sampled", step=0, token_ids=ids, logprobs=logprobs, weights_version=version)
         return Trajectory(
             id=row["id"],
@@ -236,12 +261,13 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         local = storage.local_path(newest.checkpoint) if newest.checkpoint else None
         if local is not None:
             check_folder(local)
-        fleet = Fleet(str(newest.updates), death)
+        fleet = Fleet(str(newest.updates), death, config.pipeline.lag + 1 if config.publishes_adapters else 0)
         tracking: Any = FileTracking(Path(config.home, "mlflow.json"), death.step)
         delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
-        runners: Any = Runners(storage, fleet, PAUSE_S if config.pipeline.lag else 0.0)
+        pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
+        pools: list[Any] = [Runners(storage, fleet, pause_s) for _ in range(at_once)]
         learner: Any = Learner(storage, death)
-        yield Services(config, storage, NodeCache(config.nodes), progress, fleet, runners, Training(learner, delivery))
+        yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))
         delivery.finish()
 
     return doubles

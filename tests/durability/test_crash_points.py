@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.audit.recompute import sampled_from
 from nbrl.tasks.layout import HF
-from nbrl.tasks.runs.history import Record, read_record
+from nbrl.tasks.runs.history import Record, newest_record, read_record
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run, stored_config
 from tests.durability.crash_lab import DIED, LAG, RUN, Lab
 from tests.durability.crash_tracking import FileTracking
 
 pytestmark = pytest.mark.process
+
+Wholes = Callable[[int], tuple[Path, int]]  # folder and number of steps, by lag
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +55,13 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_with_lag(whole_with_lag: tuple[Path, int]) -> dict[str, Any]:
-    folder, steps = whole_with_lag
-    return {"steps": steps, "state": state(folder), "overrides": LAG}
+def undisturbed_with_lag(whole_with_lag: Wholes) -> Callable[[int], dict[str, Any]]:
+    @cache
+    def found(lag: int) -> dict[str, Any]:
+        folder, steps = whole_with_lag(lag)
+        return {"steps": steps, "state": state(folder), "overrides": LAG[lag]}
+
+    return found
 
 
 def resumed(lab: Lab, folder: Path, died: Path, keep_home: bool, overrides: list[str]) -> dict[str, Any]:
@@ -95,32 +103,37 @@ def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undi
         check(labs, undisturbed, tmp_path / "each", point, WAYS)
 
 
-@pytest.mark.parametrize("share", [0.45, 0.7])
+@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6)])
 def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
-    labs: list[Lab], undisturbed_with_lag: dict[str, Any], tmp_path: Path, share: float
+    labs: list[Lab], undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int, share: float
 ) -> None:
-    point = round(share * undisturbed_with_lag["steps"])
-    check(labs, undisturbed_with_lag, tmp_path, point, [WAYS[point % 3]])
+    undisturbed = undisturbed_with_lag(lag)
+    point = round(share * undisturbed["steps"])
+    check(labs, undisturbed, tmp_path, point, [WAYS[point % 3]])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("lag", [1, 2])
 def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
-    labs: list[Lab], undisturbed_with_lag: dict[str, Any], tmp_path: Path
+    labs: list[Lab], undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int
 ) -> None:
-    for point in range(1, undisturbed_with_lag["steps"] + 1):
-        check(labs, undisturbed_with_lag, tmp_path / "each", point, [WAYS[point % 3]])
+    undisturbed = undisturbed_with_lag(lag)
+    for point in range(1, undisturbed["steps"] + 1):
+        check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
 
 
-@pytest.fixture(scope="module")
-def records_with_lag(whole_with_lag: tuple[Path, int]) -> tuple[Storage, list[Record]]:
-    storage = Storage(StorageSettings(root=str(whole_with_lag[0] / "root")))
+def records_of(folder: Path) -> tuple[Storage, list[Record]]:
+    storage = Storage(StorageSettings(root=str(folder / "root")))
     run = known_run(storage, RUN)
-    return storage, [record for number in range(3) if (record := read_record(storage, run, number))]
+    newest = newest_record(storage, run)
+    assert newest
+    read = (read_record(storage, run, number) for number in range(newest.iteration + 1))
+    return storage, [record for record in read if record]
 
 
-def test_a_question_that_was_answered_right_is_not_asked_again(records_with_lag: tuple[Storage, list[Record]]) -> None:
-    storage, records = records_with_lag
+def test_a_question_that_was_answered_right_is_not_asked_again(whole_with_lag: Wholes) -> None:
+    storage, records = records_of(whole_with_lag(1)[0])
     passed: set[str] = set()
     for record in records:
         for round_, retired in zip(record.rounds, record.retirements, strict=True):
@@ -131,11 +144,14 @@ def test_a_question_that_was_answered_right_is_not_asked_again(records_with_lag:
     assert records[-1].cursor > asked  # positions of retired questions were passed over
 
 
-def test_with_lag_each_batch_is_sampled_from_weights_an_update_older(records_with_lag: tuple[Storage, list[Record]]) -> None:
-    storage, records = records_with_lag
+@pytest.mark.parametrize(("lag", "samplers"), [(1, [0, 0, 1]), (2, [0, 0, 0, 1, 2])])
+def test_with_lag_each_batch_is_sampled_from_weights_so_many_updates_older(
+    whole_with_lag: Wholes, lag: int, samplers: list[int]
+) -> None:
+    storage, records = records_of(whole_with_lag(lag)[0])
     versions = [
         {str(version) for round_ in record.rounds for version in sampled_from(storage.read_table(round_.trajectories.path))}
         for record in records
     ]
-    assert versions == [{"0"}, {"0"}, {"1"}]
-    assert [record.updates for record in records] == [1, 2, 3]
+    assert versions == [{str(updates)} for updates in samplers]
+    assert [record.updates for record in records] == [number + 1 for number in range(len(samplers))]

@@ -1,10 +1,10 @@
 """Engines of a fleet without Ray: one without a process, and a real one in this process's care."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nbrl.infra.engine.client import ADAPTER as POLICY
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.host import EngineHost
@@ -13,7 +13,7 @@ from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.layout import ADAPTER, HF
-from nbrl.tasks.services.engine import Served
+from nbrl.tasks.services.engine import Served, adapters_of
 
 
 class DoubleEngine:
@@ -22,10 +22,10 @@ class DoubleEngine:
     def __init__(self, client: Any, adapters: bool = False, fails: bool = False) -> None:
         self.name, self.client, self.lives, self.fails = "engine 0", client, True, fails
         self._adapters = adapters
-        self.started: list[Served] = []
+        self.started: list[list[Served]] = []
 
-    async def start(self, weights: Served) -> None:
-        self.started.append(weights)
+    async def start(self, served: Sequence[Served]) -> None:
+        self.started.append(list(served))
         self.lives = not self.fails
         if self.fails:
             raise EngineError("it ended while starting")
@@ -54,13 +54,13 @@ class HereEngine:
         self._settings = settings
         self.client = EngineClient("http://not-started")
 
-    async def start(self, weights: Served) -> None:
+    async def start(self, served: Sequence[Served]) -> None:
+        weights = served[-1]
         model, part = (self._initial, "") if self._room or weights.checkpoint is None else (weights.checkpoint, HF)
-        adapter = weights.checkpoint if self._room else None
-        url, vocabulary = await asyncio.to_thread(self.host.start, model, part, weights.version, adapter, ADAPTER)
+        adapters = adapters_of(served) if self._room else {}
+        url, vocabulary = await asyncio.to_thread(self.host.start, model, part, weights.version, adapters, ADAPTER)
         if url != self.client.url:
             self.client = EngineClient(url, self._settings.request_timeout_s, vocabulary)
-        self.client.adapter = POLICY if adapter else None
 
     async def path(self, weights: Served) -> Path | None:
         if self._room:

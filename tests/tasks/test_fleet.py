@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Client:
     """A client of a server without a process."""
 
     def __init__(self, version: str) -> None:
-        self.url, self.adapter, self.version, self.answering = "http://engine", None, version, True
+        self.url, self.version, self.answering = "http://engine", version, True
 
     async def weights_version(self) -> str:
         return self.version
@@ -78,7 +78,7 @@ def ended(engine: DoubleEngine) -> Callable[[], None]:
 def test_an_engine_that_ended_serves_the_same_weights_again_and_one_line_tells_of_it() -> None:
     engine = DoubleEngine(Client("3"))
     watched(engine, ended(engine), lambda fleet: bool(said))
-    assert engine.started == [CHECKPOINT]
+    assert engine.started == [[CHECKPOINT]]
     assert said == ["engine 0 ended (killed by signal 9); started again in 0 s, nothing was lost"]
 
 
@@ -94,8 +94,8 @@ def test_a_silent_engine_counts_as_ended() -> None:
 
 def test_an_engine_that_finds_no_place_ends_the_run_at_once() -> None:
     class Homeless(DoubleEngine):
-        async def start(self, weights: Served) -> None:
-            self.started.append(weights)
+        async def start(self, served: Sequence[Served]) -> None:
+            self.started.append(list(served))
             raise PlaceError("engine 0 cannot be placed")
 
     engine = Homeless(Client("3"))
@@ -142,12 +142,12 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
         async with AsyncExitStack() as stack:
             engine = HereEngine(SETTINGS, TINY, tmp_path)
             stack.push_async_callback(engine.stop)
-            await engine.start(Served(None, "7"))
+            await engine.start([Served(None, "7")])
             fleet = SglangFleet([engine], Served(None, "7"), say=said.append)
             watching = asyncio.create_task(fleet._watch(0))
             stack.callback(watching.cancel)
             session = await stack.enter_async_context(engine_session(300))
-            policy = SglangPolicy(session, fleet.addresses[0].url, [], Sampling(), seeded=True, away_s=200)
+            policy = SglangPolicy(session, fleet.addresses("7")[0].url, [], Sampling(), seeded=True, away_s=200)
 
             def asked() -> asyncio.Task[Generation]:
                 return asyncio.create_task(policy.generate(Prompt([[5, 6, 7, 8]], []), 400, seed=3))

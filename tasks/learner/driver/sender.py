@@ -80,6 +80,6 @@ class Sender:
     def _send_adapter(self, order: AdapterOrder) -> None:
         with self._open(order.checkpoint, ADAPTER) as lease:
             try:
-                send_adapter(lease.path / ADAPTER, order.url, order.key, order.limit_s)
+                send_adapter(lease.path / ADAPTER, order.version, order.url, order.key, order.limit_s)
             except EngineError as error:
                 raise UpdateError(f"rank 0 could not send an adapter: {error}") from error

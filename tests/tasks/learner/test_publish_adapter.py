@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from nbrl.agent.errors import PolicyError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
-from nbrl.infra.engine.client import ADAPTER, EngineClient
+from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import PublishError
@@ -61,10 +60,11 @@ def two_updates(policy: Path, folder: Path) -> list[UpdateResult]:
 
 def test_room_is_kept_for_adapters_alone(policy: Path) -> None:
     names = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
-    assert adapter_room(configured(policy).update.lora, policy) == AdapterRoom(2, names)
-    assert adapter_room(configured(policy, target_modules=("q_proj",)).update.lora, policy) == AdapterRoom(2, ("q_proj",))
-    assert adapter_room(configured(policy, publish="merged").update.lora, policy) is None
-    assert adapter_room(load("tiny-cpu").update.lora, policy) is None
+    assert adapter_room(configured(policy).update.lora, policy, 0) == AdapterRoom(2, names)
+    assert adapter_room(configured(policy).update.lora, policy, 2) == AdapterRoom(2, names, count=3)
+    assert adapter_room(configured(policy, target_modules=("q_proj",)).update.lora, policy, 0) == AdapterRoom(2, ("q_proj",))
+    assert adapter_room(configured(policy, publish="merged").update.lora, policy, 0) is None
+    assert adapter_room(load("tiny-cpu").update.lora, policy, 0) is None
 
 
 @pytest.mark.usefixtures("alone")
@@ -72,43 +72,49 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
     config, results = configured(policy), two_updates(policy, tmp_path)
     canary = results[0].proof.sequences[0].token_ids
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
-    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy))
+    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy, 2))
+    fleet = SglangFleet([engine], Served(None, "0"), adapters=3)
 
-    async def sampled(adapter: str | None, tokens: int) -> tuple[list[int], list[float], str]:
+    async def sampled(version: str, tokens: int) -> tuple[list[int], list[float], str]:
+        (address,) = fleet.addresses(version)
         async with engine_session(60) as session:
-            made = await SglangPolicy(session, engine.client.url, [], Sampling(), adapter=adapter).generate(
-                Prompt([canary], []), tokens, 0
-            )
+            policy = SglangPolicy(session, address.url, [], Sampling(), adapter=address.adapter, version=address.version)
+            made = await policy.generate(Prompt([canary], []), tokens, 0)
         return made.token_ids, made.logprobs, made.weights_version
 
+    async def scored(version: str, ids: list[int]) -> list[float]:
+        return await engine.client.score(ids, adapter=fleet.addresses(version)[0].adapter)
+
     async def scenario() -> None:
-        await engine.start(Served(None, "initial"))
+        await engine.start([Served(None, "0")])
         async with engine.client as client:
-            fleet = SglangFleet([engine], Served(None, "initial"), adapters=True)
-            await fleet.publish(None, "0")
-            first = await client.score(canary)
+            first = await scored("0", canary)
+            busy = asyncio.create_task(sampled("0", 400))
             for number, result in enumerate(results):
-                await fleet.publish(PlacedFolder(result.checkpoint, update_lab.STORAGE), str(number + 1))
-                assert await client.score(canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
+                version = str(number + 1)
+                await fleet.publish(PlacedFolder(result.checkpoint, update_lab.STORAGE), version)
+                assert await client.weights_version() == version
+                assert await scored(version, canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
                 assert max(abs(a - b) for a, b in zip(first, result.proof.sequences[0].logprobs, strict=True)) > 0.1
-                ids, logprobs, version = await sampled(client.adapter, 8)
-                assert version == str(number + 1)
-                assert (await client.score(canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
-            engine.host.stop()
-            await fleet.serve(None, "2")  # an engine that is started again has the adapter from its first request on
-            assert (client.adapter, await client.weights_version()) == (ADAPTER, "2")
-            assert await client.score(canary) == pytest.approx(results[1].proof.sequences[0].logprobs, abs=1e-3)
-            assert (await sampled(client.adapter, 8))[2] == "2"
-            busy = asyncio.create_task(sampled(client.adapter, 400))
+            samples = await asyncio.gather(*(sampled(version, 8) for version in "012"))  # in one batch
+            for (ids, logprobs, version), asked in zip(samples, "012", strict=True):
+                assert version == asked
+                assert (await scored(asked, canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
+            ids, logprobs, _ = await busy  # no publish disturbed it
+            assert (await scored("0", canary + ids))[-len(ids) :] == pytest.approx(logprobs, abs=1e-3)
+            engine.host.stop()  # an engine that is started again has its adapters from its first request on
+            await fleet.serve(PlacedFolder(results[1].checkpoint, update_lab.STORAGE), "2")
+            assert await client.weights_version() == "2"
+            for number, result in enumerate(results):
+                assert await scored(str(number + 1), canary) == pytest.approx(result.proof.sequences[0].logprobs, abs=1e-3)
+            busy = asyncio.create_task(sampled("2", 400))
             await asyncio.sleep(0.5)
             with pytest.raises(PublishError, match="weights 3 did not reach the engine"):
-                await client.publish_adapter(tmp_path / "nowhere", "3")
+                await fleet.publish(PlacedFolder(str(tmp_path / "nowhere")), "3")
             assert await client.weights_version() == "2"
-            assert await client.score(canary) == pytest.approx(results[1].proof.sequences[0].logprobs, abs=1e-3)
+            assert len((await busy)[0]) == 400
             await fleet.publish(None, "4")
-            assert await client.score(canary) == pytest.approx(first, abs=1e-4)
-            await asyncio.wait([busy])
-            assert busy.exception() is None or isinstance(busy.exception(), PolicyError)
+            assert await scored("4", canary) == pytest.approx(first, abs=1e-4)
 
     try:
         asyncio.run(scenario())
@@ -124,32 +130,35 @@ def test_adapters_come_from_the_learner_without_their_files(
     proofs = [result.proof.sequences[0] for result in results]
     checkpoints = [PlacedFolder(result.checkpoint, update_lab.STORAGE) for result in results]
     settings = EngineSettings(device="cpu", max_total_tokens=4096, request_timeout_s=60)
-    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy))
+    engine = HereEngine(settings, policy, tmp_path / "logs", adapter_room(config.update.lora, policy, 0))
     rank, said = SendingRank(), list[str]()
     source = WeightBroadcast(rank, 1, False, False, 60)
 
     async def scenario() -> None:
-        await engine.start(Served(None, "0"))
+        await engine.start([Served(None, "0")])
         async with engine.client as client:
-            fleet = SglangFleet([engine], Served(None, "0"), adapters=True, say=said.append)
+            fleet = SglangFleet([engine], Served(None, "0"), adapters=1, say=said.append)
             with monkeypatch.context() as patch:
-                patch.delattr(EngineClient, "publish_adapter")
+                patch.delattr(EngineClient, "load_adapter")
                 for number, checkpoint in enumerate(checkpoints):
                     await fleet.publish(checkpoint, str(number + 1), source)
-                    assert (client.adapter, await client.weights_version()) == (ADAPTER, str(number + 1))
-                    assert await client.score(proofs[number].token_ids) == pytest.approx(proofs[number].logprobs, abs=1e-3)
+                    assert await client.weights_version() == str(number + 1)
+                    name = adapter_name(str(number + 1))
+                    found = await client.score(proofs[number].token_ids, adapter=name)
+                    assert found == pytest.approx(proofs[number].logprobs, abs=1e-3)
             assert said == []
             checkpoint, config_file = tmp_path / "spoilt", tmp_path / "spoilt/adapter/adapter_config.json"
             shutil.copytree(tmp_path / "1", checkpoint)
             config_file.write_text(json.dumps(json.loads(config_file.read_text()) | {"r": 64}))
             with pytest.raises(UpdateError, match=r"rank 0 could not send an adapter: the engine at .* answered"):
                 await source.adapter([client], str(checkpoint), "4")
-            await client.publish_adapter(tmp_path / "1/adapter", "2", torn=True)
-            assert await client.score(proofs[1].token_ids) == pytest.approx(proofs[1].logprobs, abs=1e-3)
+            found = await client.score(proofs[1].token_ids, adapter=adapter_name("2"))  # it serves on what it had
+            assert found == pytest.approx(proofs[1].logprobs, abs=1e-3)
             rank.close()
             await fleet.publish(checkpoints[0], "3", source)
             assert "weights 3 did not go from the learner to the engines, which load them from the storage: " in said[0]
-            assert await client.score(proofs[0].token_ids) == pytest.approx(proofs[0].logprobs, abs=1e-3)
+            found = await client.score(proofs[0].token_ids, adapter=adapter_name("3"))
+            assert found == pytest.approx(proofs[0].logprobs, abs=1e-3)
 
     try:
         asyncio.run(scenario())

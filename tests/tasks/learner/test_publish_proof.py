@@ -42,7 +42,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(halved: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HereEngine]:
     engine = HereEngine(ENGINE, halved, tmp_path_factory.mktemp("logs"))
-    asyncio.run(engine.start(Served(None, "initial")))
+    asyncio.run(engine.start([Served(None, "initial")]))
     yield engine
     engine.host.stop()
 

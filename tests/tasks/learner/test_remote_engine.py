@@ -61,7 +61,7 @@ def test_requests_without_the_key_are_refused_and_it_stands_in_no_log(plan: Engi
     async def work() -> None:
         async with AsyncExitStack() as stack:
             fleet = await fleet_of(stack, plan, [])
-            (address,) = fleet.addresses
+            (address,) = fleet.addresses("7")
             assert address.key == KEY
             body = {"input_ids": [5], "sampling_params": {"max_new_tokens": 1}}
             change = {"model_path": TINY.place, "weight_version": "8"}
@@ -100,7 +100,7 @@ def test_what_dies_is_started_again_with_the_weights_it_served(
             await until_said(said)
             fleet.check_health()
             assert await engine.client.weights_version() == "7"
-            assert [address.url for address in fleet.addresses] == [engine.client.url]
+            assert [address.url for address in fleet.addresses("7")] == [engine.client.url]
 
     asyncio.run(work())
     assert len(said) == 1
@@ -115,7 +115,7 @@ def test_an_engine_that_cannot_start_is_told_as_it_is(plan: EnginePlan, tmp_path
         engine = RemoteEngine(plan, 0, PlacedFolder(str(tmp_path / "empty")), place)
         try:
             with pytest.raises(EngineError, match=r"/empty holds no model weights \(\*\.safetensors\)") as caught:
-                await engine.start(Served(None, "0"))
+                await engine.start([Served(None, "0")])
             assert "\n" not in str(caught.value)
         finally:
             await engine.stop()
@@ -134,7 +134,7 @@ def test_an_engine_for_which_no_machine_has_room_says_so(plan: EnginePlan, monke
         engine._port = 30000  # as after a start
         try:
             with pytest.raises(EngineError, match=r"^engine 0 cannot be placed: no machine of the cluster has room for it"):
-                await engine.start(Served(None, "0"))
+                await engine.start([Served(None, "0")])
         finally:
             await engine.stop()
 

@@ -73,7 +73,7 @@ async def lab(policy: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, count
         for number, engine in enumerate(engines):
             engine.name = f"engine {number}"
             stack.push_async_callback(engine.stop)
-            await engine.start(Served(None, "0"))
+            await engine.start([Served(None, "0")])
         said: list[str] = []
         fleet = SglangFleet(engines, Served(None, "0"), say=said.append)
         made = Lab(fleet, engines, rank, WeightBroadcast(rank, 1, False, False, LIMIT_S), said)

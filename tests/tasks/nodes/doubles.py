@@ -47,8 +47,7 @@ class DoubleFleet:
         self.version, self.error, self.lies, self.weights = version, error, lies, weights
         self.published: list[tuple[PlacedFolder | None, str]] = []
 
-    @property
-    def addresses(self) -> list[EngineAddress]:
+    def addresses(self, version: str) -> list[EngineAddress]:
         return [EngineAddress("double://1")]
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
@@ -161,7 +160,7 @@ def services(
         NodeCache(NodeSettings(cache=str(folder / "cache"))),
         DoubleProgress(),
         fleet or DoubleFleet("2"),
-        runners,
+        [runners],
         training,
     )
 

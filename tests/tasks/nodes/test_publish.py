@@ -115,14 +115,14 @@ class Client:
     """An engine's client without an engine."""
 
     def __init__(self, version: str, logprobs: tuple[float, ...] = ()) -> None:
-        self.url, self.adapter, self.version, self.logprobs = "http://engine", None, version, list(logprobs)
+        self.url, self.key, self.version, self.logprobs = "http://engine", "", version, list(logprobs)
         self.found = Comparison(equal=1)
         self.calls: list[tuple[Any, ...]] = []
 
     async def weights_version(self) -> str:
         return self.version
 
-    async def score(self, token_ids: list[int], first: int) -> list[float]:
+    async def score(self, token_ids: list[int], first: int, adapter: str | None) -> list[float]:
         return self.logprobs[first - 1 :]
 
     async def compare(self, folder: Path) -> Comparison:
@@ -133,16 +133,21 @@ class Client:
         self.calls.append(("publish", path, version))
         self.version = version
 
-    async def publish_adapter(self, path: Path | None, version: str, torn: bool) -> None:
-        self.calls.append(("adapter", path, version))
+    async def load_adapter(self, path: Path, version: str) -> None:
+        self.calls.append(("load", path, version))
+
+    async def unload_adapter(self, version: str) -> None:
+        self.calls.append(("unload", version))
+
+    async def name(self, version: str) -> None:
         self.version = version
 
 
 CHECKPOINT = PlacedFolder("checkpoint")
 
 
-def fleet_of(clients: list[Client], adapters: bool = False) -> SglangFleet:
-    return SglangFleet([DoubleEngine(client, adapters) for client in clients], Served(None, "0"), adapters)
+def fleet_of(clients: list[Client], adapters: int = 0) -> SglangFleet:
+    return SglangFleet([DoubleEngine(client, adapters > 0) for client in clients], Served(None, "0"), adapters)
 
 
 def test_only_engines_with_another_version_are_published_to() -> None:
@@ -166,10 +171,69 @@ def test_an_engine_that_is_served_other_weights_than_the_checkpoint_is_an_error(
 def test_without_a_checkpoint_the_initial_model_is_served_and_adapters_go_alone() -> None:
     whole, adapted = Client("1"), Client("1")
     asyncio.run(fleet_of([whole]).publish(None, "0"))
-    asyncio.run(fleet_of([adapted], adapters=True).publish(CHECKPOINT, "3"))
-    asyncio.run(fleet_of([adapted], adapters=True).publish(None, "0"))
+    fleet = fleet_of([adapted], adapters=1)
+    asyncio.run(fleet.publish(CHECKPOINT, "3"))
+    asyncio.run(fleet.publish(PlacedFolder("other"), "4"))
     assert whole.calls == [("publish", Path("initial"), "0")]
-    assert adapted.calls == [("adapter", Path("checkpoint/adapter"), "3"), ("adapter", None, "0")]
+    loaded = [("load", Path("checkpoint/adapter"), "3"), ("load", Path("other/adapter"), "4")]
+    assert adapted.calls == [*loaded, ("unload", "3")]
+    assert adapted.version == "4"
+
+
+def test_the_newest_adapters_are_served_side_by_side_and_each_request_names_its_own() -> None:
+    client = Client("0")
+    fleet = fleet_of([client], adapters=3)
+
+    async def work() -> None:
+        for version in "1234":
+            await fleet.publish(PlacedFolder(version), version)
+        await fleet.serve(PlacedFolder("2"), "2")  # it is there
+
+    asyncio.run(work())
+    assert client.calls == [*(("load", Path(version, "adapter"), version) for version in "1234"), ("unload", "1")]
+    assert client.version == "4"
+    assert [(each.adapter, each.version) for each in fleet.addresses("2")] == [("policy-2", "2")]
+
+
+def test_after_a_start_older_adapters_come_beside_the_newest() -> None:
+    client = Client("3")
+    fleet = SglangFleet([DoubleEngine(client, True)], Served(PlacedFolder("3"), "3"), 3)
+
+    async def work() -> None:
+        await fleet.serve(None, "0")
+        await fleet.serve(PlacedFolder("2"), "2")
+        assert client.version == "3"
+        await fleet.publish(PlacedFolder("4"), "4")
+
+    asyncio.run(work())
+    assert client.calls == [("load", Path("2/adapter"), "2"), ("load", Path("4/adapter"), "4")]
+    assert [address.adapter for version in "234" for address in fleet.addresses(version)] == ["policy-2", "policy-3", "policy-4"]
+
+
+def test_an_adapter_of_the_same_version_from_another_checkpoint_takes_its_place() -> None:
+    client = Client("0")
+    fleet = fleet_of([client], adapters=2)
+
+    async def work() -> None:
+        await fleet.publish(PlacedFolder("a"), "1")
+        await fleet.serve(PlacedFolder("b"), "1")
+
+    asyncio.run(work())
+    assert client.calls == [("load", Path("a/adapter"), "1"), ("unload", "1"), ("load", Path("b/adapter"), "1")]
+
+
+def test_an_engine_that_ended_is_started_with_all_its_adapters() -> None:
+    client = Client("0")
+    engine = DoubleEngine(client, True)
+    fleet = SglangFleet([engine], Served(None, "0"), 2)
+
+    async def work() -> None:
+        await fleet.publish(PlacedFolder("1"), "1")
+        await fleet.publish(PlacedFolder("2"), "2")
+        await fleet._restart(0, fleet._served[0], "ended")
+
+    asyncio.run(work())
+    assert engine.started == [[Served(PlacedFolder("1"), "1"), Served(PlacedFolder("2"), "2")]]
 
 
 def proved(fleet: SglangFleet, *logprobs: float, first: int = 1) -> list[Finding]:
@@ -197,7 +261,7 @@ def test_what_is_not_compared_bit_for_bit_is_said_once() -> None:
         "after a publish the log-probs are compared, but not every bit: the engines lay out 1 parameters in a way of their own, "
         "first experts.w13"
     ]
-    assert proved(fleet_of([Client("3", (-0.5,))], adapters=True), -0.5)[0].weights is None  # an adapter
+    assert proved(fleet_of([Client("3", (-0.5,))], adapters=1), -0.5)[0].weights is None  # an adapter
 
 
 def test_a_parameter_that_differs_on_one_rank_of_an_engine_differs() -> None:
