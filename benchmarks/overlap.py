@@ -1,14 +1,16 @@
-"""What a lag of one is worth where rollouts and updates wait: the real loop, lag 0 and lag 1 alternately.
+"""What a lag is worth where rollouts and updates wait: the real loop with lag 0 and 1, and with lag 1 and 2, alternately.
 
-Usage: python benchmarks/overlap.py [--rounds 2] [--iterations 6] [--cell 6] [--update 24]
+Usage: python benchmarks/overlap.py [--rounds 2] [--iterations 8] [--cell 6] [--update 24] [--tail-cell 2] [--tail-update 10]
 
 Each cell of a small `tiny-cpu` waits, as for a tool that answers late, and each update takes at least so many seconds, without
-computing (`waits/sitecustomize.py`). So both halves are about equal, and two cores are enough for both at once.
+computing (`waits/sitecustomize.py`), so that two cores are enough for all at once. With lag 0 and 1 both halves are about equal.
+With lag 1 and 2, which publish adapters, the cells of one trajectory in ten wait five times as long.
 
-The last line is one JSON object with medians over the iterations that have another one before and behind, of all rounds:
+The last line is one JSON object with means over the iterations that have two others before and behind, of all rounds:
 `wall_lag0` and `wall_lag1` are seconds of an iteration, `ratio` the first over the second, `bound` what would be reached if
 nothing else took time: (T_collect + T_learn) / max(T_collect, T_learn), with the seconds of the nodes in the run of lag 0.
-`idle_learner`, `idle_rollout` and `overlap` are shares of an iteration with lag 1.
+`idle_learner`, `idle_rollout` and `overlap` are shares of an iteration with lag 1. `wall_tail_lag1`, `wall_tail_lag2` and
+`ratio_tail` are the same where some trajectories take long.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from hardware import cpu_machine
@@ -29,62 +32,70 @@ SETTINGS = {
     "rollout.group_size": 4,
     "evaluate.questions": 1,
     "select.drop_rate": 0.0,
+    "select.max_rounds": 1,
     "update.tis.kind": "mask_tokens",
 }
+ADAPTERS = {"update.lora.publish": "adapter"}
+TAIL = {"NBRL_SLOW_SHARE": "0.1", "NBRL_SLOW_TIMES": "5"}
+EDGE = 2  # iterations at either end that have less than others beside them
+Metrics = list[dict[str, float]]
 
 
-def trained(folder: Path, run: str, lag: int, iterations: int, waits: dict[str, str]) -> list[dict[str, float]]:
-    """The metrics of the iterations between the first and the last."""
-    settings = SETTINGS | {
-        "iterations": iterations,
-        "pipeline.lag": lag,
-        "home": folder / "home",
-        "storage.root": folder / "root",
-    }
-    overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+def trained(folder: Path, run: str, settings: Mapping[str, object], waits: Mapping[str, str]) -> Metrics:
+    """The metrics of the iterations between the first and the last ones."""
+    places = {"home": folder / "home", "storage.root": folder / "root"}
+    overrides = [part for key, value in {**SETTINGS, **settings, **places}.items() for part in ("--set", f"{key}={value}")]
     path = os.pathsep.join([str(Path(__file__).with_name("waits")), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    subprocess.run(
-        [NBRL, "train", "tiny-cpu", "--run", run, *overrides], check=True, env=os.environ | waits | {"PYTHONPATH": path}
-    )
+    environment = os.environ | waits | {"PYTHONPATH": path}
+    subprocess.run([NBRL, "train", "tiny-cpu", "--run", run, *overrides], check=True, env=environment)
     records = sorted((folder / "root/runs" / run / "iterations").glob("*/record.json"))
-    return [json.loads(each.read_text())["metrics"] for each in records][1:-1]
+    return [json.loads(each.read_text())["metrics"] for each in records][EDGE:-EDGE]
 
 
-def median(metrics: list[dict[str, float]], name: str) -> float:
-    return statistics.median(each[name] for each in metrics)
+def mean(metrics: Metrics, name: str) -> float:
+    return statistics.mean(each[name] for each in metrics)
 
 
-def seconds(metrics: list[dict[str, float]], nodes: tuple[str, ...]) -> float:
+def seconds(metrics: Metrics, nodes: tuple[str, ...]) -> float:
     """Of these nodes together."""
-    return statistics.median(sum(each[f"time/{node}"] for node in nodes) for each in metrics)
+    return statistics.mean(sum(each[f"time/{node}"] for node in nodes) for each in metrics)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--iterations", type=int, default=6)
+    parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--cell", type=float, default=6.0, help="seconds that a cell waits")
     parser.add_argument("--update", type=float, default=24.0, help="seconds that an update takes at least")
+    parser.add_argument("--tail-cell", type=float, default=2.0, help="as --cell, where one in ten takes five times as long")
+    parser.add_argument("--tail-update", type=float, default=10.0, help="as --update, beside these")
     given = parser.parse_args()
-    waits = {"NBRL_CELL_WAIT_S": str(given.cell), "NBRL_UPDATE_S": str(given.update)}
-    measured: dict[int, list[dict[str, float]]] = {0: [], 1: []}
+    even = {"NBRL_CELL_WAIT_S": str(given.cell), "NBRL_UPDATE_S": str(given.update)}
+    tail = {"NBRL_CELL_WAIT_S": str(given.tail_cell), "NBRL_UPDATE_S": str(given.tail_update)} | TAIL
+    ways = {
+        "lag0": ({"pipeline.lag": 0}, even),
+        "lag1": ({"pipeline.lag": 1}, even),
+        "tail_lag1": (ADAPTERS | {"pipeline.lag": 1}, tail),
+        "tail_lag2": (ADAPTERS | {"pipeline.lag": 2}, tail),
+    }
+    measured: dict[str, Metrics] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory(prefix="nbrl-overlap-", ignore_cleanup_errors=True) as folder:
         for round_ in range(given.rounds):
-            for lag in (0, 1):
-                measured[lag] += trained(Path(folder), f"lag{lag}-{round_}", lag, given.iterations, waits)
-    before, after = measured[0], measured[1]
+            for way, (settings, waits) in ways.items():
+                measured[way] += trained(Path(folder), f"{way}-{round_}", settings | {"iterations": given.iterations}, waits)
+    before, after = measured["lag0"], measured["lag1"]
     collect, learn = seconds(before, COLLECT), seconds(before, LEARN)
-    wall = [median(each, "time/iteration") for each in (before, after)]
+    wall = {way: mean(metrics, "time/iteration") for way, metrics in measured.items()}
     result = {
-        "wall_lag0": round(wall[0], 2),
-        "wall_lag1": round(wall[1], 2),
-        "ratio": round(wall[0] / wall[1], 3),
+        **{f"wall_{way}": round(value, 2) for way, value in wall.items()},
+        "ratio": round(wall["lag0"] / wall["lag1"], 3),
         "bound": round((collect + learn) / max(collect, learn), 3),
+        "ratio_tail": round(wall["tail_lag1"] / wall["tail_lag2"], 3),
         "collect": round(collect, 2),
         "learn": round(learn, 2),
-        "idle_learner": round(median(after, "pipeline/idle_learner"), 3),
-        "idle_rollout": round(median(after, "pipeline/idle_rollout"), 3),
-        "overlap": round(median(after, "pipeline/overlap"), 3),
+        "idle_learner": round(mean(after, "pipeline/idle_learner"), 3),
+        "idle_rollout": round(mean(after, "pipeline/idle_rollout"), 3),
+        "overlap": round(mean(after, "pipeline/overlap"), 3),
         "iterations": len(after),
         "hardware": cpu_machine(),
     }

@@ -81,7 +81,8 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     tensors, shape = weights(folder), Shape.of(json.loads((folder / "config.json").read_text()))
     if shape is None:
         return {}
-    engines, kernels = config.engine.count * engine_bytes(config, tensors, shape), config.sandbox.max_live * KERNEL_BYTES
+    engines, pools = config.engine.count * engine_bytes(config, tensors, shape), max(1, config.pipeline.lag)
+    kernels = pools * config.sandbox.max_live * KERNEL_BYTES
     learner = learner_bytes(config, tensors, shape)
     if config.pipeline.lag:
         return {"engines": engines, "learner": learner, "everything else": OTHERS_BYTES + kernels}

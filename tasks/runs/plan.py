@@ -40,7 +40,9 @@ def _steps(config: RunConfig) -> str:
 
 def _pipeline(config: RunConfig) -> str:
     """What runs at the same time, and what both need."""
-    text = "the next batch is sampled while this one is learned from"
+    lag = config.pipeline.lag
+    text = "the next batch is" if lag == 1 else f"the next {lag} batches are, at once and each by runners of its own,"
+    text += " sampled while this one is learned from"
     if config.ray.address is None and config.engine.resolved_device == "cpu":
         ranks, processors = config.update.workers * config.update.threads_per_worker, len(os.sched_getaffinity(0))
         text += (

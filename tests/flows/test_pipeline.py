@@ -14,15 +14,31 @@ from tests.processes import left_over, mark
 pytestmark = pytest.mark.e2e
 
 
-def test_a_lag_of_one_samples_beside_the_update_from_the_weights_before(home: Path, storage: Storage) -> None:
-    line = command(home, "ahead", "pipeline.lag=1", "update.tis.kind=mask_tokens")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("ahead"), check=False)
+ONE = ["pipeline.lag=1", "update.tis.kind=mask_tokens"]
+TWO = [
+    *("pipeline.lag=2", "iterations=4", "select.max_rounds=1", "update.lora.publish=adapter"),
+    *("update.loss.kind=ppo", "update.loss.old=interpolated", "update.tis.kind=truncate", "advantage.per_ability=true"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "samplers", "staleness"),
+    [(ONE, ["0", "0", "1"], [0, 1, 1]), (TWO, ["0", "0", "0", "1"], [0, 1, 2, 2])],
+    ids=["one batch ahead", "two batches ahead"],
+)
+def test_batches_are_sampled_beside_updates_from_weights_so_many_updates_older(
+    home: Path, storage: Storage, overrides: list[str], samplers: list[str], staleness: list[int]
+) -> None:
+    run = f"ahead-{len(samplers)}"
+    line = command(home, run, *overrides)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark(run), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert left_over("ahead") == []
-    records = [record(storage, "ahead", number) for number in range(3)]
+    assert left_over(run) == []
+    records = [record(storage, run, number) for number in range(len(samplers))]
     sampled = [from_table(storage.read_table(each.rounds[0].trajectories.path)) for each in records]
-    assert [{node.weights_version for t in batch for node in t.sampled()} for batch in sampled] == [{"0"}, {"0"}, {"1"}]
-    assert [each.metrics["pipeline/staleness"] for each in records] == [0, 1, 1]
-    assert [each.metrics["pipeline/overlap"] > 0 for each in records] == [True, True, False]
-    assert len({t.group for batch in sampled for t in batch}) == 24
-    audited(f"{home}/storage", "ahead", home)
+    versions = [{node.weights_version for t in batch for node in t.sampled()} for batch in sampled]
+    assert versions == [{version} for version in samplers]
+    assert [each.metrics["pipeline/staleness"] for each in records] == staleness
+    assert [each.metrics["pipeline/overlap"] > 0 for each in records] == [True] * (len(samplers) - 1) + [False]
+    assert len({t.group for batch in sampled for t in batch}) == 8 * len(samplers)
+    audited(f"{home}/storage", run, home)
