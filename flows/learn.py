@@ -1,6 +1,7 @@
 """Learns from a batch: advantage → update → publish → record."""
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from nbrl.flows.collect import Batch
 from nbrl.tasks.nodes.advantage import advantage, nothing_to_gain
@@ -12,13 +13,17 @@ from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.services import Services
 
 
-async def learn(
-    services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Callable[[], Awaitable[float]] | None = None
-) -> Record:
-    """Update the weights of `scope` from the batch and publish them.
+class Ahead(NamedTuple):
+    """Batches that are collected meanwhile: `changeable` returns once engines may get new weights, and `seconds` says for how
+    long any was.
+    """
 
-    Where other batches are collected meanwhile, `ahead` is awaited in between: it returns once weights may change, and says for
-    how many seconds they were.
+    changeable: Callable[[], Awaitable[None]]
+    seconds: Callable[[], float]
+
+
+async def learn(services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Ahead | None = None) -> Record:
+    """Update the weights of `scope` from the batch, and publish them as soon as batches `ahead` allow it.
 
     If no round has a group with signal, or all kept steps have the same advantage, there is no update, and the record says
     why.
@@ -33,7 +38,9 @@ async def learn(
         updated = await update(services, scope, advantages, batch.trajectories, staleness)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
     if ahead is not None:
-        timing = timing._replace(beside_s=await ahead())
+        await ahead.changeable()
     if updated is not None:
         artifacts += [updated, await publish(services, scope, updated, staleness)]
+    if ahead is not None:
+        timing = timing._replace(beside_s=ahead.seconds())
     return await record(services, scope, artifacts, batch.after.cursor, timing, updated, skipped, staleness)

@@ -7,7 +7,7 @@ from types import TracebackType
 from prefect import flow
 
 from nbrl.flows.collect import Batch, collect
-from nbrl.flows.learn import learn
+from nbrl.flows.learn import Ahead, learn
 from nbrl.tasks.nodes.record import Timing
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
 from nbrl.tasks.runs.lease import Writer
@@ -60,11 +60,11 @@ class Overlap:
         scope = self._writer.iteration(number, policy_after(self._writer.run, records))
         alone_s, busy = self._busy.seconds - busy, self._busy.seconds
 
-        async def ahead() -> float:
+        async def changeable() -> None:
             if not services.config.publishes_adapters:
                 await self.quiet()
-            return self._busy.seconds - busy
 
+        ahead = Ahead(changeable, lambda: self._busy.seconds - busy)
         return await beside(_learn(services, scope, batch, Timing(started, alone_s), ahead), self._in_flight.values())
 
     async def quiet(self) -> None:

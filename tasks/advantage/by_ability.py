@@ -4,13 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nbrl.tasks.advantage.whiten import whiten
+from nbrl.tasks.advantage.whiten import ROUNDING, whiten
 
 
 def by_ability(advantages: np.ndarray, abilities: Sequence[str]) -> np.ndarray:
-    """The advantages [N] of all sampled tokens, those of each ability whitened: mean 0 and deviation 1 over its tokens."""
+    """The advantages [N] of all sampled tokens, those of each ability whitened: mean 0 and deviation 1 over its tokens.
+
+    Where those of an ability differ by rounding errors alone, they are 0.
+    """
     names, numbers = np.unique(np.asarray(abilities), return_inverse=True)
-    made = np.empty(len(advantages))
+    made = np.zeros(len(advantages))
     for number in range(len(names)):
-        (made[numbers == number],) = whiten([advantages[numbers == number]])
+        mine = advantages[numbers == number]
+        if np.ptp(mine) >= ROUNDING:
+            (made[numbers == number],) = whiten([mine])
     return made

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
+
 
 def whiten(values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """(x − mean) / (std + 1e-8) over all entries of all arrays, std unbiased and 0 for a single entry (L0, arXiv 2506.23667)."""

@@ -9,14 +9,13 @@ import pyarrow.compute as pc
 from nbrl.tasks.advantage.estimate import estimate
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.advantage.whiten import ROUNDING
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.selection.judge import TRAJECTORIES
 from nbrl.tasks.services.services import Services
-
-ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
 
 
 def advantage_table(rewards: list[dict], settings: AdvantageSettings) -> pa.Table:

@@ -116,23 +116,28 @@ class RunnerPool:
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
         self._lived = time.monotonic()
-        while not work.done():
-            await asyncio.wait([work], timeout=POLL_S)
-            healthy()
-            if (now := list(engines())) != where:
-                where = now
-                await _told(self._desk.move.remote(where))
-            seen = (await _answers([self._desk.look.remote()])).get(0)
-            self._check(seen, say)
-            if seen is not None:
-                progress(seen.finished)
-                if settling is None and seen.doubtful and seen.living:
-                    settling = asyncio.create_task(self._settle(name, plan, seen))
-            if settling is not None and settling.done():
-                found, settling = settling, None
-                damaged |= found.result()
-        if settling is not None:
-            settling.cancel()
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=POLL_S)
+                healthy()
+                if (now := list(engines())) != where:
+                    where = now
+                    await _told(self._desk.move.remote(where))
+                seen = (await _answers([self._desk.look.remote()])).get(0)
+                self._check(seen, say)
+                if seen is not None:
+                    progress(seen.finished)
+                    if settling is None and seen.doubtful and seen.living:
+                        settling = asyncio.create_task(self._settle(name, plan, seen))
+                if settling is not None and settling.done():
+                    found, settling = settling, None
+                    damaged |= found.result()
+        except asyncio.CancelledError:
+            self._desk.open.remote("", [], [], False)  # runners go on with nothing
+            raise
+        finally:
+            if settling is not None:
+                settling.cancel()
         try:
             index = work.result()
         except ray.exceptions.RayError as error:

@@ -38,5 +38,6 @@ def _memory(config: RunConfig) -> list[str]:
         return []
     return [
         f"the training takes about {in_words(needed)} of memory, and {in_words(free)} are free; end other programs, or lower "
-        "engine.count, update.workers, update.tokens_per_micro_batch or sandbox.max_live"
+        f"engine.count, update.workers, update.tokens_per_micro_batch{', pipeline.lag' if config.pipeline.lag else ''} or "
+        "sandbox.max_live"
     ]

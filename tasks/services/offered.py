@@ -41,7 +41,8 @@ def _parts(config: RunConfig, machines: Sequence[Machine], engines: bool, ranks:
     """A single machine's GPUs may be shared."""
     engine, update, gpus = config.engine, config.update, sum(machine.get("GPU", 0) for machine in machines)
     own_gpus = len(machines) > 1
-    parts = [Part("rollout.resources", config.rollout.runners, config.rollout.resources)]
+    pools = max(1, config.pipeline.lag) if ranks else 1  # batches of a training that are sampled at once
+    parts = [Part("rollout.resources", pools * config.rollout.runners, config.rollout.resources)]
     if engines:
         taken = of_engine(engine, len(machines))
         parts.append(Part("engine", engine.count * engine.machines, taken, engine.machines))

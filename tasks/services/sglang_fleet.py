@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbrl.infra.engine.actor import EnginePlan
-from nbrl.infra.engine.client import EngineClient, adapter_name
+from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.places import reserve
@@ -94,8 +94,10 @@ class SglangFleet:
         clients = [engine.client for engine in self._engines]
         if not self._adapters:
             return [EngineAddress(client.url, key=client.key) for client in clients]
-        adapter = next((each.adapter for each in self._served[0] if each.version == version), adapter_name(version))
-        return [EngineAddress(client.url, adapter, client.key, version) for client in clients]
+        found = next((each for each in self._served[0] if each.version == version), None)
+        if found is None:
+            raise BrokenInvariantError(f"weights {version!r} are asked for, and engines serve {self._served[0]}")
+        return [EngineAddress(client.url, found.adapter, client.key, version) for client in clients]
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         weights = Served(checkpoint, version)
@@ -181,14 +183,13 @@ class SglangFleet:
         else:
             found = await source.weights(clients, checkpoint.place, version)
             self._compared = [(start, weights, each) for start, each in zip(self._starts, found, strict=True)]
-        self._served = [self._after(number, weights) for number in range(len(self._engines))]
+            self._served = [[weights] for _ in self._engines]
 
     def _after(self, number: int, weights: Served) -> list[Served]:
-        """What an engine serves once it was given these weights."""
-        if not self._adapters:
-            return [weights]
+        """What an engine serves once it was given these weights: of adapters also the newest others for which there is room."""
         others = [each for each in self._served[number] if each.version != weights.version]
-        return sorted([*others, weights], key=lambda each: int(each.version))[-self._adapters :]
+        room = max(0, self._adapters - 1)
+        return sorted([*others[max(0, len(others) - room) :], weights], key=lambda each: int(each.version)) if room else [weights]
 
     async def _publish(self, number: int, weights: Served, torn: bool = False) -> None:
         engine = self._engines[number]
@@ -199,11 +200,11 @@ class SglangFleet:
                 await self._load(number, weights, folder, torn)
             elif folder is not None:
                 await engine.client.publish(folder, weights.version, torn)
+            self._served[number] = self._after(number, weights)
         except EngineError:
             if await self._works(number, paused=torn):
                 raise
             await self._restart(number, self._after(number, weights), "ended while weights were published")
-        self._served[number] = self._after(number, weights)
 
     async def _load(self, number: int, weights: Served, folder: Path | None, torn: bool) -> None:
         """Give an engine the adapter in a folder, in place of one of that version; one that is `torn` may have it or not."""
@@ -222,11 +223,15 @@ class SglangFleet:
 
     async def _settle(self, number: int, weights: Served) -> None:
         """Call an engine by the newest of its weights, and have it drop the adapters that it needs no more."""
-        client, after = self._engines[number].client, self._after(number, weights)
+        client, before, after = self._engines[number].client, self._served[number], self._after(number, weights)
         await client.name(after[-1].version)
-        for each in self._served[number]:
+        self._served[number] = after
+        for each in before:
             if each.checkpoint is not None and each.version not in {kept.version for kept in after}:
-                await client.unload_adapter(each.version)
+                try:
+                    await client.unload_adapter(each.version)
+                except EngineError as error:
+                    raise EngineError(f"the adapter of the weights {each.version} cannot be dropped: {error}") from error
 
     async def _asked(self, number: int, question: Callable[[EngineClient], Awaitable[T]]) -> T:
         """The answer of an engine. One that has ended is started again and then asked."""

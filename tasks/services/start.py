@@ -53,7 +53,7 @@ from nbrl.tasks.tracking.curves import curves_of
 from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
-READY_S = 120.0  # for a learner, before it is said what it may wait for
+READY_S = 120.0  # for a learner and for runners, before it is said what they may wait for
 
 
 async def _runners(
@@ -78,7 +78,8 @@ async def _runners(
     made = [RunnerPool(plan) for _ in range(pools)]
     for pool in made:
         stack.push_async_callback(pool.stop)
-    await all_of(pool.start(progress.say) for pool in made)
+    slow = "runners are not ready yet: they start, or wait for room, see rollout.resources and `ray status`"
+    await told_if_slow(all_of(pool.start(progress.say) for pool in made), READY_S, lambda: progress.say(slow))
     return made
 
 

@@ -1,12 +1,12 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Seven things differ:
+Eight things differ:
 
 - The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times, which is most of
   its start.
 - Attention is that of attention.py.
 - Deterministic inference, which SGLang has for accelerators, means here that a request's seed decides its sample.
-- LoRA layers do without pinned memory.
+- LoRA layers do without pinned memory, and an adapter can be unloaded after clients left.
 - Weights can be compared with files.
 - Members of an engine that spans several machines do not sum in shared memory, which none shares with another.
 - Keys are neither written into the log nor told to whoever asks the server about itself.
@@ -23,6 +23,7 @@ if __name__ == "__main__":
     import attention
     import equality
     import hidden
+    import released
     import seeds
     import unpinned
     from sglang.launch_server import run_server
@@ -39,6 +40,7 @@ if __name__ == "__main__":
     equality.install()
     if "--enable-lora" in sys.argv:
         unpinned.install()
+        released.install()
     if "--nnodes" in sys.argv:
         # By these it decides to do so, and nothing else.
         model_runner._is_cpu_amx_available = model_runner._is_cpu_arm64 = False

@@ -1,5 +1,6 @@
 """Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server`, but that its workers can compare
-weights, and that keys are neither written into the log nor told to whoever asks.
+weights, that an adapter can be unloaded after clients left, and that keys are neither written into the log nor told to whoever
+asks.
 
 SGLang spawns its workers, and each of them imports this file anew.
 """
@@ -23,6 +24,10 @@ if __name__ == "__main__":
         options = prepare_server_args(sys.argv[1:])
         hidden.hide(options)
         hidden.install()
+        if "--enable-lora" in sys.argv:
+            import released
+
+            released.install()
         run_server(options)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)

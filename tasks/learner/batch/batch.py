@@ -13,6 +13,8 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
 
+COLUMNS = ("id", "group", "environment", "ability", "nodes")  # trajectories of early releases name no environment
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -41,7 +43,7 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
     Raises UpdateError if the tables do not match or have no training data.
     """
     by_trajectory = _steps(advantages, schema)
-    rows = trajectories.select(["id", "group", "environment", "ability", "nodes"]).to_pylist()
+    rows = trajectories.select([name for name in COLUMNS if name in trajectories.column_names]).to_pylist()
     ids = {row["id"] for row in rows}
     if missing := sorted(set(by_trajectory) - ids):
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
@@ -55,7 +57,7 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
     names, groups = ([rows[index][column] for index in order] for column in ("id", "group"))
-    abilities = [f"{rows[index]['environment']}/{rows[index]['ability']}" for index in order]
+    abilities = [f"{rows[index].get('environment', '')}/{rows[index]['ability']}" for index in order]
     return Batch(forest, names, groups, [examples[index].advantages for index in order], abilities, staleness)
 
 

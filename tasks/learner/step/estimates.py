@@ -1,4 +1,4 @@
-"""Advantages that need the learner: from step rewards with a KL penalty, or with a critic's values."""
+"""Advantages that need the learner: from step rewards with a KL penalty, with a critic's values, or whitened over tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nbrl.agent.trajectory import ROOT
+from nbrl.tasks.advantage.by_ability import by_ability
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
@@ -48,6 +49,12 @@ def test_each_ability_has_advantages_of_mean_0_and_deviation_1_over_its_tokens()
     one = make(replace(batch, abilities=["e/a", "e/a"]), targets, settings, None, None).advantage_N
     assert (one.mean(), one.std(ddof=1)) == (pytest.approx(0), pytest.approx(1, abs=1e-6))
     assert one[3] == one[4] == max(one)
+
+
+def test_an_ability_whose_advantages_differ_by_rounding_alone_teaches_nothing() -> None:
+    noise = by_ability(np.array([2.2e-8, -2.2e-8, 1.0, 3.0]), ["solved", "solved", "other", "other"])
+    assert noise[:2].tolist() == [0.0, 0.0]
+    assert noise[2:].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])
 
 
 def test_a_steps_value_is_that_of_its_first_token() -> None:

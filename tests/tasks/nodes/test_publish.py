@@ -222,6 +222,22 @@ def test_an_adapter_of_the_same_version_from_another_checkpoint_takes_its_place(
     assert client.calls == [("load", Path("a/adapter"), "1"), ("unload", "1"), ("load", Path("b/adapter"), "1")]
 
 
+def test_what_is_asked_for_is_served_though_it_is_older_than_what_there_is_room_for() -> None:
+    client = Client("9")
+    fleet = SglangFleet([DoubleEngine(client, True)], Served(PlacedFolder("9"), "9"), 1)
+
+    async def work() -> None:
+        await fleet.serve(None, "0")
+        assert (fleet.addresses("0")[0].adapter, client.version) == (None, "0")
+        await fleet.serve(PlacedFolder("4"), "4")
+        await fleet.serve(PlacedFolder("9"), "9")
+
+    asyncio.run(work())
+    assert client.calls == [("unload", "9"), ("load", Path("4/adapter"), "4"), ("load", Path("9/adapter"), "9"), ("unload", "4")]
+    with pytest.raises(BrokenInvariantError, match="weights '4' are asked for"):
+        fleet.addresses("4")
+
+
 def test_an_engine_that_ended_is_started_with_all_its_adapters() -> None:
     client = Client("0")
     engine = DoubleEngine(client, True)
