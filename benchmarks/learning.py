@@ -77,8 +77,8 @@ def by_environment(summary: dict[str, dict[str, float]]) -> dict[str, list[float
 def by_ability(base: dict[str, float], summary: dict[str, dict[str, float]]) -> dict[str, list[float]]:
     """Held-out success at each ability of the model as it was, after the warm start and after the training."""
     names = [key for key in summary["after"] if key.startswith("success/") and key.count("/") == 2]
-    stages = (base, summary["before"], summary["after"])
-    return {key.partition("/")[2]: [round(stage[key], 4) for stage in stages] for key in sorted(names)}
+    stages = (base, summary["before"], summary["after"])  # of a single ability the first does not speak apart
+    return {key.partition("/")[2]: [round(stage.get(key, stage["success"]), 4) for stage in stages] for key in sorted(names)}
 
 
 def worst_of(several: list[dict[str, list[float]]]) -> dict[str, list[float]]:

@@ -1,6 +1,7 @@
 """`nbrl model`: published models as local folders."""
 
 import shlex
+import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -77,4 +78,8 @@ def fetch(
         closing = f"wrote {what} to {target}\nuse it    --set policy.path={shlex.quote(str(target))}"
         out.print(closing, highlight=False, markup=False, soft_wrap=True)
 
-    guard(work, lambda: "nothing was written")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing half-made stays
+    try:
+        guard(work, lambda: "nothing was written")
+    finally:
+        signal.signal(signal.SIGTERM, before)

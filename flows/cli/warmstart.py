@@ -120,7 +120,7 @@ def distill(
             from nbrl.tasks.warmstart.distill import write
 
         count = write(storage_at(root), run, best, file.expanduser())
-        shown = shlex.quote(str(file))
+        shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")
         lines = [
             f"wrote {count} trajectories to {file}",
             f"learn them  nbrl warmstart OUT --from {shlex.quote(run)} --demonstrations {shown}",

@@ -11,7 +11,7 @@ from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # of a model's files, all that are needed
-_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 class PolicySettings(BaseModel):
@@ -56,7 +56,7 @@ def local_config(settings: PolicySettings) -> dict[str, int] | None:
         return None
     raise ConfigError(
         f"policy.path {settings.path} does not exist; give a Hugging Face model folder or owner/name of the hub, "
-        "or make one with `nbrl warmstart`"
+        f"or make this one with `nbrl warmstart {settings.path}`, whose further words for each recipe are in docs/warmstart.md"
     )
 
 

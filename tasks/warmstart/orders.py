@@ -38,7 +38,7 @@ def make_plan(
             each: source.record(stages[source.environment], derive_seed(settings.seed, name, each))
             for each, source in phase.demonstrations.items()
         }
-        found = {each: _unseen(some, held_out) for each, some in found.items()}
+        found = {each: unseen(some, held_out) for each, some in found.items()}
         _check(name, found)
         trajectories = [one for each in found.values() for one in each.trajectories]
         demonstrations[name] = (len(trajectories), sum(each.left_out for each in found.values()))
@@ -53,8 +53,15 @@ def make_plan(
     return plan
 
 
-def _unseen(found: Found, held_out: frozenset[str]) -> Found:
-    kept = [each for each in found.trajectories if each.question not in held_out]
+def plain(question: str) -> str:
+    """A question without what does not change it: white space and capitals."""
+    return " ".join(question.split()).casefold()
+
+
+def unseen(found: Found, held_out: frozenset[str]) -> Found:
+    """Without the demonstrations of held-out questions, which count as left out."""
+    asked = {plain(question) for question in held_out}
+    kept = [each for each in found.trajectories if plain(each.question) not in asked]
     return Found(kept, found.left_out + len(found.trajectories) - len(kept))
 
 

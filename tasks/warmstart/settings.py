@@ -105,8 +105,10 @@ class WarmstartSettings(_Closed):
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
-        if (self.start is None) == (self.fresh is None):
-            raise ValueError("name the model to start from with --from (or `start`), or describe a `fresh` one, not both")
+        if self.start is None and self.fresh is None:
+            raise ValueError("name the model to start from with --from (or `start`); only a recipe with `fresh` makes one")
+        if self.start is not None and self.fresh is not None:
+            raise ValueError("the recipe describes a `fresh` model and names one to start from (`start`); leave one of them out")
         return self
 
     @property

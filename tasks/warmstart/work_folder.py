@@ -18,7 +18,8 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
-PLAN, LOCK = "plan.json", ".lock"
+PLAN, LOCK, FRESH = "plan.json", ".lock", "fresh"
+NAMES = {PLAN, LOCK, FRESH, "orders", "checkpoints", "results"}
 SHOWN = 3  # differences named at once
 DEFAULT_MODE = 0o644
 
@@ -82,7 +83,11 @@ class WorkFolder:
     @property
     def fresh(self) -> Path:
         """The model that was made from nothing."""
-        return self.path / "fresh"
+        return self.path / FRESH
+
+    def others(self) -> list[str]:
+        """Names in it that are not of a warm start."""
+        return sorted({each.name for each in self.path.iterdir()} - NAMES) if self.path.is_dir() else []
 
     def plan(self) -> Plan | None:
         """What is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
@@ -167,8 +172,10 @@ def check_free(out: Path) -> None:
 
 
 def check(out: Path, wanted: Identity) -> None:
-    """Raises ConfigError if the output exists, or another warm start or only a part of this one is there."""
+    """Raises ConfigError if the output exists, or another warm start, only a part of this one or something else is there."""
     check_free(out)
+    if others := WorkFolder(out).others():
+        raise ConfigError(f"{unfinished(out)} holds {others[0]}, which is of no warm start; take it away, or name another folder")
     plan = WorkFolder(out).plan()
     if plan is not None and (differing := plan.identity.differences(wanted)):
         raise ConfigError(

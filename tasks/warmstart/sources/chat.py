@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from pydantic import Field
 
 from nbrl.agent.messages import Role
+from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
@@ -28,8 +29,8 @@ class ChatDemonstrations(Source):
     path: Path = Field(description='JSON Lines, each {"messages": [{"role": "user", "content": "..."}, ...]}')
 
     def check(self) -> None:
-        for _ in self._conversations():
-            pass
+        if not sum(1 for _ in self._conversations()):
+            raise ConfigError(f"{self.path} holds no conversation; give one on each line")
 
     def files(self) -> list[Path]:
         if not self.path.is_file():
@@ -37,21 +38,23 @@ class ChatDemonstrations(Source):
         return [self.path]
 
     def record(self, stage: Stage, seed: int) -> Found:
-        """A conversation that is longer than the agent's context is left out; one without a system turn gets the agent's."""
+        """A conversation that the agent could not have is left out: one longer than its context, with more turns of the assistant
+        than it has steps, or with a longer one than its actions. One without a system turn gets the agent's.
+        """
         system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text
         found = []
         for number, messages in self._conversations():
             stage.check()
             given = messages if messages[0][0] == "system" else [("system", system), *messages]
             found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer))
-        fitting = [each for each in found if _longest(each) <= stage.agent.context_tokens]
+        fitting = [each for each in found if _fits(each, stage.agent)]
         return Found(fitting, len(found) - len(fitting))
 
     def _conversations(self) -> Iterator[tuple[int, list[Turn]]]:
         """Each with the number of its line."""
         (path,) = self.files()
         try:
-            with path.open(encoding="utf-8") as lines:
+            with path.open(encoding="utf-8-sig") as lines:
                 for number, line in enumerate(lines, start=1):
                     if line.strip():
                         yield number, _messages(line, f"line {number} of {path}")
@@ -111,5 +114,7 @@ def _trajectory(name: str, messages: list[Turn], tokenizer: ChatTokenizer) -> Tr
     )
 
 
-def _longest(trajectory: Trajectory) -> int:
-    return max(len(trajectory.path(place)) for place, node in enumerate(trajectory.nodes) if node.kind == "sampled")
+def _fits(trajectory: Trajectory, agent: AgentSettings) -> bool:
+    longest = max(len(trajectory.path(place)) for place, node in enumerate(trajectory.nodes) if node.kind == "sampled")
+    actions = [len(node.token_ids) for node in trajectory.sampled()]
+    return longest <= agent.context_tokens and max(actions) <= agent.action_tokens and len(actions) <= agent.max_steps

@@ -29,8 +29,8 @@ class RecordedDemonstrations(Source):
     )
 
     def check(self) -> None:
-        for file in self.files():
-            _read(file)
+        if not sum(len(_read(file)) for file in self.files()):
+            raise ConfigError(f"{self.path} holds no trajectory; give one of a storage or of `nbrl distill`")
 
     def record(self, stage: Stage, seed: int) -> Found:
         recorded = [trajectory for file in self.files() for trajectory in _read(file)]

@@ -18,8 +18,9 @@ from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.orders import make_plan, order_of, walk
+from nbrl.tasks.warmstart.orders import make_plan, order_of, unseen, walk
 from nbrl.tasks.warmstart.recipe import Given, load
+from nbrl.tasks.warmstart.sources.source import Found
 from nbrl.tasks.warmstart.stage import held_out
 from nbrl.tasks.warmstart.work_folder import Identity, Plan, WorkFolder
 
@@ -103,6 +104,13 @@ def test_questions_that_are_held_out_are_never_demonstrated(tmp_path: Path) -> N
     work = WorkFolder(tmp_path / "out")
     asked = work.storage.read_table(work.trajectories(0))["question"].to_pylist()
     assert set(asked) == {"Is it?", "Will it?"}
+
+
+def test_a_held_out_question_in_other_white_space_or_capitals_is_the_same() -> None:
+    asked = [" Who is\tthe baker of Safun?\n", "who IS the baker of Safun?", "Who is the baker of Botur?"]
+    played = [_trajectory(str(number)).model_copy(update={"question": each}) for number, each in enumerate(asked)]
+    found = unseen(Found(played), frozenset({"Who is the baker of Safun?"}))
+    assert ([each.id for each in found.trajectories], found.left_out) == (["2"], 2)
 
 
 def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None:

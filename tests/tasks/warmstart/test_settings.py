@@ -40,7 +40,7 @@ def test_every_shipped_recipe_is_valid_and_names_a_training() -> None:
         (["batch=0"], "greater than or equal to 1"),
         (["step=5"], "unknown key 'step'"),
         (["steps"], "key=value"),
-        (["start=somewhere"], "not both"),
+        (["start=somewhere"], "leave one of them out"),
         (["update.loss.kind=ppo"], "unknown key 'update.loss'"),
         (["update.lr_schedule=constant", "update.lr_floor=0.5"], "lr_floor has no effect"),
         (["phases.habits.demonstrations.world.show=guesses"], "good has no effect on guesses"),
@@ -202,6 +202,18 @@ def test_what_fails_before_there_is_a_plan_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="nothing to learn"), opened(tmp_path / "out", _identity(load("tiny", []))):
         raise ConfigError("nothing to learn")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_somebody_else_put_beside_an_output_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "mine.unfinished"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    with (
+        pytest.raises(ConfigError, match=r"mine\.unfinished holds thesis\.txt, which is of no warm start"),
+        opened(tmp_path / "mine", _identity(load("tiny", []))),
+    ):
+        pass
+    assert (folder / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_of_demonstrations_that_changed_is_another_warm_start(tmp_path: Path) -> None:

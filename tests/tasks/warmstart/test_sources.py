@@ -225,6 +225,28 @@ def test_a_conversation_without_a_system_turn_gets_the_agents(stage: Stage, tmp_
     assert told.sampled()[0].token_ids.count(stage.tokenizer.end_id) == 1
 
 
+def test_a_conversation_that_the_agent_could_not_have_is_left_out(stage: Stage, tmp_path: Path) -> None:
+    def line(*actions: str) -> str:
+        turns = [{"role": role, "content": text} for action in actions for role, text in (("user", "Hi"), ("assistant", action))]
+        return json.dumps({"messages": turns})
+
+    hasty = Stage(AGENT.model_copy(update={"max_steps": 2, "action_tokens": 20, "system_prompt": "Act."}), stage.tokenizer)
+    lines = [line("a"), line("a", "b"), line("a", "b", "c"), line("word " * 30)]
+    (tmp_path / "talk.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    found = ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").record(hasty, 0)
+    assert ([len(each.sampled()) for each in found.trajectories], found.left_out) == ([1, 2], 2)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_an_empty_file_of_demonstrations_is_named_before_work_begins(tmp_path: Path, content: str) -> None:
+    (tmp_path / "talk.jsonl").write_text(content)
+    with pytest.raises(ConfigError, match=r"talk\.jsonl holds no conversation"):
+        ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").check()
+    pq.write_table(to_table([]), tmp_path / "none.parquet")
+    with pytest.raises(ConfigError, match=r"none\.parquet holds no trajectory"):
+        RecordedDemonstrations(kind="recorded", path=tmp_path / "none.parquet").check()
+
+
 def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "You count."},
