@@ -50,7 +50,8 @@ class ProgressDisplay:
             self._live.stop()
 
     def begin(self, title: str) -> None:
-        self._title, self._lines = title, []
+        self._title = title
+        self._lines = [line for line in self._lines if line.seconds is None]  # what runs beside the parts goes on
 
     def started(self, name: str) -> None:
         self._lines.append(Line(name))
