@@ -80,6 +80,7 @@ def test_tokens_rewards_advantages_and_weights_are_those_of_every_run_with_this_
     assert found == known[machine()]
 
 
+@pytest.mark.long
 def test_weights_that_the_learner_sends_make_the_same_run(home: Path, storage: Storage) -> None:
     line = command(home, "sent", "publish.via=broadcast")
     sent = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("sent"), check=False)

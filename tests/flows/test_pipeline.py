@@ -14,7 +14,7 @@ from tests.processes import left_over, mark
 pytestmark = pytest.mark.e2e
 
 
-ONE = ["pipeline.lag=1", "update.tis.kind=mask_tokens"]
+ONE = ["pipeline.lag=1", "update.tis.kind=mask_tokens", "publish.via=broadcast"]
 TWO = [
     *("pipeline.lag=2", "iterations=4", "select.max_rounds=1", "update.lora.publish=adapter"),
     *("update.loss.kind=ppo", "update.loss.old=interpolated", "update.tis.kind=truncate", "advantage.per_ability=true"),
@@ -34,6 +34,7 @@ def test_batches_are_sampled_beside_updates_from_weights_so_many_updates_older(
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark(run), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert left_over(run) == []
+    assert "load them from the storage" not in done.stderr
     records = [record(storage, run, number) for number in range(len(samplers))]
     sampled = [from_table(storage.read_table(each.rounds[0].trajectories.path)) for each in records]
     versions = [{node.weights_version for t in batch for node in t.sampled()} for batch in sampled]
