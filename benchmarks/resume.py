@@ -1,13 +1,13 @@
 """Kills a training run again and again, continues it from its storage alone, and compares it with a run that nothing disturbed.
 
-Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0] [--lag 0|1] [--corrected]
+Usage: python -m benchmarks.resume [--kills 20] [--root folder|s3] [--seed 0] [--lag 0|1|2] [--corrected]
 
 Both runs are real: Prefect, Ray, sandboxed kernels, SGLang, the learner, MLflow, with a small `tiny-cpu`. The k-th SIGKILL to the
 process of the command comes once the run has k / (kills + 1) of what the undisturbed run wrote, and something that was not there
 when this process began, plus up to 0.3 s. Then `nbrl resume` continues, every second time with a new home. With `--root s3` the
 storage is rclone's S3 server, and the killed run reaches it through a proxy that refuses, slows down, cuts and drops 1 % of all
-requests each. With `--lag 1` rollouts run beside updates; with `--corrected` the update then reads the engine's log-probs, whose
-last digits are others where a trajectory is sampled again.
+requests each. With `--lag 1` rollouts run beside updates, with `--lag 2` those of two batches at once; with `--corrected` the
+update then reads the engine's log-probs, whose last digits are others where a trajectory is sampled again.
 
 Prints one JSON line last. `survived`: kills after which the next process wrote something new or ended well. `lost_prompts` and
 `doubled_prompts`: those of the undisturbed run that no record has, and those that were trained on twice. `bit_exact`: tokens,
@@ -51,9 +51,7 @@ from tests.flows.made import record
 from tests.processes import left_over, mark
 
 NBRL = str(Path(sys.executable).with_name("nbrl"))
-ITERATIONS = 3
 SETTINGS = [
-    f"iterations={ITERATIONS}",
     "rollout.prompts=8",
     "rollout.group_size=4",
     "evaluate.questions=12",
@@ -62,7 +60,12 @@ SETTINGS = [
     "environments.world.train=64",
     "environments.world.held_out=12",
 ]
-LAG, CORRECTED, UNCORRECTED = ("pipeline.lag=1",), "update.tis.kind=mask_tokens", "pipeline.uncorrected=true"
+LAG = {
+    0: (),
+    1: ("pipeline.lag=1",),
+    2: ("pipeline.lag=2", "select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=0"),
+}
+CORRECTED, UNCORRECTED = "update.tis.kind=mask_tokens", "pipeline.uncorrected=true"
 JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
 SHARE = 0.01  # of requests that meet each kind of fault
 
@@ -96,8 +99,10 @@ class Attempt:
 class Trained:
     """A run of this name on a storage, trained by one process after the other."""
 
-    def __init__(self, name: str, place: Place, folder: Path, settings: Sequence[str]) -> None:
-        self.name, self.place, self._folder, self._settings = name, place, folder, settings
+    def __init__(self, name: str, place: Place, folder: Path, lag: int, settings: Sequence[str]) -> None:
+        """`settings` are further ones. With a lag of 2 it has enough iterations for weights of three versions."""
+        self.name, self.place, self._folder, self._iterations = name, place, folder, 3 + 2 * (lag > 1)
+        self._settings = [f"iterations={self._iterations}", *SETTINGS, *LAG[lag], *settings]
         self.objects = Objects(place.files / RunLayout(name).folder)
         self.homes = 0
         self.attempts: list[Attempt] = []
@@ -111,7 +116,7 @@ class Trained:
         home = f"home={self.home}"
         if (self.objects.folder / "run.json").exists():
             return [NBRL, "resume", self.name, "--root", self.place.root, "--set", home]
-        settings = [*SETTINGS, *self._settings, home, f"storage.root={self.place.root}"]
+        settings = [*self._settings, home, f"storage.root={self.place.root}"]
         return [NBRL, "train", "tiny-cpu", "--run", self.name, *(part for each in settings for part in ("--set", each))]
 
     def attempt(self, threshold: int | None = None, delay: float = 0.0) -> Attempt:
@@ -155,7 +160,7 @@ class Trained:
         policies = [Weights(digest=run.policy), *(each.policy for each in records)]
         evaluations = [evaluation_of(storage, run, policy) for policy in policies]
         return {
-            "digests": digests(storage, self.name, ITERATIONS),
+            "digests": digests(storage, self.name, self._iterations),
             "cursors": [each.cursor for each in records],
             "weights": [each.weights for each in records],
             "selections": [storage.read_table(r.selection.path).to_pylist() for each in records for r in each.rounds],
@@ -189,7 +194,7 @@ class Trained:
         return found
 
     def _records(self) -> list[Record]:
-        return [record(self.place.storage, self.name, number) for number in range(ITERATIONS)]
+        return [record(self.place.storage, self.name, number) for number in range(self._iterations)]
 
 
 def killed_again_and_again(run: Trained, objects: int, kills: int, seed: int) -> None:
@@ -227,10 +232,10 @@ def places(root: str, folder: Path, seed: int) -> Iterator[tuple[Place, Place, F
         yield Place(address, files, variables), Place(address, files, variables | {"AWS_ENDPOINT_URL": proxy.url}), faults
 
 
-def measure(kills: int, root: str, seed: int, folder: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+def measure(kills: int, root: str, seed: int, folder: Path, lag: int = 0, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The benchmark, with everything that it makes below `folder`; `settings` are further ones of both runs."""
     with places(root, folder, seed) as (good, bad, faults):
-        undisturbed, run = Trained("undisturbed", good, folder, settings), Trained("killed", bad, folder, settings)
+        undisturbed, run = Trained("undisturbed", good, folder, lag, settings), Trained("killed", bad, folder, lag, settings)
         tell(undisturbed, undisturbed.attempt())
         if undisturbed.attempts[0].status != 0:
             raise SystemExit(f"the run that nothing disturbed failed: {undisturbed.attempts[0].said}")
@@ -285,14 +290,19 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--root", choices=("folder", "s3"), default="folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lag", type=int, choices=(0, 1), default=0)
+    parser.add_argument("--lag", type=int, choices=LAG, default=0)
     parser.add_argument("--corrected", action="store_true", help="with a lag, correct by the engine's log-probs")
     given = parser.parse_args()
-    settings = (*LAG, CORRECTED if given.corrected else UNCORRECTED) if given.lag else ()
+    settings = [CORRECTED if given.corrected else UNCORRECTED] if given.lag else []
     with tempfile.TemporaryDirectory(prefix="nbrl-resume-", ignore_cleanup_errors=True) as folder:
-        result = measure(given.kills, given.root, given.seed, Path(folder), settings)
+        result = measure(given.kills, given.root, given.seed, Path(folder), given.lag, settings)
     storage = "folder" if given.root == "folder" else "rclone's S3 server on this machine, behind the proxy"
-    told = {"storage": storage, "seed": given.seed, "settings": settings, "load": round(os.getloadavg()[2], 1)}
+    told = {
+        "storage": storage,
+        "seed": given.seed,
+        "settings": [*LAG[given.lag], *settings],
+        "load": round(os.getloadavg()[2], 1),
+    }
     print(json.dumps(result | told | {"hardware": processor()}))
 
 

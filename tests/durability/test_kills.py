@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.resume import LAG, UNCORRECTED, measure
+from benchmarks.resume import UNCORRECTED, measure
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(7200)]
 
@@ -18,8 +18,9 @@ def test_kills_change_nothing(tmp_path: Path, root: str, kills: int) -> None:
     assert found["audit_contradictions"] == found["processes_left"] == 0
 
 
-def test_kills_beside_an_update_change_nothing(tmp_path: Path) -> None:
-    found = measure(4, "folder", 2, tmp_path, [*LAG, UNCORRECTED])
+@pytest.mark.parametrize("lag", [1, 2])
+def test_kills_beside_an_update_change_nothing(tmp_path: Path, lag: int) -> None:
+    found = measure(4, "folder", 2, tmp_path, lag, [UNCORRECTED])
     assert found["survived"] == found["crash_points"] == 4
     assert found["bit_exact"]
     assert found["lost_prompts"] == found["doubled_prompts"] == 0
