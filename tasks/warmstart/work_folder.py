@@ -18,8 +18,7 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 
-PLAN, LOCK, FRESH = "plan.json", ".lock", "fresh"
-NAMES = {PLAN, LOCK, FRESH, "orders", "checkpoints", "results"}
+PLAN, LOCK = "plan.json", ".lock"
 SHOWN = 3  # differences named at once
 DEFAULT_MODE = 0o644
 
@@ -83,11 +82,11 @@ class WorkFolder:
     @property
     def fresh(self) -> Path:
         """The model that was made from nothing."""
-        return self.path / FRESH
+        return self.path / "fresh"
 
-    def others(self) -> list[str]:
-        """Names in it that are not of a warm start."""
-        return sorted({each.name for each in self.path.iterdir()} - NAMES) if self.path.is_dir() else []
+    def is_others(self) -> bool:
+        """Whether somebody else's files are there: a warm start begins with its lock."""
+        return self.path.is_dir() and any(self.path.iterdir()) and not (self.path / LOCK).exists()
 
     def plan(self) -> Plan | None:
         """What is to be done, once that is known. Raises ConfigError if the file is none of this release's."""
@@ -174,8 +173,8 @@ def check_free(out: Path) -> None:
 def check(out: Path, wanted: Identity) -> None:
     """Raises ConfigError if the output exists, or another warm start, only a part of this one or something else is there."""
     check_free(out)
-    if others := WorkFolder(out).others():
-        raise ConfigError(f"{unfinished(out)} holds {others[0]}, which is of no warm start; take it away, or name another folder")
+    if WorkFolder(out).is_others():
+        raise ConfigError(f"{unfinished(out)} holds files that are of no warm start; take it away, or name another folder")
     plan = WorkFolder(out).plan()
     if plan is not None and (differing := plan.identity.differences(wanted)):
         raise ConfigError(

@@ -209,7 +209,7 @@ def test_what_somebody_else_put_beside_an_output_stays(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with (
-        pytest.raises(ConfigError, match=r"mine\.unfinished holds thesis\.txt, which is of no warm start"),
+        pytest.raises(ConfigError, match=r"mine\.unfinished holds files that are of no warm start"),
         opened(tmp_path / "mine", _identity(load("tiny", []))),
     ):
         pass
