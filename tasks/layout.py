@@ -12,14 +12,12 @@ from typing import Literal
 
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
-JUDGEMENTS, CHAMPIONS = "judgements", "champions"
+JUDGEMENTS, CHAMPIONS, RETIRED = "judgements", "champions", "retired.parquet"
 TRAJECTORIES, CHUNKS, UPDATE_RESULT = "trajectories.index.parquet", "trajectories", "update.json"
-RETIRED = "retired.parquet"
 TRAJECTORIES_IN_ONE = "trajectories.parquet"  # how releases wrote them that had no parts
 # Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order, and
 # the learner's log-probs of the tokens that it was made from.
 STATE, CRITIC, HF, ADAPTER, RESULT, TOKEN_LOGPROBS = "state", "critic", "hf", "adapter", "result.json", "logprobs.parquet"
-
 
 EPOCH = re.compile(r"e\d{4,}-[0-9a-f]{6}")
 CHUNK = re.compile(rf"/round-\d+/{CHUNKS}/")
