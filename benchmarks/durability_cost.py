@@ -37,7 +37,8 @@ from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.flows.iterate import iterate
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RESULT, RunLayout
+from nbrl.tasks.layout.checkpoints import RESULT
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.order_tables import read_tables

@@ -29,7 +29,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.scores import scores
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.reward.score import score_table

@@ -34,7 +34,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from nbrl.agent.trajectory import ROOT, Node
-from nbrl.tasks.layout import STATE
+from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.tree import Example, Forest
 from nbrl.tasks.learner.model.load import load_sharded

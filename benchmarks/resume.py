@@ -39,7 +39,8 @@ from safetensors.numpy import load, load_file
 from benchmarks.hardware import processor
 from benchmarks.watched import Objects, lost_at_random, median
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import HF, RunLayout
+from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.recipes import load as load_recipe
 from nbrl.tasks.runs.results import evaluation_of

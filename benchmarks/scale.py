@@ -49,7 +49,7 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.placement import for_sandboxes
 from nbrl.infra.ray_data import among
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.rollout import pool as pool_module
 from nbrl.tasks.rollout.plan import EngineAddress, EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.pool import RunnerPool

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from nbrl.tasks.layout import CHUNKS, EPOCH
+from nbrl.tasks.layout.stages import CHUNKS, EPOCH
 
 NOT_COUNTED = re.compile(r"lease\.json|epochs/.*|pins/.*|redone-.*")  # which say nothing of how far a run is
 

@@ -13,7 +13,7 @@ from nbrl.flows.order import ROOT
 from nbrl.infra.errors import HeldError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.layout.runs import RUNS, name_of
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import writing

@@ -15,7 +15,7 @@ from nbrl.flows.deployed import PrepareOrder, TrainOrder
 from nbrl.flows.order import ROOT, Order
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RUNS
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.prepare.recipe import load as load_preparation
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import resumed_config

@@ -22,7 +22,7 @@ from nbrl.tasks.evaluation.finish import finish
 from nbrl.tasks.evaluation.report import markdown
 from nbrl.tasks.evaluation.subject import Subject, model_folder
 from nbrl.tasks.evaluation.summary import EvaluationSummary
-from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout
+from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.nodes.evaluate import evaluate as evaluate_node
 from nbrl.tasks.runs import beginning

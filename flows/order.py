@@ -22,7 +22,7 @@ from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.deliver import was_delivered
 from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
 from nbrl.tasks.reward.judge.settings import JudgeSettings
 from nbrl.tasks.rollout.plan import Server

@@ -82,7 +82,7 @@ def track(
             from nbrl.infra.home import Home
             from nbrl.infra.tracking import Tracking
             from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
-            from nbrl.tasks.layout import EVALUATIONS
+            from nbrl.tasks.layout.runs import EVALUATIONS
             from nbrl.tasks.runs.lease import check_free
             from nbrl.tasks.runs.resume import resumed_config
             from nbrl.tasks.runs.run import checked_name, find_run

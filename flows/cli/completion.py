@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from nbrl.tasks.layout import EvaluationLayout, RunLayout
+from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
 
 ROOT = ".nbrl/storage"
 RECIPES = Path(__file__).resolve().parents[2] / "infra" / "recipes"

@@ -9,7 +9,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.manifest import check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.model_folder.check import check_adapter, check_model
 from nbrl.tasks.model_folder.export import Dtype
 from nbrl.tasks.model_folder.export import export as write

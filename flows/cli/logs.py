@@ -14,7 +14,7 @@ from nbrl.flows.display.terminal import out, plain, say
 
 if TYPE_CHECKING:
     from nbrl.infra.storage import Storage
-    from nbrl.tasks.layout import RunLayout
+    from nbrl.tasks.layout.runs import RunLayout
 
 POLL_S = 2.0
 Name = Annotated[str, typer.Argument(help="name of a run or an evaluation", autocompletion=completion.runs_and_evaluations)]
@@ -63,7 +63,7 @@ def stop(run: Name, root: Root = ROOT) -> None:
 
 def _layout(storage: "Storage", name: str) -> "RunLayout":
     """The run of this name or, if there is none, the evaluation. Raises ConfigError if there is neither."""
-    from nbrl.tasks.layout import EVALUATIONS, RUNS
+    from nbrl.tasks.layout.runs import EVALUATIONS, RUNS
     from nbrl.tasks.runs.run import checked_name, find_run, unknown
 
     found = find_run(storage, checked_name(name)) or find_run(storage, name, EVALUATIONS)

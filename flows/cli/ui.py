@@ -20,7 +20,7 @@ from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
 from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.errors import RunError
-from nbrl.tasks.layout import RUNS, name_of
+from nbrl.tasks.layout.runs import RUNS, name_of
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.run import find_run
 

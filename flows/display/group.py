@@ -13,7 +13,8 @@ from nbrl.flows.display.listing import Wanted, files, line, places
 from nbrl.flows.display.terminal import plain
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import place_of, rewards_of
+from nbrl.tasks.layout.runs import place_of
+from nbrl.tasks.layout.stages import rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 

@@ -11,17 +11,8 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.tables import table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import (
-    EVALUATIONS,
-    RUNS,
-    EvaluationLayout,
-    RunLayout,
-    is_trajectories,
-    name_of,
-    place_of,
-    rewards_of,
-    stage_of,
-)
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, name_of, place_of, stage_of
+from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 

@@ -5,7 +5,7 @@ from nbrl.flows.pages.reading import KINDS, Reading
 from nbrl.flows.pages.render import trajectory_page
 from nbrl.flows.pages.tokens import decoder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import layout_of
+from nbrl.tasks.layout.runs import layout_of
 
 
 def page(storage: Storage, name: str, table: str, identity: str) -> str:

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import EVALUATIONS, RUNS, RoundLayout, is_trajectories, layout_of, logprobs_of, name_of, rewards_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, name_of
+from nbrl.tasks.layout.stages import RoundLayout, is_trajectories, logprobs_of, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 from nbrl.tasks.runs.run import checked_name

@@ -15,7 +15,7 @@ from nbrl.tasks.audit.replay import replay
 from nbrl.tasks.audit.tracking import check_tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
-from nbrl.tasks.layout import StageLayout
+from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import (
     Record,

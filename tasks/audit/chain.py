@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
-from nbrl.tasks.layout import HF, RESULT
+from nbrl.tasks.layout.checkpoints import HF, RESULT
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateResult

@@ -10,7 +10,7 @@ from nbrl.tasks.audit.recompute import same, sampled_from
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import is_trajectories
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.nodes.rollout import check_weights
 from nbrl.tasks.runs.config import RunConfig

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Iterator
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import RunLayout, StageLayout, updates_of
+from nbrl.tasks.layout.checkpoints import updates_of
+from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.results import NodeResult, is_to_come

@@ -13,7 +13,7 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.places import Places

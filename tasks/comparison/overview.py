@@ -10,7 +10,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.evaluation import summary as evaluation_summary
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.history import finished_iterations, newest_record

@@ -12,7 +12,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.tracking import Tracking
 from nbrl.infra.tracking_address import SERVERS, check_reachable, missing_database
 from nbrl.tasks.comparison.side import Side
-from nbrl.tasks.layout import RUNS
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.tracking.evaluations import EVALUATION
 from nbrl.tasks.tracking.facts import earlier_identity, identity
 

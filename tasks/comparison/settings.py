@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from nbrl.tasks.comparison.side import Side
-from nbrl.tasks.layout import RUNS
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.decisive import decisive
 

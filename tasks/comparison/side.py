@@ -18,7 +18,8 @@ from nbrl.tasks.evaluation import summary as summaries
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.scores import question_scores
 from nbrl.tasks.evaluation.statistics import Estimate, estimate
-from nbrl.tasks.layout import EVALUATIONS, RUNS, EvaluationLayout, RoundLayout, is_trajectories
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout
+from nbrl.tasks.layout.stages import RoundLayout, is_trajectories
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.checkpoints import named
 from nbrl.tasks.runs.config import RunConfig

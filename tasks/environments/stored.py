@@ -11,7 +11,7 @@ from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import SCHEMA, completed
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.layout.runs import DataLayout
 
 SPLITS = ("train", "held_out")
 

@@ -6,7 +6,7 @@ from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.environments.stored import digests
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
-from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout, name_of
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.champions import champion, recorded
 from nbrl.tasks.runs.run import find_run, stored_config

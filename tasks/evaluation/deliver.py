@@ -10,7 +10,8 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
-from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout, is_trajectories, rewards_of
+from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
+from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.tracking.evaluations import Parent, deliver_evaluation

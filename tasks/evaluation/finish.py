@@ -11,7 +11,8 @@ from nbrl.tasks.evaluation.report import markdown
 from nbrl.tasks.evaluation.scores import metrics, scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
-from nbrl.tasks.layout import EvaluationLayout, is_trajectories
+from nbrl.tasks.layout.runs import EvaluationLayout
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.rollout.index import blocks_of, in_order, places_of
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact

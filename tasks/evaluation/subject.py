@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RUNS
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder, named

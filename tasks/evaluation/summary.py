@@ -6,7 +6,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.evaluation.scores import Scores
 from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.layout import EvaluationLayout
+from nbrl.tasks.layout.runs import EvaluationLayout
 
 
 class EvaluationSummary(BaseModel):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError, StorageError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE
+from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
 from nbrl.tasks.learner.batch.read import make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest

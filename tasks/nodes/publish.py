@@ -4,7 +4,8 @@ import asyncio
 import time
 
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import HF, is_update_result
+from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.proof import Mismatch, Proof, of_this_release
 from nbrl.tasks.metrics import Metric
 from nbrl.tasks.nodes.durable import effect

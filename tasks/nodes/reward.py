@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW
 from nbrl.tasks.environments.questions import completed
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable

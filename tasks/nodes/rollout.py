@@ -13,7 +13,7 @@ from nbrl.agent.trajectory import Status
 from nbrl.infra.parts import DIGEST, PART, ROW, parts_of
 from nbrl.tasks.environments.questions import completed
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.rollout.plan import RoundPlan

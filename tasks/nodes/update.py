@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from nbrl.infra.errors import DamagedCheckpointError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable

@@ -15,7 +15,7 @@ from nbrl.agent.trajectory import Trajectory, from_table, to_table
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL
 from nbrl.infra.storage import Storage, encode, sha256
-from nbrl.tasks.layout import chunk
+from nbrl.tasks.layout.stages import chunk
 from nbrl.tasks.rollout.index import SCHEMA, finished_of, index_of
 
 EVERY_S = 2.0  # what a kill can cost of the work that is finished

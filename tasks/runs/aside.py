@@ -3,7 +3,7 @@
 import uuid
 
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.lease import holder
 
 FOLDER = "measurements"

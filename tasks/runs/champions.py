@@ -9,7 +9,8 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout import CHAMPIONS, HF, champion_of
+from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.shared import CHAMPIONS, champion_of
 
 
 class Champion(BaseModel):

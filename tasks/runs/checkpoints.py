@@ -8,7 +8,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import MANIFEST, check_folder
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import HF, has_manifest, updates_of
+from nbrl.tasks.layout.checkpoints import HF, has_manifest, updates_of
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
 from nbrl.tasks.runs.pins import pin
 from nbrl.tasks.runs.retention import complete

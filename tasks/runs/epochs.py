@@ -16,7 +16,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.beginning import command, user
 
 

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError, RunError
-from nbrl.tasks.layout import RETIRED, RunLayout, updates_of
+from nbrl.tasks.layout.checkpoints import updates_of
+from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import RETIRED
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 

@@ -18,7 +18,7 @@ from nbrl.infra.errors import DamagedError, HeldError, MissingError, StorageErro
 from nbrl.infra.process.identity import is_running
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import RunError, StoppedError, TakenOverError
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.ending import SILENT, Ending, Status, ending_of
 from nbrl.tasks.runs.epochs import Epoch, check_newest, take
 from nbrl.tasks.runs.run import Run, removed_meanwhile

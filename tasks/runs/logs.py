@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nbrl.infra.errors import MissingError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 
 PART, PARTS = 1 << 16, 32  # bytes of a part, and parts of a start: at most 2 MiB
 TAIL = 1 << 18  # bytes at the end of the log of each service

@@ -20,7 +20,7 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.own import OwnEnvironment
 from nbrl.tasks.environments.stored import Contents
 from nbrl.tasks.errors import ConfigError, RewardError
-from nbrl.tasks.layout import RUNS, DataLayout
+from nbrl.tasks.layout.runs import RUNS, DataLayout
 from nbrl.tasks.learner.settings import StepSettings
 from nbrl.tasks.model_folder.source import check_hub
 from nbrl.tasks.reward.rules import own

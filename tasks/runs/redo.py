@@ -9,7 +9,8 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RunLayout, is_chunk
+from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results

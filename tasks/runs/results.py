@@ -17,7 +17,8 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF, StageLayout, is_chunk, policy_folder
+from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.stages import StageLayout, is_chunk, policy_folder
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import check_newest
 from nbrl.tasks.runs.run import Run

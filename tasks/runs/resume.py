@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import RUNS
+from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import newest_settings
 from nbrl.tasks.runs.recipes import from_settings

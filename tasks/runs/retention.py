@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import ADAPTER, CRITIC, HF, STATE, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, TOKEN_LOGPROBS
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record

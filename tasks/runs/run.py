@@ -15,7 +15,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
-from nbrl.tasks.layout import EVALUATIONS, RUNS, RunLayout, layout_of, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, RunLayout, layout_of, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest

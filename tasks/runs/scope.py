@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.tasks.layout import RUNS, RunLayout, StageLayout, layout_of
+from nbrl.tasks.layout.runs import RUNS, RunLayout, layout_of
+from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.metrics import Metrics, of
 from nbrl.tasks.seeds import derive_seed
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from nbrl.infra.errors import InfraError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.lease import BEAT_S, LEASE_S, Lease, holder
 
 POLL_S = 0.5

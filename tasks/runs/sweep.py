@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import StageLayout, updates_of
+from nbrl.tasks.layout.checkpoints import updates_of
+from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
 from nbrl.tasks.runs.lease import Writer

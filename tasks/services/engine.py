@@ -14,7 +14,7 @@ from nbrl.infra.engine.places import EnginePlace
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task
-from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.services.concurrently import all_of
 
 T = TypeVar("T")

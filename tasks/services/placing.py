@@ -7,7 +7,7 @@ from typing import NamedTuple
 from nbrl.infra.manifest import MANIFEST, manifest_bytes
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import initial_policy, initial_texts
+from nbrl.tasks.layout.checkpoints import initial_policy, initial_texts
 from nbrl.tasks.model_folder.source import content_digest, files_of
 
 

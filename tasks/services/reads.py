@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
-from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.runs.scope import Artifact, Scope
 
 K = TypeVar("K")

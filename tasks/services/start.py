@@ -22,7 +22,8 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import TakenOverError
-from nbrl.tasks.layout import HF, DataLayout, has_manifest
+from nbrl.tasks.layout.checkpoints import HF, has_manifest
+from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.process.devices import on_cuda

@@ -1,7 +1,7 @@
 """What the tags of a run in MLflow say of it, from its storage."""
 
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.run import Run
 

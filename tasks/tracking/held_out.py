@@ -8,7 +8,7 @@ import pyarrow as pa
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored
-from nbrl.tasks.layout import is_trajectories
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import Run

@@ -11,7 +11,8 @@ from nbrl.infra.tracking import Tracking, TrackingSettings
 from nbrl.infra.tracking_address import check_reachable, missing_database
 from nbrl.infra.tracking_models import Version
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import champion_of, updates_of
+from nbrl.tasks.layout.checkpoints import updates_of
+from nbrl.tasks.layout.shared import champion_of
 from nbrl.tasks.runs.beginning import user
 from nbrl.tasks.runs.champions import Champion, missing, weights_digest
 from nbrl.tasks.runs.checkpoints import checkpoint_folder, used

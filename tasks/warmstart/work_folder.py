@@ -13,7 +13,7 @@ from nbrl.infra.blobs import flush_folder
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences
 from nbrl.tasks.warmstart.settings import WarmstartSettings

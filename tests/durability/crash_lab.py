@@ -34,7 +34,7 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF, STATE
+from nbrl.tasks.layout.checkpoints import HF, STATE
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult

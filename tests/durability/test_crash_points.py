@@ -13,7 +13,7 @@ import pytest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.audit.recompute import sampled_from
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.runs.history import Record, newest_record, read_record
 from nbrl.tasks.runs.results import evaluation_of
 from nbrl.tasks.runs.run import known_run, stored_config

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.checkpoints import checkpoint
 from nbrl.tasks.runs.recipes import load

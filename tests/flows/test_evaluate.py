@@ -16,7 +16,8 @@ from nbrl.infra.home import Home
 from nbrl.infra.parts import parts_of
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking, TrackingSettings
-from nbrl.tasks.layout import EvaluationLayout, RunLayout, is_trajectories
+from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.rollout.plan import Server
 from tests.flows.conftest import NBRL
 from tests.processes import left_over, mark

@@ -12,7 +12,7 @@ import pytest
 
 from nbrl.agent.trajectory import from_table
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import is_chunk
+from nbrl.tasks.layout.stages import is_chunk
 from tests.flows.conftest import NBRL, command
 from tests.flows.golden import FILE, digests, machine
 from tests.flows.made import audited, record

@@ -9,7 +9,7 @@ from nbrl.flows.order import Order, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import EVALUATIONS
+from nbrl.tasks.layout.runs import EVALUATIONS
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import check_continues, open_run
 from tests.agent.tool_server import Said, serving

@@ -15,7 +15,7 @@ import pytest
 from nbrl.infra import prefect_server
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.logs import Reader
 from tests.flows.conftest import NBRL, command
 from tests.flows.made import audited, record

@@ -10,7 +10,7 @@ from nbrl.flows.cli.commands import app
 from nbrl.flows.display.listing import Found, Wanted, choose
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RoundLayout, is_trajectories
+from nbrl.tasks.layout.stages import RoundLayout, is_trajectories
 from tests.tasks.comparison import made
 
 LONG = "a-question-whose-id-takes-more-columns-than-half-of-a-usual-terminal-has"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nbrl.infra.manifest import write_manifest
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RESULT, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import RESULT, TOKEN_LOGPROBS
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.lease import Writer

@@ -12,7 +12,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
-from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.services.engine import Served, adapters_of
 
 

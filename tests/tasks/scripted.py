@@ -16,7 +16,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.rollout import samplers
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import Runner

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs import aside
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import Lease

@@ -17,7 +17,7 @@ from nbrl.tasks.environments.kinds.hub import HubEnvironment
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.evaluate import first_of_each
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config

@@ -12,7 +12,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import DataLayout
+from nbrl.tasks.layout.runs import DataLayout
 from nbrl.tasks.nodes.reward import with_references
 from nbrl.tasks.nodes.rollout import task_rows
 from nbrl.tasks.reward.rules import files

@@ -14,7 +14,7 @@ from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import RESULT, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import RESULT, TOKEN_LOGPROBS
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings

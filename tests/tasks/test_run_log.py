@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RunLayout
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs import logs
 from nbrl.tasks.runs.logs import Reader, RunLog
 

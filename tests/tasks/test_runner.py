@@ -16,7 +16,7 @@ from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.layout import RoundLayout
+from nbrl.tasks.layout.stages import RoundLayout
 from nbrl.tasks.nodes.rollout import roll_out
 from nbrl.tasks.rollout.episodes import failed
 from nbrl.tasks.rollout.plan import EnvironmentPlan, RoundPlan, RunnerPlan

@@ -8,7 +8,7 @@ import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError, StoppedError
-from nbrl.tasks.layout import EVALUATIONS
+from nbrl.tasks.layout.runs import EVALUATIONS
 from nbrl.tasks.runs import lease, stop
 from nbrl.tasks.runs.epochs import take
 from nbrl.tasks.runs.lease import Lease, holder, writing

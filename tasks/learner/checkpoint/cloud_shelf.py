@@ -8,7 +8,7 @@ from nbrl.infra.manifest import MANIFEST, manifest_bytes, read_manifest
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import ADAPTER, HF, RESULT
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF, RESULT
 from nbrl.tasks.learner.checkpoint.identity import result_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks

@@ -13,7 +13,7 @@ from nbrl.infra.manifest import check_whole, write_manifest
 from nbrl.infra.node_cache import Lease
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import RESULT
+from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.learner.checkpoint.identity import result_of
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.process.ranks import Ranks

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from nbrl.infra.errors import MissingError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.errors import UpdateError, fault_in_words
-from nbrl.tasks.layout import RESULT
+from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.learner.order_tables import OrderTables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 

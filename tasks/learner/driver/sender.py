@@ -12,7 +12,7 @@ from nbrl.infra.engine.weight_group import WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import ADAPTER, HF
+from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.learner.checkpoint.buckets import Buckets
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 from nbrl.tasks.learner.process.weight_sending import WeightSending

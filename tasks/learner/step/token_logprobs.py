@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch import Tensor
 
-from nbrl.tasks.layout import TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets

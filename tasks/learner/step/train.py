@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nbrl.tasks.layout import STATE
+from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.minibatches import minibatches

@@ -10,7 +10,7 @@ from pydantic import Field
 from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import is_trajectories, rewards_of
+from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
 from nbrl.tasks.runs.resume import resumed_config

@@ -23,7 +23,8 @@ from nbrl.flows.pages.tree import branches
 from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
-from nbrl.tasks.layout import RunLayout, is_trajectories
+from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.learner.step.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from tests.flows.typed import nbrl

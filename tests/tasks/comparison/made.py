@@ -13,7 +13,7 @@ from nbrl.tasks.environments.stored import SPLITS
 from nbrl.tasks.evaluation.answers import answers_of
 from nbrl.tasks.evaluation.finish import finish
 from nbrl.tasks.evaluation.subject import Subject
-from nbrl.tasks.layout import EVALUATIONS, EvaluationLayout
+from nbrl.tasks.layout.runs import EVALUATIONS, EvaluationLayout
 from nbrl.tasks.metrics import of
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
 from nbrl.tasks.runs.epochs import take

@@ -17,7 +17,8 @@ from nbrl.tasks.comparison.compare import Comparison, compare, sides_of
 from nbrl.tasks.comparison.page import page
 from nbrl.tasks.comparison.picture import draw
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout import EvaluationLayout, is_trajectories
+from nbrl.tasks.layout.runs import EvaluationLayout
+from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.tracking.evaluations import EVALUATION
 from nbrl.tasks.tracking.facts import identity
 from tests.tasks.comparison import made

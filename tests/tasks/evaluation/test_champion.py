@@ -8,7 +8,8 @@ from nbrl.tasks.evaluation.champion import champion_score, unusable_champion
 from nbrl.tasks.evaluation.scores import scores
 from nbrl.tasks.evaluation.subject import Subject
 from nbrl.tasks.evaluation.summary import EvaluationSummary
-from nbrl.tasks.layout import EvaluationLayout, champion_of
+from nbrl.tasks.layout.runs import EvaluationLayout
+from nbrl.tasks.layout.shared import champion_of
 from nbrl.tasks.runs.champions import Champion
 from tests.tasks.evaluation.test_scores import row
 

@@ -9,7 +9,7 @@ from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.evaluation.deliver import deliver
 from nbrl.tasks.evaluation.summary import read
-from nbrl.tasks.layout import EvaluationLayout
+from nbrl.tasks.layout.runs import EvaluationLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.books import deliver as deliver_run

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from nbrl.infra.errors import DamagedError
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateResult
 from tests.tasks.learner import update_lab

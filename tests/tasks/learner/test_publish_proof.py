@@ -16,7 +16,7 @@ from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.manifest import part_digest
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.layout import HF
+from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.learner.checkpoint.rounding import stochastic
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.scope import Artifact

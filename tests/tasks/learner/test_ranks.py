@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.layout import TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab

@@ -14,7 +14,7 @@ from nbrl.tasks.audit.recompute import same
 from nbrl.tasks.audit.rescore import rescored
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.layout import JUDGEMENTS
+from nbrl.tasks.layout.shared import JUDGEMENTS
 from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward

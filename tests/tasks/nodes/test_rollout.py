@@ -9,7 +9,7 @@ import pytest
 from nbrl.agent.trajectory import Status
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
-from nbrl.tasks.layout import chunk
+from nbrl.tasks.layout.stages import chunk
 from nbrl.tasks.nodes.rollout import check_failures, rollout
 from nbrl.tasks.runs.scope import Artifact, Weights
 from nbrl.tasks.services.services import Services

@@ -1,0 +1,25 @@
+"""Keys of a checkpoint and of the models that runs begin from."""
+
+# Below a checkpoint: states to resume from, the model to serve, its LoRA adapter in peft's format, the result of the order, and
+# the learner's log-probs of the tokens that it was made from.
+STATE, CRITIC, HF, ADAPTER, RESULT, TOKEN_LOGPROBS = "state", "critic", "hf", "adapter", "result.json", "logprobs.parquet"
+
+
+def updates_of(checkpoint: str) -> int:
+    """Updates that made the checkpoint in this folder."""
+    return int(checkpoint.rpartition("/")[2].partition("-")[0])
+
+
+def has_manifest(checkpoint: str) -> bool:
+    """Whether the checkpoint in this folder was written with a manifest; releases before epochs wrote none to local folders."""
+    return "-" in checkpoint.rpartition("/")[2]
+
+
+def initial_policy(digest: str) -> str:
+    """Folder of a model that runs begin from, by its content; only clusters of several machines need it."""
+    return f"policies/{digest}"
+
+
+def initial_texts(digest: str) -> str:
+    """Folder of the same model without its weights."""
+    return f"policies/{digest}-texts"

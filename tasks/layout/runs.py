@@ -1,0 +1,203 @@
+"""Keys of a run and of an evaluation of its own."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nbrl.tasks.layout.stages import RoundLayout, StageLayout
+
+RUNS: Literal["runs"] = "runs"
+EVALUATIONS: Literal["evaluations"] = "evaluations"
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """Questions and corpus as they were when the run began."""
+
+    folder: str
+
+    def split(self, name: str) -> str:
+        return f"{self.folder}/{name}.parquet"
+
+    def corpus(self, environment: str = "") -> str:
+        """The passages of an environment; without a name, those of a run that a release before environments began."""
+        return f"{self.folder}/corpus/{environment}.parquet" if environment else f"{self.folder}/corpus.parquet"
+
+    @property
+    def attached_folder(self) -> str:
+        """Folder of the files that questions come with."""
+        return f"{self.folder}/attached"
+
+    def attached(self, digest: str) -> str:
+        return f"{self.attached_folder}/{digest}"
+
+    @property
+    def digests(self) -> str:
+        """The SHA-256 of the tables, written after them."""
+        return f"{self.folder}/digests.json"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    name: str
+
+    @property
+    def folder(self) -> str:
+        return f"{RUNS}/{self.name}"
+
+    @property
+    def title(self) -> str:
+        """What sentences call it."""
+        return f"run {self.name!r}"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.folder}/run.json"
+
+    @property
+    def config(self) -> str:
+        return f"{self.folder}/config.yaml"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.folder}/summary.json"
+
+    @property
+    def delivered(self) -> str:
+        """Which MLflow has the finished run."""
+        return f"{self.folder}/delivered.json"
+
+    @property
+    def curve(self) -> str:
+        return f"{self.folder}/learning-curve.png"
+
+    @property
+    def data(self) -> DataLayout:
+        return DataLayout(f"{self.folder}/data")
+
+    @property
+    def epochs(self) -> str:
+        return f"{self.folder}/epochs"
+
+    def epoch(self, name: str) -> str:
+        return f"{self.epochs}/{name}.json"
+
+    @property
+    def pins(self) -> str:
+        return f"{self.folder}/pins"
+
+    @property
+    def redo(self) -> str:
+        """What was put aside last to be done again."""
+        return f"{self.folder}/redo.json"
+
+    @property
+    def lease(self) -> str:
+        return f"{self.folder}/lease.json"
+
+    @property
+    def logs(self) -> str:
+        """Folder of what each start said, below the names of their epochs."""
+        return f"{self.folder}/logs"
+
+    def log(self, epoch: str) -> str:
+        """Folder of the lines that the process of this epoch printed, and of the logs of what it started."""
+        return f"{self.logs}/{epoch}"
+
+    def stop(self, epoch: str) -> str:
+        """The mark that asks the process of this epoch to stop."""
+        return f"{self.folder}/stops/{epoch}.json"
+
+    def redone(self, key: str, epoch: str) -> str:
+        """Where a result, record or summary goes that `epoch` makes again."""
+        stage = "/".join(key.split("/")[:4]) if key.startswith(f"{self.iterations}/") else self.folder
+        return f"{stage}/redone-{epoch}/{key.removeprefix(f'{stage}/')}"
+
+    @property
+    def iterations(self) -> str:
+        return f"{self.folder}/iterations"
+
+    @property
+    def evaluations(self) -> str:
+        return f"{self.folder}/evaluations"
+
+    def iteration(self, number: int, epoch: str = "") -> StageLayout:
+        return StageLayout(f"{self.iterations}/{number:06d}", epoch)
+
+    def evaluation(self, updates: int, epoch: str = "") -> StageLayout:
+        """The evaluation of the policy that `updates` updates made."""
+        return StageLayout(f"{self.evaluations}/{updates:06d}", epoch)
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.folder}/checkpoints"
+
+    def checkpoint(self, updates: int, epoch: str) -> str:
+        """Folder of the checkpoint that `updates` updates made."""
+        return f"{self.checkpoints}/{updates:06d}-{epoch}"
+
+
+@dataclass(frozen=True)
+class EvaluationLayout(RunLayout):
+    """An evaluation of its own. It is kept as a run of no iterations is, so that it is continued in the same way."""
+
+    @property
+    def folder(self) -> str:
+        return f"{EVALUATIONS}/{self.name}"
+
+    @property
+    def title(self) -> str:
+        return f"evaluation {self.name!r}"
+
+    @property
+    def subject(self) -> str:
+        """Which model is evaluated."""
+        return f"{self.folder}/subject.json"
+
+    @property
+    def answers(self) -> str:
+        """One row for each sample of each question."""
+        return f"{self.folder}/answers.parquet"
+
+    @property
+    def report(self) -> str:
+        return f"{self.folder}/report.md"
+
+    @property
+    def told(self) -> str:
+        """Written once Prefect was told that it has finished."""
+        return f"{self.folder}/told.json"
+
+    @property
+    def earlier_rewards(self) -> str:
+        """The rewards of an evaluation that a release made which could not continue one."""
+        return RoundLayout(self.folder).rewards
+
+
+def layout_of(kind: str, name: str) -> RunLayout:
+    """The layout of a run or, where `kind` is EVALUATIONS, of an evaluation of its own."""
+    return EvaluationLayout(name) if kind == EVALUATIONS else RunLayout(name)
+
+
+def place_of(trajectories: str) -> str:
+    """`iter 3`, counted from 1, or `eval 3`, after 3 updates, to which a table of trajectories belongs.
+
+    Empty for an evaluation outside any run.
+    """
+    if (stage := stage_of(trajectories)) is None:
+        return ""
+    held_out, number = stage
+    return f"eval {number}" if held_out else f"iter {number}"
+
+
+def stage_of(trajectories: str) -> tuple[bool, int] | None:
+    """Whether a run's table of trajectories is of an evaluation, with its updates, or of an iteration, counted from 1."""
+    kind, _, *between = trajectories.split("/")[:-1]
+    if kind != RUNS or not between:
+        return None
+    held_out = between[0] == "evaluations"
+    return held_out, int(between[1]) + (not held_out)
+
+
+def name_of(key: str) -> str:
+    """Name of the run or evaluation that a key belongs to."""
+    return key.split("/")[1]
