@@ -10,9 +10,6 @@ from nbrl.infra.engine.environment import seeds
 WORD = 0xFFFFFFFF
 
 
-WORD = 0xFFFFFFFF
-
-
 def murmur(data: bytes) -> int:
     """MurmurHash3_x86_32 with seed 0 of whole words, after Appleby's description."""
 
