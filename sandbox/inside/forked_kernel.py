@@ -15,6 +15,7 @@ from typing import Any
 
 import IPython.core.logger  # noqa: F401  (both are else imported in every kernel)
 import tornado.platform.asyncio  # noqa: F401
+import traitlets
 import zmq
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.thread import make_selector_io_loop
@@ -25,7 +26,8 @@ from traitlets.config import Application
 from zmq.eventloop.zmqstream import ZMQStream
 
 from nbrl.sandbox.inside.adopted_kernel import adopt, configuration, no_debugger, wake_on_signals
-from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, Publisher
+from nbrl.sandbox.inside.line import ShellLine
+from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
 from nbrl.sandbox.inside.streams import bound_displays, restore_in_children
 
 
@@ -69,8 +71,8 @@ class ForkedKernel(IPythonKernel):
     # Never None here, which the stock traits allow.
     session: Session
     shell: Any
-    shell_stream: ZMQStream
     control_stream: ZMQStream
+    shell_stream = traitlets.Any()  # stock kernels allow a stream of libzmq only
 
     _supports_kernel_subshells = False
 
@@ -120,6 +122,22 @@ class ForkedKernel(IPythonKernel):
         session.key = key
         session.pid = os.getpid()
         session.session = os.urandom(16).hex()
+        shell, iopub, *others = adopted
+        if others:
+            self.shell_stream, thread = self._by_libzmq(shell, iopub, *others)
+        else:
+            self.shell_stream, thread = ShellLine(shell), LinePublisher(iopub, session)
+        self.iopub_thread = thread
+        self.iopub_socket = thread.background_socket
+        self.shell.displayhook.pub_socket = self.iopub_socket
+        self.shell.display_pub.pub_socket = self.iopub_socket
+        sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
+        sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
+        restore_in_children()
+        bound_displays(self.shell, DirectStream.limit)
+
+    def _by_libzmq(self, shell: int, iopub: int, stdin: int, control: int, heartbeat: int) -> tuple[DirectReplies, Publisher]:
+        """The stream of the shell channel and the thread of the others."""
         context = zmq.Context()
 
         def serve(kind: int, descriptor: int) -> "zmq.Socket[Any]":
@@ -128,25 +146,15 @@ class ForkedKernel(IPythonKernel):
             adopt(sock, descriptor)
             return sock
 
-        shell, iopub, *others = adopted
-        self.iopub_thread = thread = Publisher(serve(zmq.XPUB, iopub), session)
-        self.iopub_socket = thread.background_socket
-        self.shell.displayhook.pub_socket = self.iopub_socket
-        self.shell.display_pub.pub_socket = self.iopub_socket
-        if others:
-            stdin, control, heartbeat = (serve(zmq.ROUTER, descriptor) for descriptor in others)
-            self.stdin_socket = stdin
-            # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
-            self._control_lock = asyncio.Lock()
-            self.control_stream = ZMQStream(control, thread.io_loop)
-            self.control_stream.on_recv(self.dispatch_control, copy=False)
-            echo = ZMQStream(heartbeat, thread.io_loop)
-            echo.on_recv(echo.send_multipart)
-        self.shell_stream = DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current())
-        sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
-        sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
-        restore_in_children()
-        bound_displays(self.shell, DirectStream.limit)
+        thread = SocketPublisher(serve(zmq.XPUB, iopub), self.session)
+        self.stdin_socket = serve(zmq.ROUTER, stdin)
+        # asyncio locks bind to the loop that first waits on them, here the IOPub thread's.
+        self._control_lock = asyncio.Lock()
+        self.control_stream = ZMQStream(serve(zmq.ROUTER, control), thread.io_loop)
+        self.control_stream.on_recv(self.dispatch_control, copy=False)
+        echo = ZMQStream(serve(zmq.ROUTER, heartbeat), thread.io_loop)
+        echo.on_recv(echo.send_multipart)
+        return DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current()), thread
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Literal
 
-from nbrl.sandbox.jupyter import zmtp
+from nbrl.sandbox.inside import zmtp
 from nbrl.sandbox.jupyter.messages import Message, MessageCodec
 from nbrl.sandbox.share import Share
 from nbrl.sandbox.start.kernel_process import Address

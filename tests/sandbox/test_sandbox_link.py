@@ -17,7 +17,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.sandbox.jupyter import zmtp
+from nbrl.sandbox.inside import zmtp
 from nbrl.sandbox.jupyter.connection import Connection
 from nbrl.sandbox.jupyter.messages import Message, MessageCodec
 from nbrl.sandbox.pool import KernelPool

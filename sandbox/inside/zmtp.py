@@ -1,7 +1,7 @@
-"""The client's side of ZMTP 3.0, the protocol of ZeroMQ: decodes bytes into bounded messages, without any I/O of its own.
+"""ZMTP 3.0, the protocol of ZeroMQ, as the host and a forked kernel speak it: decodes bytes into bounded messages, without I/O.
 
 libzmq bounds a frame and counts complete messages, so a peer that sends one message of endlessly many frames fills the
-receiver's memory. Here the bound covers a message with all of its frames. Only what a client of a kernel needs is implemented:
+receiver's memory. Here the bound covers a message with all of its frames. Only what a kernel and its client need is implemented:
 the NULL mechanism, no command after READY.
 """
 
@@ -21,7 +21,7 @@ class Breach(Exception):  # noqa: N818  (it names what the peer did)
     """The peer broke the protocol or a bound; nothing more can be read from it."""
 
 
-def hello(role: Literal["DEALER", "SUB"]) -> bytes:
+def hello(role: Literal["DEALER", "SUB", "ROUTER", "XPUB"]) -> bytes:
     """The first bytes to send: greeting and READY. Messages may follow once the parser is `ready`."""
     ready = b"\x05READY\x0bSocket-Type" + struct.pack("!I", len(role)) + role.encode()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
