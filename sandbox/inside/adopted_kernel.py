@@ -1,5 +1,6 @@
 """An ipykernel on listening sockets that the host made and handed over; nothing is bound, written or read inside."""
 
+import asyncio
 import builtins
 import os
 import resource
@@ -14,7 +15,6 @@ import zmq
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelapp import IPKernelApp
 from jupyter_client.connect import KernelConnectionInfo
-from tornado import ioloop
 from traitlets.config import Config
 
 from nbrl.sandbox.inside.channel import Channel
@@ -86,17 +86,14 @@ def adopt(sock: "zmq.Socket[Any]", descriptor: int) -> None:
     sock.bind(f"ipc://adopted-{descriptor}")
 
 
-def wake_on_signals() -> None:
+def wake_on_signals(loop: asyncio.AbstractEventLoop) -> None:
     """Let a signal wake the event loop, which else sleeps on: an interrupt would not reach an awaiting cell."""
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
         sock.setblocking(False)
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
 
-    def drain(sock: socket.socket, _: int) -> None:
-        sock.recv(4096)
-
-    ioloop.IOLoop.current().add_handler(ours, drain, ioloop.IOLoop.READ)
+    loop.add_reader(ours, ours.recv, 4096)
 
 
 class AdoptingKernelApp(IPKernelApp):
@@ -141,5 +138,5 @@ class AdoptingKernelApp(IPKernelApp):
         self.heartbeat.start()
 
     def start(self) -> None:
-        wake_on_signals()
+        wake_on_signals(asyncio.get_event_loop())
         super().start()

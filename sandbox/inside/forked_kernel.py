@@ -102,14 +102,14 @@ class ForkedKernel(IPythonKernel):
 
     def _rehearse(self) -> None:
         """Run cells into the void: what is imported, compiled and specialised here need not be in every kernel."""
-        shell, nowhere = self.shell, _Nowhere()
+        shell, session, nowhere = self.shell, self.session, _Nowhere()
         fresh = dict(shell.user_ns)
-        self.iopub_socket = shell.displayhook.pub_socket = shell.display_pub.pub_socket = nowhere
+        self.iopub_socket = shell.displayhook.pub_socket = shell.display_pub.pub_socket = self.shell_stream = nowhere
         for code in ("import math", "print(math.pi)", "[math.sqrt(n) for n in range(9)]", "1 / 0"):
             content = {"code": code, "silent": False, "stop_on_error": False, "user_expressions": {"pi": "math.pi"}}
-            request = self.session.msg("execute_request", content)
             for _ in range(3):
-                asyncio.run(self.execute_request(nowhere, [b"nobody"], request))
+                request = session.serialize(session.msg("execute_request", content))
+                asyncio.run(self.shell_main(None, [zmq.Frame(part) for part in request]))
         shell.reset(new_session=True)
         shell.execution_count = 1
         shell.displayhook._ = shell.displayhook.__ = shell.displayhook.___ = ""
@@ -118,6 +118,8 @@ class ForkedKernel(IPythonKernel):
 
     def connect(self, key: bytes, adopted: list[int]) -> None:
         """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork."""
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
         session = self.session
         session.key = key
         session.pid = os.getpid()
@@ -156,6 +158,11 @@ class ForkedKernel(IPythonKernel):
         echo.on_recv(echo.send_multipart)
         return DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current()), thread
 
+    @property
+    def io_loop(self) -> ioloop.IOLoop:
+        """Tornado's face of the loop, for the rare parts of stock kernels that need it; it costs a fork more than the loop."""
+        return ioloop.IOLoop.current()
+
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""
         try:
@@ -167,8 +174,7 @@ class ForkedKernel(IPythonKernel):
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""
         self.shell.exit_now = False
-        self.io_loop = ioloop.IOLoop.current()
         self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
         self.iopub_thread.start()
-        wake_on_signals()
-        self.io_loop.start()
+        wake_on_signals(self._loop)
+        self._loop.run_forever()

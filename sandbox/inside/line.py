@@ -1,4 +1,4 @@
-"""The channels between a forked kernel and nbrl's own client, without libzmq: its threads and queues cost a fork more than a cell does.
+"""The channels between a forked kernel and nbrl's own client, without libzmq, whose threads and queues cost more than a cell does.
 
 A line has one peer. The host is trusted: what it sends is not bounded here.
 """
@@ -78,9 +78,14 @@ class ShellLine(Line):
 
     def on_recv(self, handle: Callable[[list[zmq.Frame]], Coroutine[Any, Any, None]], copy: bool) -> None:
         """Serve; each message is handled in a task of its own."""
-        self.io_loop, self._handle = IOLoop.current(), handle
+        self._handle = handle
         self._loop = asyncio.get_event_loop()
         self.serve(self._loop)
+
+    @property
+    def io_loop(self) -> IOLoop:
+        """That of the main thread, in which it is asked for."""
+        return IOLoop.current()
 
     def _begin(self, frames: list[bytes]) -> None:
         task = self._loop.create_task(self._handle([zmq.Frame(frame) for frame in frames]))
