@@ -75,6 +75,8 @@ class ForkedKernel(IPythonKernel):
     shell_stream = traitlets.Any()  # stock kernels allow a stream of libzmq only
 
     _supports_kernel_subshells = False
+    _to_jupyter = False
+    """Whether the clients are Jupyter's, not nbrl's own."""
 
     @classmethod
     def prepare(cls, prelude: str = "") -> "ForkedKernel":
@@ -125,6 +127,7 @@ class ForkedKernel(IPythonKernel):
         session.pid = os.getpid()
         session.session = os.urandom(16).hex()
         shell, iopub, *others = adopted
+        self._to_jupyter = bool(others)
         if others:
             self.shell_stream, thread = self._by_libzmq(shell, iopub, *others)
         else:
@@ -157,6 +160,16 @@ class ForkedKernel(IPythonKernel):
         echo = ZMQStream(serve(zmq.ROUTER, heartbeat), thread.io_loop)
         echo.on_recv(echo.send_multipart)
         return DirectReplies(serve(zmq.ROUTER, shell), ioloop.IOLoop.current()), thread
+
+    def _publish_status(self, status: str, *rest: Any, **named: Any) -> None:
+        """nbrl's client waits for the end of a request only."""
+        if status == "idle" or self._to_jupyter:
+            super()._publish_status(status, *rest, **named)
+
+    def _publish_execute_input(self, *arguments: Any) -> None:
+        """nbrl's client knows what it sent."""
+        if self._to_jupyter:
+            super()._publish_execute_input(*arguments)
 
     @property
     def io_loop(self) -> ioloop.IOLoop:

@@ -1,4 +1,4 @@
-"""The channels between a forked kernel and nbrl's own client, without libzmq, whose threads and queues cost more than a cell does.
+"""The channels between a forked kernel and nbrl's own client, without libzmq: its threads and queues cost more than a cell.
 
 A line has one peer. The host is trusted: what it sends is not bounded here.
 """

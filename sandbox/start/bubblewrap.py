@@ -144,7 +144,7 @@ class Bubblewrap:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             if group is not None:
-                await asyncio.shield(group.remove())
+                await asyncio.shield(group.leave())
             if isinstance(error, OSError):
                 raise SandboxError(f"no control group could be made for a kernel, or it ended: {error}") from error
             raise

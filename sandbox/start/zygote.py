@@ -96,7 +96,7 @@ class Zygote:
         finally:
             for sock in (theirs, *sockets):
                 sock.close()
-        finish = None if admission.group is None else admission.group.remove
+        finish = None if admission.group is None else admission.group.leave
         return KernelProcess(address, handles, ours, admission.lacking, finish, lambda: not self.alive)
 
     async def _send(self, message: bytes, descriptors: list[int]) -> None:

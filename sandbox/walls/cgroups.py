@@ -2,11 +2,12 @@
 where there is that controller too, one share of the processors.
 
 Rlimits bind one process; a kernel that forks has as many times `memory_mb`. A group binds all of it, pages of its tmpfs
-included. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it one group for each kernel. The
-launcher removes them all when everything inside has ended, so nothing stays whatever becomes of us.
+included. Every launcher has one parent group `nbrl-<token>` in each hierarchy, and below it as many groups as kernels lived at
+once: one that has ended leaves its group to the next. The launcher removes them all when everything inside has ended, so
+nothing stays whatever becomes of us.
 
 Outside of a group every session has a share of the processors, and a kernel makes as many sessions as it likes; in one it has
-what one session has. In a hierarchy of their own these groups are `nbrl-<token>.<kernel>`, without a parent, below which all
+what one session has. In a hierarchy of their own these groups are `nbrl-<token>.<number>`, without a parent, below which all
 kernels together would have no more than that. In version 2 they have what one group of the host has.
 
 Version 1: below our own group, in the `memory` and the `pids` hierarchy. Version 2: below our own group when that is the
@@ -30,6 +31,7 @@ _MIB = 1024 * 1024
 # Page tables, kernel stacks, socket buffers, and the zygote's pages that a kernel writes to: RLIMIT_DATA has to bite first.
 _HEADROOM_MB = 64
 _PATIENCE_S = 2.0
+_LEFT = 4 * _MIB  # bytes that may still be counted for a kernel that has ended: remains of its namespaces
 
 
 class Hierarchy(NamedTuple):
@@ -109,34 +111,53 @@ def _enable(group: Path) -> None:
 
 
 class Group:
-    """The group of one kernel: a folder in each hierarchy that bounds it, perhaps one more for its share of the processors."""
+    """The group of one kernel after the other: a folder in each hierarchy that bounds it, perhaps one more for its share of the
+    processors. `free` are those without a kernel."""
 
-    def __init__(self, bounds: tuple[Path, ...], *share: Path) -> None:
-        self._bounds = bounds
-        self._folders = (*bounds, *share)
+    def __init__(self, bounds: tuple[Path, ...], share: tuple[Path, ...], usage: str, free: "list[Group]") -> None:
+        self._bounds, self._share = bounds, share
+        self._usage = bounds[0] / usage
+        self._free = free
 
     def holds(self, pid: int) -> bool:
         """Whether the process is a member of every group that bounds it."""
         return all(str(pid) in (folder / "cgroup.procs").read_text().split() for folder in self._bounds)
 
-    async def remove(self) -> None:
-        """Remove it once its processes are gone; if one stays too long the launcher removes it with its parent."""
+    def take(self, pid: int) -> None:
+        """Move a process, with what it will fork, here. Raises OSError when it is gone."""
+        for folder in self._bounds:
+            _write(folder / "cgroup.procs", pid)
+        for folder in self._share:
+            with contextlib.suppress(OSError):
+                _write(folder / "cgroup.procs", pid)
+
+    async def leave(self) -> None:
+        """Keep it for another kernel once this one's processes are gone.
+
+        If one stays too long, or memory that it held is still counted, it is removed instead, at the latest with its parent.
+        """
         deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        for folder in self._folders:
-            while True:
-                try:
-                    folder.rmdir()
-                except FileNotFoundError:
-                    pass
-                except OSError as error:
-                    if error.errno == errno.EBUSY and asyncio.get_running_loop().time() < deadline:
-                        await asyncio.sleep(0.005)
-                        continue
-                break
+        try:
+            while occupied := int((self._bounds[-1] / "pids.current").read_text()):
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(0.005)
+            if not occupied and int(self._usage.read_text()) <= _LEFT:
+                self._free.append(self)
+                return
+        except OSError:
+            pass  # the launcher has removed it
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it if it is empty."""
+        for folder in (*self._bounds, *self._share):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 class Groups:
-    """The parent groups of one launcher, made; `admit` makes a child for each kernel and moves the kernel there."""
+    """The parent groups of one launcher, made; `admit` moves each kernel into a child of its own."""
 
     def __init__(self, plan: Plan, settings: SandboxSettings) -> None:
         self._plan = plan
@@ -144,6 +165,8 @@ class Groups:
         self._memory = ("memory.limit_in_bytes" if plan.version == 1 else "memory.max", memory)
         self._swap = ("memory.memsw.limit_in_bytes", memory) if plan.version == 1 else ("memory.swap.max", 0)
         self._pids = ("pids.max", settings.max_processes)
+        self._usage = "memory.usage_in_bytes" if plan.version == 1 else "memory.current"
+        self._free: list[Group] = []
 
     @classmethod
     def make(cls, plan: Plan, settings: SandboxSettings) -> "Groups":
@@ -172,8 +195,21 @@ class Groups:
         raise failure
 
     def admit(self, pid: int, name: str) -> Group:
-        """Move a process, with what it will fork, into a new group. May wait some milliseconds for the kernel's RCU: call
-        it in a thread. Raises OSError, with nothing left behind, when the process is gone."""
+        """Move a process, with what it will fork, into a group that is free, else into a new one of this name: to make a group
+        costs as much as a tenth of a kernel. May wait some milliseconds for the kernel's RCU: call it in a thread. Raises
+        OSError, with nothing left behind, when the process is gone."""
+        try:
+            group = self._free.pop()
+        except IndexError:
+            group = self._made(name)
+        try:
+            group.take(pid)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def _made(self, name: str) -> Group:
         folders = tuple(parent / name for parent in self._plan.parents)
         try:
             for folder in folders:
@@ -183,22 +219,18 @@ class Groups:
             if (memory / self._swap[0]).exists():  # not without swap accounting
                 _write(memory / self._swap[0], self._swap[1])
             _write(pids / self._pids[0], self._pids[1])
-            for folder in folders:
-                _write(folder / "cgroup.procs", pid)
         except OSError:
             remove_groups(map(str, folders), patience=0)
             raise
-        return Group(folders, *self._share(pid, name))
+        return Group(folders, self._share(name), self._usage, self._free)
 
-    def _share(self, pid: int, name: str) -> tuple[Path, ...]:
-        """Move the process to a group for its share of the processors; returns its folder, or nothing if that fails."""
+    def _share(self, name: str) -> tuple[Path, ...]:
+        """Make the group for a share of the processors; returns its folder, or nothing if that fails."""
         folders = () if self._plan.cpu is None else (self._plan.cpu.with_name(f"{self._plan.cpu.name}.{name}"),)
         try:
             for folder in folders:
                 folder.mkdir()
-                _write(folder / "cgroup.procs", pid)
         except OSError:
-            remove_groups(map(str, folders), patience=0)
             return ()
         return folders
 

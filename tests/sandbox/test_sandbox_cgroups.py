@@ -38,6 +38,11 @@ def folders(name: str) -> list[Path]:
     return [parent for parent in cgroups.plan(name).parents if parent.exists()]
 
 
+def groups_below(parent: Path) -> list[str]:
+    """The members of each."""
+    return [(child / "cgroup.procs").read_text() for child in parent.iterdir() if child.is_dir()]
+
+
 @needs_groups
 def test_memory_is_bounded_over_all_processes_of_a_kernel(lab: Lab) -> None:
     # Each process stays below its own limit; together they would take a gigabyte.
@@ -98,7 +103,7 @@ def test_a_group_carries_the_limits_and_holds_its_kernel_only() -> None:
                         assert limits
                         assert {LIMITS[file](settings) for file in limits} == {int(value) for value in limits.values()}
             await pool.settle()
-            assert [child for parent in folders(name) for child in parent.iterdir() if child.is_dir()] == []
+            assert [groups_below(parent) for parent in folders(name)] == [["", ""] for _ in folders(name)]
         assert folders(name) == []
 
     asyncio.run(run())
@@ -119,9 +124,32 @@ def test_kernels_share_the_processors_as_equals() -> None:
                 assert members == sorted(pid_of(kernel._process._pidfd) for kernel in (first, second))
                 assert len({(group / "cpu.shares").read_text() for group in groups}) == 1
             await pool.settle()
-            assert [*place.parent.glob(f"{place.name}*")] == []
+            assert [(group / "cgroup.procs").read_text() for group in groups] == ["", ""]
+        assert [*place.parent.glob(f"{place.name}*")] == []
 
     asyncio.run(run())
+
+
+@pytest.mark.sandbox
+@needs_groups
+def test_a_group_is_left_to_the_next_kernel_unless_what_it_held_is_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def groups_of_three_kernels() -> tuple[int, list[str]]:
+        async with KernelPool(SandboxSettings(warm=0, require=REQUIRED)) as pool:
+            for _ in range(3):
+                async with pool.kernel() as kernel:
+                    done = await kernel.execute("print(open('/dev/shm/full', 'wb').write(bytes(60 << 20)))")
+                    assert done.outputs[0].text == f"{60 << 20}\n"
+                await pool.settle()
+            assert pool._zygote is not None
+            parents = folders(pool._zygote._bubblewrap.folder.name)
+            groups = {child.name for parent in parents for child in parent.iterdir() if child.is_dir()}
+            return len(groups), [members for parent in parents for members in groups_below(parent)]
+
+    number, members = asyncio.run(groups_of_three_kernels())
+    assert number <= 1
+    assert {*members} <= {""}
+    monkeypatch.setattr(cgroups, "_LEFT", -1)
+    assert asyncio.run(groups_of_three_kernels()) == (0, [])
 
 
 @needs_groups
