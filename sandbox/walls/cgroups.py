@@ -127,9 +127,12 @@ class Group:
         """Move a process, with what it will fork, here. Raises OSError when it is gone."""
         for folder in self._bounds:
             _write(folder / "cgroup.procs", pid)
-        for folder in self._share:
-            with contextlib.suppress(OSError):
+        try:
+            for folder in self._share:
                 _write(folder / "cgroup.procs", pid)
+        except OSError:
+            remove_groups(map(str, self._share), patience=0)
+            self._share = ()
 
     async def leave(self) -> None:
         """Keep it for another kernel once this one's processes are gone.
