@@ -5,6 +5,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from operator import itemgetter
 
 
 class Watch:
@@ -16,6 +17,7 @@ class Watch:
         self._poll = select.poll()
         self._called: dict[int, Callable[[int], None]] = {}
         self._late: list[tuple[float, Callable[[], None]]] = []
+        self._running = True
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.add_handler(self._wake, os.eventfd_read)
 
@@ -29,9 +31,14 @@ class Watch:
         self._late.append((time.monotonic() + seconds, call))
         os.eventfd_write(self._wake, 1)
 
+    def stop(self) -> None:
+        """End `run`. May be called in any thread."""
+        self._running = False
+        os.eventfd_write(self._wake, 1)
+
     def run(self) -> None:
-        """For ever; what a call raises concerns nobody but that call."""
-        while True:
+        """Until it is stopped; what a call raises concerns nobody but that call."""
+        while self._running:
             wait = max(0.0, min(due for due, _ in self._late) - time.monotonic()) * 1000 if self._late else None
             for descriptor, event in self._poll.poll(wait):
                 if not event & select.POLLIN:  # the cell has closed the other end
@@ -40,7 +47,7 @@ class Watch:
                 with contextlib.suppress(Exception):
                     self._called[descriptor](descriptor)
             now = time.monotonic()
-            for each in [each for each in self._late if each[0] <= now]:
-                self._late.remove(each)
+            for due in sorted((each for each in self._late if each[0] <= now), key=itemgetter(0)):
+                self._late.remove(due)
                 with contextlib.suppress(Exception):
-                    each[1]()
+                    due[1]()
