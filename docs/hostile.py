@@ -41,8 +41,8 @@ bounds; a new kernel is clean.
   the host has is shared by all kernels of a zygote. Without one, as for an ordinary user, every session that a kernel makes
   (`setsid`) has a share: with 48 that spin, births take 20 to 30 times as long on two processors.
 - **Some names.** `/proc/self/mountinfo` shows from which paths of the host Python was mounted; `/proc/self/cgroup` the name of
-  the kernel's control group, which is a number that kernels of its zygote have had before it; `/proc` the machine's processors, memory, system
-  version and `boot_id`: two kernels can tell that they run on one machine, from one zygote. No content comes with them.
+  the kernel's control group, a number that other kernels of its zygote have had; `/proc` the machine's processors, memory,
+  system version and `boot_id`: two kernels can tell that they run on one machine, from one zygote. No content comes with them.
 - **Memory as a whole, without control groups.** Rlimits bind a process: a kernel may then take `memory_mb` times
   `max_processes`, and shared memory that no rlimit counts. With control groups the kernel as a whole is bounded;
   `sandbox.require` can demand them. In any case kernels are the first to go when the machine runs out of memory.

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from nbrl.flows.collect import Batch
+from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.nodes.advantage import advantage, nothing_to_gain
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.nodes.record import Timing, record
@@ -15,11 +16,12 @@ from nbrl.tasks.services.services import Services
 
 class Ahead(NamedTuple):
     """Batches that are collected meanwhile: `changeable` returns once engines may get new weights, and `seconds` says for how
-    long any was.
+    long any was. `mismatch` is that of engine and trainer when the weights before the update were published.
     """
 
     changeable: Callable[[], Awaitable[None]]
     seconds: Callable[[], float]
+    mismatch: Mismatch
 
 
 async def learn(services: Services, scope: Scope, batch: Batch, timing: Timing, ahead: Ahead | None = None) -> Record:
@@ -37,10 +39,11 @@ async def learn(services: Services, scope: Scope, batch: Batch, timing: Timing, 
     if not skipped:
         updated = await update(services, scope, advantages, batch.trajectories, staleness)
         skipped = "" if updated.values["update/steps"] else "no optimiser step was taken, for none had a gradient"
-    if ahead is not None:
-        await ahead.changeable()
     if updated is not None:
-        artifacts += [updated, await publish(services, scope, updated, staleness)]
+        if ahead is not None:
+            await ahead.changeable()
+        earlier = ahead.mismatch if ahead is not None and staleness else None
+        artifacts += [updated, await publish(services, scope, updated, earlier)]
     if ahead is not None:
         timing = timing._replace(beside_s=ahead.seconds())
     return await record(services, scope, artifacts, batch.after.cursor, timing, updated, skipped, staleness)

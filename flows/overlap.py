@@ -9,11 +9,12 @@ from prefect import flow
 from nbrl.flows.collect import Batch, collect
 from nbrl.flows.learn import Ahead, learn
 from nbrl.tasks.nodes.record import Timing
-from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, sampler_of
+from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, published_mismatch, sampler_of
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Scope
 from nbrl.tasks.services.busy import Busy
-from nbrl.tasks.services.concurrently import all_of, beside
+from nbrl.tasks.services.concurrently import all_of, beside, settled
+from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services
 
 _collect = flow(
@@ -51,24 +52,33 @@ class Overlap:
         Engines that have one set of weights get new ones when nothing is in flight.
         """
         services, number, started, busy = self._services, len(records), time.monotonic(), self._busy.seconds
-        first, size = position_after(records), services.config.rollout.prompts
-        for later in range(self._lag):
-            self._begin(records, number + later, first.further(later * size))
-        batch = await beside(self._in_flight[number], self._in_flight.values())
+        self.begin(records)
+        batch = await beside(self._in_flight[number], self._in_flight.values(), lambda _: True)
+        self.begin(records)
         del self._in_flight[number]
-        self._begin(records, number + self._lag, batch.after.further((self._lag - 1) * size))
         scope = self._writer.iteration(number, policy_after(self._writer.run, records))
         alone_s, busy = self._busy.seconds - busy, self._busy.seconds
 
         async def changeable() -> None:
             if not services.config.publishes_adapters:
-                await self.quiet()
+                await settled(self._in_flight.values())
 
-        ahead = Ahead(changeable, lambda: self._busy.seconds - busy)
-        return await beside(_learn(services, scope, batch, Timing(started, alone_s), ahead), self._in_flight.values())
+        ahead = Ahead(changeable, lambda: self._busy.seconds - busy, published_mismatch(records))
+        learning = _learn(services, scope, batch, Timing(started, alone_s), ahead)
+        # A batch that fails for a fault that new services cure is collected again after this update, whose record is not lost.
+        return await beside(learning, self._in_flight.values(), lambda error: not curable(error))
+
+    def begin(self, records: list[Record]) -> None:
+        """Begin to collect the batches after `records`: as many as the lag, and one more when the first of them is complete."""
+        number, size, first = len(records), self._services.config.rollout.prompts, position_after(records)
+        for later in range(self._lag):
+            self._begin(records, number + later, first.further(later * size))
+        next_one = self._in_flight.get(number)
+        if next_one is not None and next_one.done() and next_one.exception() is None:
+            self._begin(records, number + self._lag, next_one.result().after.further((self._lag - 1) * size))
 
     async def quiet(self) -> None:
-        """Return when no batch is being collected."""
+        """Return when no batch is being collected. Raises the error of one that failed."""
         await all_of(map(asyncio.shield, self._in_flight.values()))
 
     def _begin(self, records: list[Record], number: int, start: Position) -> None:

@@ -127,6 +127,7 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
                     await _evaluate(services, writer, records, evaluations)
                 if records[-1].epoch == writer.epoch:  # not one that was found
                     await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
+                    overlap.begin(records)
                     scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
                     await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
                     await _show(services, writer, records, scores, evaluations)

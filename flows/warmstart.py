@@ -108,7 +108,7 @@ async def _learner(
         notes = work.path / "ray" / str(number)  # Ray Train would continue what it finds there
         return LearnerHandle.start(update, places, str(notes), seed, grows)
 
-    learner = LearnerService(start, progress.say)
+    learner = LearnerService(start, progress.say, settings.update.timeout_s)
     stack.callback(learner.stop)
     await learner.ready()
     return learner

@@ -172,7 +172,7 @@ class ForkedKernel(IPythonKernel):
             super()._publish_execute_input(*arguments)
 
     @property
-    def io_loop(self) -> ioloop.IOLoop:
+    def io_loop(self) -> ioloop.IOLoop:  # type: ignore[override]  # stock kernels assign it
         """Tornado's face of the loop, for the rare parts of stock kernels that need it; it costs a fork more than the loop."""
         return ioloop.IOLoop.current()
 

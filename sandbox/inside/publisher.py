@@ -68,6 +68,8 @@ class Publisher(IOPubThread):
 class LinePublisher(Publisher):
     """To nbrl's own client. Its thread sleeps until a descriptor has text or output has waited for long enough."""
 
+    io_loop: Any  # a Watch, where stock threads have a loop of tornado
+
     def __init__(self, descriptor: int, session: Any) -> None:
         super().__init__()
         # Instead of what the stock thread makes: a loop, and sockets between the threads.

@@ -15,7 +15,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._poll = select.poll()
-        self._called: dict[int, Callable[[int], None]] = {}
+        self._called: dict[int, Callable[[int], object]] = {}
         self._late: list[tuple[float, Callable[[], None]]] = []
         self._running = True
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

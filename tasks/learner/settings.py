@@ -139,6 +139,13 @@ class StepSettings(_Closed):
         description="dtype of the forward and backward pass; bfloat16 keeps float32 master weights; auto is bfloat16 on GPUs and "
         "on processors that compute in it (avx512_bf16, amx_bf16), and float32 on others",
     )
+    timeout_s: float = Field(
+        14400.0,
+        gt=0,
+        description="maximum seconds of an update, or of a block of a warm start; after that a rank hangs, and the services of a "
+        "training are started again",
+        json_schema_extra={"decides": False},
+    )
     activation_checkpointing: bool = Field(
         False,
         description="a layer keeps only its input and is forwarded again in the backward pass: less memory, more time",

@@ -17,11 +17,11 @@ SHOWN = 3  # tensors that differ
 
 
 @effect
-async def publish(services: Services, scope: Scope, update: Artifact, staleness: int = 0) -> Artifact:
+async def publish(services: Services, scope: Scope, update: Artifact, earlier: Mismatch | None = None) -> Artifact:
     """Swap the engines to the checkpoint that `update` made, then prove that they serve it.
 
-    Where the batch was sampled from weights that are `staleness` updates older, its mismatch says nothing of engine and trainer,
-    and counts as none.
+    The mismatch of engine and trainer is compared with that before the update: in the batch, or, where older weights sampled it,
+    with the `earlier` one, of the weights before this update when they were published.
 
     Raises BrokenInvariantError if an engine returns another version, holds other weights than the checkpoint's files, or gives
     other log-probs than the trainer.
@@ -48,8 +48,7 @@ async def publish(services: Services, scope: Scope, update: Artifact, staleness:
         "publish/proof_seconds": Metric(time.monotonic() - swapped, "sum"),
     }
     if proof.before is not None:
-        before = Mismatch(mean=0.0, high=0.0) if staleness else proof.before
-        metrics |= _judged(findings, before, config.mismatch_floor, config.publish.tolerance, version)
+        metrics |= _judged(findings, earlier or proof.before, config.mismatch_floor, config.publish.tolerance, version)
     return Artifact(path=update.path, digest=update.digest, metrics=metrics)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,8 @@ class RunnerPool:
         self._desk = desk.options(name=name, num_cpus=0, label_selector=here(), max_concurrency=calls).remote()
         self._runners = [placed.remote(plan, number, name) for number in range(plan.rollout.runners)]
         self._budget = Budget(RESTARTS + plan.rollout.runners - 1, WINDOW_S)
-        self._maps: list[asyncio.Task[pa.Table]] = []  # maps that have not ended, awaited or abandoned
+        self._maps: list[asyncio.Future[pa.Table]] = []  # maps that have not ended, awaited or abandoned
+        self._threads = ThreadPoolExecutor()  # of the maps: in threads that others need too, several rollouts would delay those
         self._lived = time.monotonic()
 
     async def start(self, say: Callable[[str], None]) -> None:
@@ -90,6 +92,7 @@ class RunnerPool:
             ray.kill(actor)
         if self._maps:
             await asyncio.wait(self._maps, timeout=STOP_S)
+        self._threads.shutdown(wait=False)
 
     async def run(
         self,
@@ -111,7 +114,8 @@ class RunnerPool:
         await _told(self._desk.open.remote(name, rows, where, bool(left)))
         numbers = range(len(self._runners))
         lanes = [pa.table({"runner": list(numbers[first : first + LANE])}) for first in numbers[::LANE]]
-        work = asyncio.create_task(asyncio.to_thread(map_tables, lanes, run_lane, (self._runners, self._desk, name, plan)))
+        arguments = (lanes, run_lane, (self._runners, self._desk, name, plan))
+        work = asyncio.get_running_loop().run_in_executor(self._threads, map_tables, *arguments)
         settling: asyncio.Task[set[str]] | None = None
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]
@@ -132,7 +136,7 @@ class RunnerPool:
                 if settling is not None and settling.done():
                     found, settling = settling, None
                     damaged |= found.result()
-        except asyncio.CancelledError:
+        except BaseException:
             self._desk.open.remote("", [], [], False)  # runners go on with nothing
             raise
         finally:
@@ -208,7 +212,7 @@ def _line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def _retrieve_error(work: asyncio.Task[pa.Table]) -> None:
+def _retrieve_error(work: asyncio.Future[pa.Table]) -> None:
     """Retrieves the error of an abandoned task, so that asyncio does not print it as never retrieved."""
     if not work.cancelled():
         work.exception()

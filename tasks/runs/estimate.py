@@ -18,8 +18,9 @@ STATE_BYTES = 12  # per trained number in float32: the number and AdamW's two mo
 GRADIENT_BYTES = 4
 STAGED_BYTES = STATE_BYTES + 4  # host memory of a checkpoint: copies of the state, and of the whole weights that engines load
 # Resident memory without a model, measured on Linux: an engine's three processes, a worker with torch, Ray and transformers, and
-# everything else together (the command, Prefect, MLflow, Ray, a runner); a kernel beside the one that all are forked from.
-ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, KERNEL_BYTES = 1.1e9, 0.5e9, 3.0e9, 12e6
+# everything else together (the command, Prefect, MLflow, Ray, a runner); a runner more with the kernel that its kernels are
+# forked from; a kernel beside that one.
+ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, RUNNER_BYTES, KERNEL_BYTES = 1.1e9, 0.5e9, 3.0e9, 0.2e9, 12e6
 # Numbers that a layer keeps of each token for its backward pass, as multiples of its widths.
 KEPT_HIDDEN, KEPT_INNER = 10, 5
 
@@ -82,12 +83,13 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     if shape is None:
         return {}
     engines, pools = config.engine.count * engine_bytes(config, tensors, shape), max(1, config.pipeline.lag)
-    kernels = pools * config.sandbox.max_live * KERNEL_BYTES
+    runners = pools * config.rollout.runners
+    others, kernels = OTHERS_BYTES + (runners - 1) * RUNNER_BYTES, runners * config.sandbox.max_live * KERNEL_BYTES
     learner = learner_bytes(config, tensors, shape)
     if config.pipeline.lag:
-        return {"engines": engines, "learner": learner, "everything else": OTHERS_BYTES + kernels}
-    sampling = {"engines": engines, "learner": idle_learner_bytes(config, tensors), "everything else": OTHERS_BYTES + kernels}
-    updating = {"engines": engines, "learner": learner, "everything else": OTHERS_BYTES}
+        return {"engines": engines, "learner": learner, "everything else": others + kernels}
+    sampling = {"engines": engines, "learner": idle_learner_bytes(config, tensors), "everything else": others + kernels}
+    updating = {"engines": engines, "learner": learner, "everything else": others}
     return max(sampling, updating, key=lambda shares: sum(shares.values()))
 
 

@@ -12,6 +12,7 @@ from nbrl.tasks.errors import BrokenInvariantError, RunError
 from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import RETIRED
+from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 
@@ -173,6 +174,23 @@ def newest_policy(storage: Storage, run: Run) -> Weights:
     """The policy after the run's last finished iteration."""
     newest = newest_record(storage, run)
     return newest.policy if newest else Weights(digest=run.policy)
+
+
+def policies_in_use(storage: Storage, run: Run, lag: int) -> list[Weights]:
+    """The policies from which the next iterations train and sample: those after the last `lag` + 1 finished ones, newest last."""
+    count = finished_iterations(storage.list(run.layout.iterations), run.layout)
+    records = [read_record(storage, run, number) for number in range(max(0, count - 1 - lag), count)]
+    policies = {record.checkpoint: record.policy for record in records if record is not None and record.checkpoint}
+    return list(policies.values())
+
+
+def published_mismatch(records: Sequence[Record]) -> Mismatch:
+    """Of engine and trainer when the weights after these records were published; none where they are the run's first."""
+    names = ("publish/mismatch_mean_abs", "publish/mismatch_p99_abs")
+    for record in reversed(records):
+        if all(name in record.metrics for name in names):
+            return Mismatch(mean=record.metrics[names[0]], high=record.metrics[names[1]])
+    return Mismatch(mean=0.0, high=0.0)
 
 
 def check_samples(run: Run, records: Sequence[Record], floor: float) -> None:

@@ -62,6 +62,11 @@ def in_lines(measured: Measured, config: RunConfig) -> str:
         f"{duration(measured.evaluation_s)}",
         f"# memory: {in_words(measured.memory)} more than before at the most",
     ]
+    if config.pipeline.lag:
+        lines.append(
+            "# pipeline: the iteration was measured without a lag; with it, rollouts run beside updates: at most this time, at "
+            "least this memory"
+        )
     if measured.checkpoint:
         lines.append(f"# disk: a checkpoint took {in_words(measured.checkpoint)}")
     if measured.skipped:

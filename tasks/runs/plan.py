@@ -20,7 +20,8 @@ def plan(config: RunConfig) -> str:
         f"# {config.name}: {config.iterations} iterations from {config.policy.path}, configuration {digest(config)[:12]}",
         f"# an iteration: {rollout.prompts} prompts × {rollout.group_size} = {batch} trajectories of at most "
         f"{_steps(config)} steps, up to {config.select.max_rounds} rounds",
-        f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes, "
+        f"# rollout: {config.engine.count} engine(s), {rollout.runners} runner(s) × {rollout.episodes_per_runner} episodes"
+        f"{f' for each of {config.pipeline.lag} batches at once' if config.pipeline.lag > 1 else ''}, "
         f"{config.sandbox.provisioner} kernels",
         f"# update: {update.workers} FSDP2 workers, {config.advantage.estimator}, {update.loss.kind}, "
         f"{update.steps_per_batch} step(s) per batch, lr {update.lr:g}, {kl}",

@@ -11,7 +11,8 @@ from nbrl.tasks.runs.prepared import Prepared
 
 def warnings_of(start: Prepared) -> list[str]:
     """One sentence each: of its engines, its memory, and its questions as `review` has them."""
-    return [*_engines(start.config), *_passes(start.config), *_memory(start.config), *review(start)]
+    config = start.config
+    return [*_engines(config), *_passes(config), *_pipeline(config), *_memory(config), *review(start)]
 
 
 def _engines(config: RunConfig) -> list[str]:
@@ -30,6 +31,15 @@ def _passes(config: RunConfig) -> list[str]:
         "update.dtype is bfloat16, which this processor does not compute in (no avx512_bf16, no amx_bf16): an update takes "
         "several times as long as in float32; set update.dtype to auto or float32"
     ]
+
+
+def _pipeline(config: RunConfig) -> list[str]:
+    if config.pipeline.lag and config.pipeline.uncorrected:
+        return [
+            "pipeline.uncorrected is true: nothing corrects for the age of the weights that sample, which is for the control of "
+            "an experiment; set update.tis instead"
+        ]
+    return []
 
 
 def _memory(config: RunConfig) -> list[str]:

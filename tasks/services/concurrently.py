@@ -31,20 +31,28 @@ async def both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
     return one, other
 
 
-async def beside(work: Awaitable[T], others: Collection[asyncio.Task[Any]]) -> T:
-    """The result of the work. Cancels it and raises the error of the first of the others that fails meanwhile."""
+async def beside(work: Awaitable[T], others: Collection[asyncio.Task[Any]], ends: Callable[[BaseException], bool]) -> T:
+    """The result of the work. Cancels it and raises the error of the first of the others that fails meanwhile, if that `ends` the
+    work; other errors of them are left to whoever awaits them.
+    """
     mine = asyncio.ensure_future(work)
     try:
         while not mine.done():
             running = [each for each in others if not each.done()]
             await asyncio.wait([mine, *running], return_when=asyncio.FIRST_COMPLETED)
             for each in others:
-                if each.done():
+                if each.done() and (each.cancelled() or ((error := each.exception()) is not None and ends(error))):
                     each.result()
         return mine.result()
     finally:
         mine.cancel()
         await asyncio.gather(mine, return_exceptions=True)
+
+
+async def settled(several: Iterable[asyncio.Task[Any]]) -> None:
+    """Return when all have ended, in whatever way."""
+    if running := [each for each in several if not each.done()]:
+        await asyncio.wait(running)
 
 
 async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:

@@ -16,11 +16,11 @@ STOP_S = 5.0
 class LearnerService:
     """Carries out orders. One that a learner did not survive is given to the next: it is a pure function of its files.
 
-    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again.
+    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again. `limit_s`: of an update.
     """
 
-    def __init__(self, start: Callable[[int], LearnerHandle], say: Callable[[str], None]) -> None:
-        self._start, self._say = start, say
+    def __init__(self, start: Callable[[int], LearnerHandle], say: Callable[[str], None], limit_s: float) -> None:
+        self._start, self._say, self._limit_s = start, say, limit_s
         self._started = 0
         self._handle = self._next()
         self._budget = Budget(RESTARTS, WINDOW_S)
@@ -30,10 +30,15 @@ class LearnerService:
         await self._handle.ready()
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        """Carry out an order. Raises UpdateError if it is refused, and LearnerEndedError if learners end too often."""
+        """Carry out an order. Raises UpdateError if it is refused, and LearnerEndedError if learners end too often, or one gives
+        no answer in time: ranks that hang end with the cluster only.
+        """
         while True:
             try:
-                return await self._handle.update(order)
+                return await asyncio.wait_for(self._handle.update(order), self._limit_s)
+            except TimeoutError as error:
+                reason = f"the update took longer than {self._limit_s:g} s (update.timeout_s): does a rank hang, or its storage?"
+                raise LearnerEndedError(reason) from error
             except LearnerEndedError as error:
                 await self._replace(error)
 

@@ -50,7 +50,7 @@ class Titled:
         self._progress.ended(self._named(name), seconds)
 
     def say(self, text: str) -> None:
-        self._progress.say(text)
+        self._progress.say(f"{self._title}: {text}")
 
     def _named(self, name: str) -> str:
         return f"{name} of {self._title}"

@@ -33,7 +33,7 @@ from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending, ending_of
 from nbrl.tasks.runs.epochs import check_newest, newest
-from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy
+from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy, policies_in_use
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
@@ -97,7 +97,7 @@ async def _learner(
         notes = folder / f"train-{number}"  # Ray Train would continue what it finds there
         return LearnerHandle.start(update, places, str(notes), derive_seed(run.seed, "learner"), grows, again=number > 0)
 
-    learner = LearnerService(start, progress.say)
+    learner = LearnerService(start, progress.say, config.update.timeout_s)
     stack.callback(learner.stop)
     slow = "the learner is not ready yet: its ranks load the model, or wait for room, see update.resources, GPUs and `ray status`"
     await told_if_slow(learner.ready(), READY_S, lambda: progress.say(slow))
@@ -135,8 +135,8 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
     async with AsyncExitStack() as stack:
         notes = _scratch(stack, home, run.name)
         initial, policy = fetch(config.policy), newest_policy(storage, run)
-        if policy.checkpoint:
-            await asyncio.to_thread(_check_checkpoint, storage, run, policy)
+        for used in await asyncio.to_thread(policies_in_use, storage, run, config.pipeline.lag):
+            await asyncio.to_thread(_check_checkpoint, storage, run, used)
         progress.begin(f"{run.name}: starting")
         delivery = _delivery(stack, config, run, home, progress)
         await _shown(progress, "Ray", _ray(stack, config, home, progress.say))

@@ -48,8 +48,11 @@ class WeightBroadcast:
         sending = asyncio.ensure_future(self._learner.send(SendOrder(group=whole)))
         groups = [replace(whole, rank=1 + self._ranks * number) for number in range(len(clients))]
         taking = [client.receive(group, offer.buckets, version) for client, group in zip(clients, groups, strict=True)]
-        found = await asyncio.gather(*taking, return_exceptions=True)
-        await self._within(sending, "end sending")
+        try:
+            found = await asyncio.gather(*taking, return_exceptions=True)
+            await self._within(sending, "end sending")
+        finally:
+            sending.cancel()
         return _whole(found)
 
     async def adapter(self, clients: Sequence[EngineClient], checkpoint: str, version: str) -> None:

@@ -83,7 +83,7 @@ LAG = {
     ],
 }
 RUN, DIED = "r", 137
-PAUSE_S = 0.01  # before each trajectory that is sampled beside an update
+PAUSE_S = 0.01  # before each trajectory that is sampled beside an update, and between the stages of the update
 NOTHING = 10**9
 
 
@@ -203,26 +203,29 @@ def _sum_of(question: str) -> str:
 
 
 class Learner:
-    """Weights are a digest of the weights before, the sampled tokens and the advantages."""
+    """Weights are a digest of the weights before, the sampled tokens, the advantages and, where the loss `reads` them, the
+    log-probs of the engine.
+    """
 
-    def __init__(self, storage: Storage, death: Death) -> None:
-        self._storage, self._death = storage, death
+    def __init__(self, storage: Storage, death: Death, reads: bool) -> None:
+        self._storage, self._death, self._reads = storage, death, reads
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        return self._update(order)
-
-    def _update(self, order: UpdateOrder) -> UpdateResult:
+        """In stages, between which rollouts go on."""
         storage, shelf, tables = self._storage, folder_shelf(self._storage), read_tables(order, self._storage)
         start = checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
         digest = order_digest(order, tables, start)
         if earlier := shelf.earlier_result(order, digest):
             return earlier
         before = storage.read_bytes(f"{order.checkpoint_in}/{HF}/model.safetensors") if order.checkpoint_in else b""
-        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in tables.trajectories.to_pylist()]
+        rows = tables.trajectories.to_pylist()
+        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in rows]
+        tokens += [(row["id"], [node["logprobs"] for node in row["nodes"]]) for row in rows if self._reads]
         weights = hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist()]).encode()).digest()
         self._death.step()
         folder = shelf.begin(order.checkpoint_out)
         for part in (HF, STATE):
+            await asyncio.sleep(PAUSE_S)
             self._death.step()
             (folder / part).mkdir()
             (folder / part / "model.safetensors").write_bytes(weights)
@@ -234,6 +237,7 @@ class Learner:
             checkpoint=order.checkpoint_out,
             proof=Proof(sequences=[ProofSequence(token_ids=[1, 2], first=1, logprobs=[-0.5])], before=Mismatch(mean=0, high=0)),
         )
+        await asyncio.sleep(PAUSE_S)
         self._death.step()
         shelf.finish(order.checkpoint_out, result)
         self._death.step()
@@ -266,7 +270,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         delivery: Any = InlineDelivery(Books(config, storage, run, tracking))
         pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
         pools: list[Any] = [Runners(storage, fleet, pause_s) for _ in range(at_once)]
-        learner: Any = Learner(storage, death)
+        learner: Any = Learner(storage, death, reads=config.update.tis is not None)
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))
         delivery.finish()
 

@@ -103,7 +103,10 @@ def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undi
         check(labs, undisturbed, tmp_path / "each", point, WAYS)
 
 
-@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6)])
+AT_RANDOM = [(1, random.Random(1).uniform(0.2, 0.8)), (1, random.Random(2).uniform(0.2, 0.8))]
+
+
+@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6), *AT_RANDOM])
 def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
     labs: list[Lab], undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int, share: float
 ) -> None:
@@ -121,6 +124,32 @@ def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
     undisturbed = undisturbed_with_lag(lag)
     for point in range(1, undisturbed["steps"] + 1):
         check(labs, undisturbed, tmp_path / "each", point, [WAYS[point % 3]])
+
+
+CORRECTED = ["iterations=3", "pipeline.lag=1", "update.tis.kind=mask_tokens", "checkpoints.keep_last=2"]
+
+
+@pytest.mark.parametrize(("share", "same"), [(0.3, False), (0.85, True)], ids=["while it samples", "when all is sampled"])
+def test_a_loss_that_reads_log_probs_gives_the_same_weights_after_a_kill_if_nothing_was_being_sampled(
+    labs: list[Lab], tmp_path: Path, share: float, same: bool
+) -> None:
+    whole = labs[0].train(tmp_path / "root", tmp_path / "home", overrides=CORRECTED)
+    died = tmp_path / "died"
+    end = labs[0].train(died / "root", died / "home", die_at=round(share * whole["steps"]), overrides=CORRECTED)
+    assert end["status"] == DIED, end["said"]
+    first, second = (resumed(labs[0], tmp_path / name, died, True, CORRECTED) for name in ("first", "second"))
+    assert (first["weights"] == second["weights"]) is same
+    assert sampled(tmp_path / "first") == sampled(tmp_path / "second")
+
+
+def sampled(folder: Path) -> list[Any]:
+    """Tokens and versions of all trajectories of each batch, which tell of the prompts too."""
+    storage, records = records_of(folder)
+    tables = [storage.read_table(round_.trajectories.path) for record in records for round_ in record.rounds]
+    return [
+        [(row["id"], [(node["token_ids"], node["weights_version"]) for node in row["nodes"]]) for row in table.to_pylist()]
+        for table in tables
+    ]
 
 
 def records_of(folder: Path) -> tuple[Storage, list[Record]]:

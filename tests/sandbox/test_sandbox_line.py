@@ -46,7 +46,7 @@ def test_a_peer_gets_whole_messages_however_slowly_it_reads(listening: socket.so
 
     line = Line(listening.detach(), "ROUTER", receive)
     line.send_multipart([b"nobody hears this"])
-    sent = [[b"a", bytes(LARGE), memoryview(b"view")], [b"", b"b"]]
+    sent: list[list[bytes | memoryview]] = [[b"a", bytes(LARGE), memoryview(b"view")], [b"", b"b"]]
 
     async def serve(peer: socket.socket) -> list[list[bytes]]:
         line.serve(asyncio.get_running_loop())

@@ -5,12 +5,15 @@ import pytest
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError
+from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.runs.history import (
     Record,
     check_samples,
     damaged_checkpoint,
     newest_policy,
     newest_record,
+    policies_in_use,
+    published_mismatch,
     sampler_of,
     skipped_in_row,
 )
@@ -74,3 +77,19 @@ def test_samples_that_say_little_three_times_in_a_row_stop_the_run() -> None:
     check_samples(RUN, [low, low, low], 0.0)
     with pytest.raises(RunError, match=r"was 0\.1, 0\.1, 0\.1 in the last 3 iterations, below update\.ess_floor 0\.5"):
         check_samples(RUN, [high, low, skipped, low, low], 0.5)
+
+
+@pytest.mark.parametrize(("lag", "updates"), [(0, [2]), (1, [1, 2]), (3, [1, 2]), (2, [1, 2])])
+def test_with_a_lag_the_policies_before_the_newest_one_are_in_use_too(tmp_path: Path, lag: int, updates: list[int]) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    assert policies_in_use(storage, RUN, lag) == []
+    for record in (made(0, 0, "all wrong"), made(1, 1), made(2, 2)):
+        storage.write_bytes(RUN.layout.iteration(record.iteration).record, record.model_dump_json().encode())
+    assert [policy.updates for policy in policies_in_use(storage, RUN, lag)] == updates
+
+
+def test_the_mismatch_of_the_weights_is_that_of_the_last_publish() -> None:
+    metrics = {"publish/mismatch_mean_abs": 0.01, "publish/mismatch_p99_abs": 0.1}
+    first = made(0, 1).model_copy(update={"metrics": metrics})
+    assert published_mismatch([]) == published_mismatch([made(0, 0)]) == Mismatch(mean=0, high=0)
+    assert published_mismatch([first, made(1, 1, "all right")]) == Mismatch(mean=0.01, high=0.1)

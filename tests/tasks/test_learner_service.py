@@ -7,14 +7,15 @@ import pytest
 
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError, UpdateError
 from nbrl.tasks.services.learner import LearnerService
+from nbrl.tasks.services.restarts import curable
 
 ENDED = LearnerEndedError("the learner has ended: rank 0: killed")
 
 
 class Handle:
-    """A learner without processes: `answer` is the end of every order, `up` that of its start."""
+    """A learner without processes: `answer` is the end of every order, None if there is none, `up` that of its start."""
 
-    def __init__(self, answer: Exception | str, up: Exception | None = None) -> None:
+    def __init__(self, answer: Exception | str | None, up: Exception | None = None) -> None:
         self.answer, self.up, self.stopped = answer, up, False
 
     async def ready(self) -> None:
@@ -24,20 +25,22 @@ class Handle:
     async def update(self, order: Any) -> Any:
         if isinstance(self.answer, Exception):
             raise self.answer
+        if self.answer is None:
+            await asyncio.Event().wait()
         return self.answer, order
 
     def stop(self, timeout: float) -> None:
         self.stopped = True
 
 
-def updated(*handles: Handle) -> tuple[Any, list[str]]:
+def updated(*handles: Handle, limit_s: float = 60.0) -> tuple[Any, list[str]]:
     """The result of an order to learners that are started one after the other, and what was said."""
     said: list[str] = []
     given: Any = handles
     order: Any = "order"
 
     async def work() -> Any:
-        service = LearnerService(lambda number: given[number], said.append)
+        service = LearnerService(lambda number: given[number], said.append, limit_s)
         await service.ready()
         return await service.update(order)
 
@@ -78,3 +81,10 @@ def test_learners_that_end_too_often_end_the_run() -> None:
 def test_the_first_learner_must_get_ready() -> None:
     with pytest.raises(LearnerEndedError):
         updated(Handle("", up=ENDED), Handle("done"))
+
+
+def test_a_learner_that_gives_no_answer_ends_with_all_services_which_are_started_again() -> None:
+    first, second = Handle(None), Handle("done")
+    with pytest.raises(LearnerEndedError, match=r"longer than 0\.01 s \(update\.timeout_s\): does a rank hang") as raised:
+        updated(first, second, limit_s=0.01)
+    assert curable(raised.value)

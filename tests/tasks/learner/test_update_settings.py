@@ -14,6 +14,9 @@ from nbrl.tasks.runs.recipes import load
 PPO = {"kind": "ppo"}
 
 
+TWO_AT_ONCE = ["pipeline.lag=2", "update.tis.kind=truncate", "update.lora.publish=adapter"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -72,6 +75,9 @@ def test_settings_that_cannot_act_are_refused(fields: dict[str, Any], message: s
         (["pipeline.uncorrected=true"], r"but pipeline\.lag is 0"),
         (["update.loss.kind=ppo", "update.loss.old=interpolated", "update.tis.kind=truncate"], r"and pipeline\.lag is 0"),
         (["pipeline.lag=1", "update.tis.kind=truncate", "checkpoints.keep_last=1"], "needs 2"),
+        (["pipeline.lag=2", "update.tis.kind=truncate"], r"set update\.lora\.publish to adapter"),
+        ([*TWO_AT_ONCE, "select.max_rounds=2"], r"set select\.max_rounds to 1"),
+        ([*TWO_AT_ONCE, "select.retire_at=0.9"], r"set select\.retire_at to null"),
     ],
 )
 def test_rooms_that_do_not_fit_together_are_refused(overrides: list[str], message: str) -> None:

@@ -57,13 +57,17 @@ def test_a_mismatch_many_times_that_before_the_step_stops_the_run(tmp_path: Path
         published(tmp_path, DoubleFleet("2", error=error), before)
 
 
-def test_what_older_weights_sampled_says_nothing_of_the_mismatch_before(tmp_path: Path) -> None:
+def test_where_older_weights_sampled_the_mismatch_is_judged_by_that_of_the_publish_before(
+    tmp_path: Path,
+) -> None:
     made = services(tmp_path, DoubleFleet("2", error=4e-4))
     proof = Proof(sequences=[ProofSequence(token_ids=[1, 2, 3], first=1, logprobs=[-0.5, -0.5])], before=BEFORE)
     made.storage.write_bytes(SCOPE.layout.update_result, json.dumps({"proof": proof.model_dump()}).encode())
     assert asyncio.run(publish.alone(made, SCOPE, UPDATE)).values["publish/mismatch_ratio"] < 1
     with pytest.raises(BrokenInvariantError, match=r"4 times as much as before the update \(0 and 0,"):
-        asyncio.run(publish.alone(made, SCOPE, UPDATE, 1))
+        asyncio.run(publish.alone(made, SCOPE, UPDATE, Mismatch(mean=0, high=0)))
+    sixteen_bits = Mismatch(mean=3e-4, high=1e-3)
+    assert asyncio.run(publish.alone(made, SCOPE, UPDATE, sixteen_bits)).values["publish/mismatch_ratio"] == pytest.approx(4 / 3)
 
 
 def test_a_mismatch_is_judged_by_that_of_the_same_engine_and_trainer_before(tmp_path: Path) -> None:
