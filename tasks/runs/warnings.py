@@ -12,7 +12,7 @@ from nbrl.tasks.runs.prepared import Prepared
 def warnings_of(start: Prepared) -> list[str]:
     """One sentence each: of its engines, its memory, and its questions as `review` has them."""
     config = start.config
-    return [*_engines(config), *_passes(config), *_pipeline(config), *_memory(config), *review(start)]
+    return [*_engines(config), *_passes(config), *_pipeline(config), *_max_rl(config), *_memory(config), *review(start)]
 
 
 def _engines(config: RunConfig) -> list[str]:
@@ -40,6 +40,16 @@ def _pipeline(config: RunConfig) -> list[str]:
             "an experiment; set update.tis instead"
         ]
     return []
+
+
+def _max_rl(config: RunConfig) -> list[str]:
+    reward = config.reward
+    if config.advantage.estimator != "max_rl" or not (reward.format or reward.execution or reward.length):
+        return []
+    return [
+        "advantage.estimator max_rl divides by the mean reward of a group, which is its share of right answers only if "
+        "nothing else earns; set reward.format, reward.execution and reward.length to 0"
+    ]
 
 
 def _memory(config: RunConfig) -> list[str]:

@@ -1,4 +1,7 @@
-"""Resampling on correct (GRPO-RoC of rStar2-Agent, arXiv 2508.20722): many are sampled, and the cleanest successes stay."""
+"""Resampling on correct (GRPO-RoC of rStar2-Agent, arXiv 2508.20722): many are sampled, and the cleanest successes stay.
+
+Among successes the paper draws by their flaws; its authors' code, as here, takes those with the fewest.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

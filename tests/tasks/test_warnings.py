@@ -34,6 +34,24 @@ def test_an_engine_in_bfloat16_on_a_cpu_is_warned_of() -> None:
     assert warnings_of(Prepared.of(load("tiny-cpu"), None)) == []
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["pipeline.lag=1", "pipeline.uncorrected=true"], "nothing corrects for the age of the weights that sample"),
+        (["advantage.estimator=max_rl"], "set reward.format, reward.execution and reward.length to 0"),
+    ],
+)
+def test_settings_that_mean_something_only_beside_others_are_warned_of(overrides: list[str], said: str) -> None:
+    (warning,) = warnings_of(Prepared.of(load("tiny-cpu", overrides), None))
+    assert said in warning
+
+
+def test_settings_that_go_together_are_not_warned_of() -> None:
+    corrected = ["pipeline.lag=1", "update.tis.kind=mask_tokens"]
+    binary = ["advantage.estimator=max_rl", "reward.format=0", "reward.execution=0"]
+    assert warnings_of(Prepared.of(load("tiny-cpu", [*corrected, *binary]), None)) == []
+
+
 @pytest.mark.parametrize(("able", "dtype", "count"), [(False, "bfloat16", 1), (True, "bfloat16", 0), (False, "auto", 0)])
 def test_passes_in_bfloat16_on_a_processor_without_it_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, able: bool, dtype: str, count: int
