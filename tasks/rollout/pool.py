@@ -25,7 +25,7 @@ from nbrl.tasks.rollout.lane import run_lane
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
 
-POLL_S = 0.25
+POLL_S = 1.0
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
 RESTARTS, WINDOW_S = 5, 600.0  # of all runners together, and one more for each runner but the first
 GONE_S = 300.0  # without a sign of any runner, or of the desk, the rollout ends
