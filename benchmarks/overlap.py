@@ -2,11 +2,12 @@
 
 Usage: python benchmarks/overlap.py [--rounds 2] [--iterations 8] [--cell 6] [--update 24] [--tail-cell 2] [--tail-update 10]
 
-Each cell of a small `tiny-cpu` waits, as for a tool that answers late, and each update takes at least so many seconds, without
-computing (`waits/sitecustomize.py`), so that two cores are enough for all at once. With lag 0 and 1 both halves are about equal.
+The first three cells of each episode of a small `tiny-cpu` wait, as for a tool that answers late, so that every batch takes
+about as long; each update takes at least so many seconds, without computing (`waits/sitecustomize.py`), so that two cores are
+enough for all at once. With lag 0 and 1 both halves are about equal.
 With lag 1 and 2, which publish adapters, the cells of one trajectory in ten wait five times as long.
 
-The last line is one JSON object with means over the iterations that have two others before and behind, of all rounds:
+The last line is one JSON object with means over the iterations that have one other before and two behind, of all rounds:
 `wall_lag0` and `wall_lag1` are seconds of an iteration, `ratio` the first over the second, `bound` what would be reached if
 nothing else took time: (T_collect + T_learn) / max(T_collect, T_learn), with the seconds of the nodes in the run of lag 0.
 `idle_learner`, `idle_rollout` and `overlap` are shares of an iteration with lag 1. `wall_tail_lag1`, `wall_tail_lag2` and
@@ -37,19 +38,20 @@ SETTINGS = {
 }
 ADAPTERS = {"update.lora.publish": "adapter"}
 TAIL = {"NBRL_SLOW_SHARE": "0.1", "NBRL_SLOW_TIMES": "5"}
-EDGE = 2  # iterations at either end that have less than others beside them
+CELLS = "3"  # of each episode wait: most questions take as many
+MIDDLE = slice(1, -2)  # iterations at either end have less than others beside them
 Metrics = list[dict[str, float]]
 
 
 def trained(folder: Path, run: str, settings: Mapping[str, object], waits: Mapping[str, str]) -> Metrics:
-    """The metrics of the iterations between the first and the last ones."""
+    """The metrics of the iterations in the middle."""
     places = {"home": folder / "home", "storage.root": folder / "root"}
     overrides = [part for key, value in {**SETTINGS, **settings, **places}.items() for part in ("--set", f"{key}={value}")]
     path = os.pathsep.join([str(Path(__file__).with_name("waits")), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | waits | {"PYTHONPATH": path}
     subprocess.run([NBRL, "train", "tiny-cpu", "--run", run, *overrides], check=True, env=environment)
     records = sorted((folder / "root/runs" / run / "iterations").glob("*/record.json"))
-    return [json.loads(each.read_text())["metrics"] for each in records][EDGE:-EDGE]
+    return [json.loads(each.read_text())["metrics"] for each in records][MIDDLE]
 
 
 def mean(metrics: Metrics, name: str) -> float:
@@ -65,13 +67,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--cell", type=float, default=6.0, help="seconds that a cell waits")
+    parser.add_argument("--cell", type=float, default=6.0, help="seconds that each of the first three cells waits")
     parser.add_argument("--update", type=float, default=24.0, help="seconds that an update takes at least")
     parser.add_argument("--tail-cell", type=float, default=2.0, help="as --cell, where one in ten takes five times as long")
     parser.add_argument("--tail-update", type=float, default=10.0, help="as --update, beside these")
     given = parser.parse_args()
-    even = {"NBRL_CELL_WAIT_S": str(given.cell), "NBRL_UPDATE_S": str(given.update)}
-    tail = {"NBRL_CELL_WAIT_S": str(given.tail_cell), "NBRL_UPDATE_S": str(given.tail_update)} | TAIL
+    even = {"NBRL_CELL_WAIT_S": str(given.cell), "NBRL_CELLS": CELLS, "NBRL_UPDATE_S": str(given.update)}
+    tail = {"NBRL_CELL_WAIT_S": str(given.tail_cell), "NBRL_CELLS": CELLS, "NBRL_UPDATE_S": str(given.tail_update)} | TAIL
     ways = {
         "lag0": ({"pipeline.lag": 0}, even),
         "lag1": ({"pipeline.lag": 1}, even),

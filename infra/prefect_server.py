@@ -122,8 +122,8 @@ def _start(home: Home, pipe: int, port: int) -> tuple[Child, str]:
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith("PREFECT_")
     }
     variables |= environment(home, url) | SERVER
-    # What `prefect server start` runs in the end, without the seconds its command line takes to get there.
-    line = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1"]
+    # As `prefect server start` does in the end, without the seconds its command line takes to get there.
+    line = [sys.executable, "-m", "uvicorn", "--factory", "nbrl.infra.prefect_app:create", "--host", "127.0.0.1"]
     line += ["--port", str(port), "--log-level", "warning", "--no-access-log", "--timeout-keep-alive", "5"]
     child = Child.start(line, env=variables, log=log, name="Prefect", grace_s=STOP_GRACE_S, pipe=pipe, cwd=Path("/"))
     if not wait_until_healthy(child, lambda: _healthy(url), START_TIMEOUT_S):

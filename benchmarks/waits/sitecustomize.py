@@ -1,7 +1,7 @@
 """Makes cells and updates of a training wait, in whatever process they run: what overlap.py puts on the path of Python.
 
-`NBRL_CELL_WAIT_S` is added to each cell, as a tool that answers late does; to those of a share `NBRL_SLOW_SHARE` of the kernels
-`NBRL_SLOW_TIMES` as much. `NBRL_UPDATE_S` is what an update takes at least, and
+`NBRL_CELL_WAIT_S` is added to each of the first `NBRL_CELLS` cells of a kernel, as a tool that answers late does; to those of a
+share `NBRL_SLOW_SHARE` of the kernels `NBRL_SLOW_TIMES` as much. `NBRL_UPDATE_S` is what an update takes at least, and
 counts as its computation. Neither computes while it waits.
 """
 
@@ -11,8 +11,8 @@ import os
 import sys
 from types import ModuleType
 
-CELL, UPDATE, SHARE, TIMES = (
-    float(os.environ.get(f"NBRL_{name}", 0)) for name in ("CELL_WAIT_S", "UPDATE_S", "SLOW_SHARE", "SLOW_TIMES")
+CELL, CELLS, UPDATE, SHARE, TIMES = (
+    float(os.environ.get(f"NBRL_{name}", 0)) for name in ("CELL_WAIT_S", "CELLS", "UPDATE_S", "SLOW_SHARE", "SLOW_TIMES")
 )
 
 
@@ -22,13 +22,15 @@ def cells(module: ModuleType) -> None:
     import weakref
 
     kernel, numbers = module.SandboxedKernel, itertools.count()
-    execute, waits = kernel.execute, weakref.WeakKeyDictionary()
+    execute, waits, executed = kernel.execute, weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
 
     async def late(self, *given, **named):
         if self not in waits:
             number = next(numbers)
             waits[self] = CELL * (TIMES if int((number + 1) * SHARE) > int(number * SHARE) else 1)
-        await asyncio.sleep(waits[self])
+        executed[self] = executed.get(self, 0) + 1
+        if executed[self] <= CELLS:
+            await asyncio.sleep(waits[self])
         return await execute(self, *given, **named)
 
     kernel.execute = late
