@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
+from prefect.context import TagsContext
 from prefect.states import Completed
 
 from nbrl.infra.errors import DamagedError, MissingError
@@ -40,7 +41,8 @@ class Node(Generic[P, T]):
 
     async def __call__(self, services: Services, /, *args: P.args, **kwargs: P.kwargs) -> T:
         name, before = self._task.name, await asyncio.to_thread(processor_seconds)
-        result, seconds = await timed(services.progress, name, self._task(services, *args, **kwargs))
+        with TagsContext(current_tags=set()):  # Prefect would ask its server for limits on each tag before the task starts
+            result, seconds = await timed(services.progress, name, self._task(services, *args, **kwargs))
         if isinstance(result, State):  # Prefect returns a state that a task chose as it is
             result = await result.aresult()
         if not isinstance(result, Artifact):
