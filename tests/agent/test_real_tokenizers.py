@@ -77,7 +77,7 @@ def prompts(tokenizer: ChatTokenizer, settings: AgentSettings, page: str = ODD, 
     write = settings.grammar.write
     cells = [
         write("多想一想 👀", "print('\\tfirst', 'é' * 3)"),
-        write("two cells", "1") + write("", "2").partition("\n")[2],
+        write("two cells", "1") + write("", "2").partition(f"</{settings.think_tag}>")[2],
         write("what I know", "notepad.add_facts(['北京 is no answer', '🙂'])\nnotepad.write_draft('a\\n\\n\\tb')"),
         write("a page", "print(search('Tilo')[0])"),
         write("done", "submit_final_answer('Keldra')"),
