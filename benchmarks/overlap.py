@@ -1,6 +1,6 @@
 """What a lag is worth where rollouts and updates wait: the real loop with lag 0 and 1, and with lag 1 and 2, alternately.
 
-Usage: python benchmarks/overlap.py [--rounds 2] [--iterations 8] [--cell 6] [--update 24] [--tail-cell 2] [--tail-update 10]
+Usage: python benchmarks/overlap.py [--rounds 2] [--iterations 8] [--cell 8] [--update 25] [--tail-cell 2] [--tail-update 10]
 
 The first three cells of each episode of a small `tiny-cpu` wait, as for a tool that answers late, so that every batch takes
 about as long; each update takes at least so many seconds, without computing (`waits/sitecustomize.py`), so that two cores are
@@ -67,8 +67,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--cell", type=float, default=6.0, help="seconds that each of the first three cells waits")
-    parser.add_argument("--update", type=float, default=24.0, help="seconds that an update takes at least")
+    parser.add_argument("--cell", type=float, default=8.0, help="seconds that each of the first three cells waits")
+    parser.add_argument("--update", type=float, default=25.0, help="seconds that an update takes at least")
     parser.add_argument("--tail-cell", type=float, default=2.0, help="as --cell, where one in ten takes five times as long")
     parser.add_argument("--tail-update", type=float, default=10.0, help="as --update, beside these")
     given = parser.parse_args()
