@@ -14,6 +14,7 @@ from nbrl.infra.process.budget import Budget
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.process.shared import Shared
+from nbrl.infra.setup import databases
 
 LOG = "prefect.log"
 START_TIMEOUT_S = 180.0
@@ -116,6 +117,7 @@ def check_reachable(url: str) -> None:
 
 
 def _start(home: Home, pipe: int, port: int) -> tuple[Child, str]:
+    databases.begin("prefect", home.prefect / "prefect.db")
     url = f"http://127.0.0.1:{port}"
     log = home.logs / LOG
     variables = {

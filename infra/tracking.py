@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
-from nbrl.infra.tracking_address import database
+from nbrl.infra.setup import databases
+from nbrl.infra.tracking_address import DATABASE, database
 from nbrl.infra.tracking_datasets import Datasets
 from nbrl.infra.tracking_machine import Machine
 from nbrl.infra.tracking_models import LoggedModel, Models
@@ -79,6 +80,8 @@ class Tracking:
         os.environ.update(ENVIRONMENT)
         import mlflow
 
+        if self.settings.uri is None:
+            databases.begin("mlflow", self._home.mlflow / DATABASE)
         try:
             mlflow.set_tracking_uri(self.uri)
             client = mlflow.MlflowClient(self.uri)

@@ -9,6 +9,7 @@ from nbrl.infra.home import Home
 
 REACH_S = 10.0
 SQLITE = "sqlite:///"
+DATABASE = "mlflow.db"  # the home's own
 SERVERS = ("http://", "https://")
 OURS = "127.0.0.1,localhost"  # reached without a proxy
 
@@ -44,7 +45,7 @@ def check_uri(uri: str) -> None:
 
 def missing_database(uri: str | None, home: Home) -> Path | None:
     """The SQLite file that opening MLflow would make, for those who only ask; None where there is one, or it is no file."""
-    file = home.root / "mlflow" / "mlflow.db"
+    file = home.root / "mlflow" / DATABASE
     if uri is not None:
         if not uri.startswith(SQLITE):
             return None
@@ -53,4 +54,4 @@ def missing_database(uri: str | None, home: Home) -> Path | None:
 
 
 def database(home: Home) -> str:
-    return f"{SQLITE}{home.mlflow / 'mlflow.db'}"
+    return f"{SQLITE}{home.mlflow / DATABASE}"

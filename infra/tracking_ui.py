@@ -10,8 +10,9 @@ from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.process.hosts import here, is_local, told
+from nbrl.infra.setup import databases
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
-from nbrl.infra.tracking_address import database
+from nbrl.infra.tracking_address import DATABASE, database
 
 UI_TIMEOUT_S = 120.0
 ASK_S = 10.0
@@ -53,7 +54,10 @@ def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.
 
     Without `port`, at any free one.
     """
-    uri = (settings.uri if settings else None) or database(home)
+    uri = settings.uri if settings else None
+    if uri is None:
+        databases.begin("mlflow", home.mlflow / DATABASE)
+        uri = database(home)
     port = free_port() if port is None else port
     url = f"http://{here(host)}:{port}"
     line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port)]

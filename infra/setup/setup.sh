@@ -47,7 +47,7 @@ if ! command -v bwrap >/dev/null; then
   fi
 fi
 
-stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
+stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
 made .venv && made .venv-engine && exit 0
 
@@ -83,6 +83,7 @@ if ! command -v "${CC:-cc}" >/dev/null || ! "$python" -c "$headers"; then
 fi
 synced .venv . "${extras[@]}" --no-install-package torch
 with_torch .venv
+.venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
 say "making .venv-engine (SGLang)"
 if [ -n "$gpu" ]; then
   synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
