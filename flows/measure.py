@@ -57,6 +57,7 @@ async def _measure(config: RunConfig, writer: Writer, progress: Progress) -> Mea
     began = time.monotonic()
     with MemoryPeak() as memory:
         async with training_services(config, writer.run, progress) as services:
+            await services.learner.ready()
             start_s = time.monotonic() - began
             progress.begin("measuring one iteration")
             record = await iterate(services, writer.iteration(0, Weights(digest=writer.run.policy)), Position())

@@ -111,8 +111,7 @@ async def _as_writer(config: RunConfig, writer: Writer, progress: Progress, redo
 
 async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts: Restarts) -> Summary:
     """Evaluate, iterate, evaluate. What finished in an earlier attempt of this run is reused, not done again."""
-    async with training_services(config, writer.run, progress) as services:
-        restarts.up()
+    async with training_services(config, writer.run, progress, restarts.up) as services:
         await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
         records, evaluations = list[Record](), dict[int, Artifact]()
         scores = await asyncio.to_thread(scores_of, services.storage, writer.run)

@@ -1,11 +1,13 @@
-"""The application of the local Prefect server: Prefect's own, which tells clients to repeat soon what met a locked database."""
+"""The application of the local Prefect server: Prefect's own, which answers again what met a locked database."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from prefect.server.api.server import create_app
 
-AGAIN_S = 0.25
+WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each half as long to one and a half times
 UNAVAILABLE = 503
 
 Message = MutableMapping[str, Any]
@@ -15,24 +17,55 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def create() -> Application:
-    return repeated_soon(create_app())
+    return answered_again(create_app())
 
 
-def repeated_soon(application: Application) -> Application:
-    """The application, which adds `Retry-After` to answers of status 503 that have none.
+def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S) -> Application:
+    """The application, which is given a request again after each of the waits while it answers with status 503.
 
-    SQLite refuses at once a transaction that read before another one wrote. Prefect's server answers 503 then, and its clients
-    repeat such a request after 2 s unless this header says otherwise; flows that run at the same time often meet so.
+    SQLite refuses at once a transaction that read before another one wrote. Prefect's server undoes it and answers 503, and its
+    clients repeat such a request after 2, 4, 8 seconds and so on; flows that run at the same time often meet so.
     """
 
     async def wrapped(scope: Message, receive: Receive, send: Send) -> None:
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == UNAVAILABLE:
-                headers = list(message.get("headers", ()))
-                if not any(name.lower() == b"retry-after" for name, _ in headers):
-                    message = {**message, "headers": [*headers, (b"retry-after", str(AGAIN_S).encode())]}
-            await send(message)
-
-        await application(scope, receive, answer)
+        if scope["type"] != "http":
+            return await application(scope, receive, send)
+        request = [await receive()]
+        while request[-1].get("more_body"):
+            request.append(await receive())
+        for wait_s in waits_s:
+            if await _answered(application, dict(scope), _from(request, receive), send):
+                return None
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+        return await application(scope, _from(request, receive), send)
 
     return wrapped
+
+
+async def _answered(application: Application, scope: Message, receive: Receive, send: Send) -> bool:
+    """Whether the application answered otherwise than with 503, which is not sent."""
+    refused = False
+
+    async def answer(message: Message) -> None:
+        nonlocal refused
+        if message["type"] == "http.response.start":
+            refused = message["status"] == UNAVAILABLE
+        if not refused:
+            await send(message)
+
+    try:
+        await application(scope, receive, answer)
+    except Exception:
+        if not refused:  # else it is the reason for that answer
+            raise
+    return not refused
+
+
+def _from(request: Sequence[Message], receive: Receive) -> Receive:
+    """The messages of a request that were received, and what comes after them."""
+    left = list(request)
+
+    async def received() -> Message:
+        return left.pop(0) if left else await receive()
+
+    return received

@@ -80,20 +80,27 @@ _port = 0
 _folder = Path()  # of our own cluster
 
 
+def launch(settings: RaySettings, log_dir: Path) -> None:
+    """Begin to start our own cluster, unless one is to be joined or this process has one; `start` waits until it answers."""
+    global _child, _port, _folder
+    if settings.address is not None or _child is not None:
+        return
+    os.environ.update(ENVIRONMENT)
+    _remove_leftovers()
+    _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
+    _draw_token(_folder)
+    _port = free_port()
+    _child = Child.start(
+        _command(settings, _port, _folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
+    )
+    atexit.register(stop)
+
+
 def start(settings: RaySettings, log_dir: Path) -> None:
     """Start or join the cluster and connect this process to it; does nothing if it is connected."""
-    global _child, _port, _folder
     os.environ.update(ENVIRONMENT)  # before Ray is imported: it reads some of them then
+    launch(settings, log_dir)
     address = settings.address
-    if address is None and _child is None:
-        _remove_leftovers()
-        _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
-        _draw_token(_folder)
-        _port = free_port()
-        _child = Child.start(
-            _command(settings, _port, _folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
-        )
-        atexit.register(stop)
     import ray  # takes seconds, in which the cluster comes up
 
     if ray.is_initialized():
@@ -159,9 +166,8 @@ def machines() -> int:
 def stop() -> None:
     """Disconnect, and end the cluster if this process started it; does nothing if there is none."""
     global _child
-    import ray
-
-    ray.shutdown()
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
     if _child is not None:
         _child.stop(grace_s=STOP_GRACE_S)
         _child = None

@@ -116,7 +116,7 @@ def evaluate(
 
             return await flow(plan, take_over)
 
-        _print(done(plan) or run_flow(plan.config.home, flow), as_json, root_flag(plan.config))
+        _print(done(plan) or run_flow(plan.config.home, flow, plan.config.ray), as_json, root_flag(plan.config))
 
     guard(work, lambda: f"the same command goes on with evaluation {begun[0]}" if begun else "")
 

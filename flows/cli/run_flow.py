@@ -4,17 +4,29 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbrl.flows.cli.guard import cancel_on_term
 from nbrl.flows.display.terminal import say
+
+if TYPE_CHECKING:
+    from nbrl.infra.ray_cluster import RaySettings
 
 T = TypeVar("T")
 DELIVERY_S = 5.0
 
 
-def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started."""
+def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]], ray: "RaySettings | None" = None) -> T:
+    """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started.
+
+    The cluster of `ray`, which the flow will start, begins to start with that server: each takes seconds.
+    """
+    from nbrl.infra import ray_cluster, variables
+    from nbrl.infra.home import Home as LocalHome
+
+    if ray is not None:
+        variables.set_here()
+        ray_cluster.launch(ray, LocalHome(folder).logs)
     with in_environment(folder):
         return _ended_alike(work)
 

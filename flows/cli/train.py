@@ -74,7 +74,7 @@ def train_run(
 
             return await flow(start, name, take_over=take_over, redo=list(redo))
 
-        summary = run_flow(config.home, flow)
+        summary = run_flow(config.home, flow, config.ray)
         from nbrl.flows.display.report import closing, report
 
         out.print(report(summary))
@@ -107,4 +107,6 @@ def _measure(start: Any) -> None:
 
         return await measure(start)
 
-    out.print(in_lines(run_flow(start.config.home, flow), start.config), markup=False, highlight=False, soft_wrap=True)
+    out.print(
+        in_lines(run_flow(start.config.home, flow, start.config.ray), start.config), markup=False, highlight=False, soft_wrap=True
+    )

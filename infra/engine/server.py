@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import httpx
-
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import (
     LOOPBACK,
@@ -28,7 +26,7 @@ from nbrl.infra.engine.parts import Parts
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.process.child import Child, free_port, port_in_use
-from nbrl.infra.process.health import wait_until_healthy
+from nbrl.infra.process.health import answers, wait_until_healthy
 from nbrl.infra.process.hosts import here
 
 POLL_S = 0.1
@@ -216,15 +214,9 @@ def _wait(server: EngineServer, timeout_s: float) -> None:
 def _serves(url: str, key: str) -> bool:
     """Whether one token comes all the way through (the server's own health check takes a second)."""
     body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
-    try:
-        return httpx.post(f"{url}/generate", json=body, headers=headers(key), timeout=30.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return answers(f"{url}/generate", 30.0, headers(key), body)
 
 
 def _ready(url: str, key: str) -> bool:
     """Whether a server that takes no requests has come so far that the engine can."""
-    try:
-        return httpx.get(f"{url}/health", headers=headers(key), timeout=5.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return answers(f"{url}/health", 5.0, headers(key))

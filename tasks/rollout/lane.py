@@ -13,6 +13,11 @@ from nbrl.tasks.rollout.plan import RoundPlan
 AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
 
 
+def first_map(table: pa.Table) -> pa.Table:
+    """The table. For its first map Ray Data starts two processes, which load for two seconds: better before a round."""
+    return table
+
+
 def run_lane(lane: pa.Table, runners: Sequence[Any], desk: Any, name: str, plan: RoundPlan) -> pa.Table:
     """Keep runners at the round until that is over, whoever finishes it; return the rows of the index that they brought.
 

@@ -21,7 +21,7 @@ from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.desk import Desk, Seen
 from nbrl.tasks.rollout.index import in_order
-from nbrl.tasks.rollout.lane import run_lane
+from nbrl.tasks.rollout.lane import first_map, run_lane
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
 
@@ -63,7 +63,8 @@ class RunnerPool:
     async def start(self, say: Callable[[str], None]) -> None:
         """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
         heard = [0] * len(self._runners)
-        starts = asyncio.gather(*(_await(runner.start.remote()) for runner in self._runners))
+        warm = self._mapped([pa.table({"runner": [0]})], first_map, ())
+        starts = asyncio.gather(warm, *(_await(runner.start.remote()) for runner in self._runners))
         try:
             while not starts.done():
                 await asyncio.wait([starts], timeout=POLL_S)
@@ -114,11 +115,8 @@ class RunnerPool:
         await _told(self._desk.open.remote(name, rows, where, bool(left)))
         numbers = range(len(self._runners))
         lanes = [pa.table({"runner": list(numbers[first : first + LANE])}) for first in numbers[::LANE]]
-        arguments = (lanes, run_lane, (self._runners, self._desk, name, plan))
-        work = asyncio.get_running_loop().run_in_executor(self._threads, map_tables, *arguments)
+        work = self._mapped(lanes, run_lane, (self._runners, self._desk, name, plan))
         settling: asyncio.Task[set[str]] | None = None
-        work.add_done_callback(_retrieve_error)
-        self._maps = [*(task for task in self._maps if not task.done()), work]
         self._lived = time.monotonic()
         try:
             while not work.done():
@@ -149,6 +147,15 @@ class RunnerPool:
         for chunk in sorted(damaged):
             say(f"{chunk} is damaged: its trajectories were run again")
         return in_order(index, [row["id"] for row in rows])
+
+    def _mapped(
+        self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]
+    ) -> asyncio.Future[pa.Table]:
+        """A map that has begun, and that `stop` awaits."""
+        work = asyncio.get_running_loop().run_in_executor(self._threads, map_tables, tables, function, arguments)
+        work.add_done_callback(_retrieve_error)
+        self._maps = [*(task for task in self._maps if not task.done()), work]
+        return work
 
     async def _left(self, plan: RoundPlan) -> list[str]:
         """Keys of the chunks that are there."""

@@ -55,6 +55,23 @@ async def settled(several: Iterable[asyncio.Task[Any]]) -> None:
         await asyncio.wait(running)
 
 
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, and return when it has ended in whatever way."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def succeeded(task: asyncio.Task[Any]) -> bool:
+    """Whether a task is done, and with a result."""
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def raised(task: asyncio.Task[Any]) -> None:
+    """Raise the error of a task that failed. Does nothing for others."""
+    if task.done():
+        task.result()
+
+
 async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:
     """Await the work; `tell` is called if it takes longer than `limit_s` seconds."""
     task = asyncio.ensure_future(work)

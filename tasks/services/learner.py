@@ -21,18 +21,22 @@ class LearnerService:
 
     def __init__(self, start: Callable[[int], LearnerHandle], say: Callable[[str], None], limit_s: float) -> None:
         self._start, self._say, self._limit_s = start, say, limit_s
-        self._started = 0
+        self._started, self._up = 0, False
         self._handle = self._next()
         self._budget = Budget(RESTARTS, WINDOW_S)
 
     async def ready(self) -> None:
         """Return when every worker of the first learner has loaded the model. Raises LearnerEndedError if one does not."""
-        await self._handle.ready()
+        if not self._up:
+            await self._handle.ready()
+            self._up = True
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
-        """Carry out an order. Raises UpdateError if it is refused, and LearnerEndedError if learners end too often, or one gives
-        no answer in time: ranks that hang end with the cluster only.
+        """Carry out an order, once the first learner is ready. Raises UpdateError if it is refused, and LearnerEndedError if
+        the first one does not get ready, learners end too often, or one gives no answer in time: ranks that hang end with the
+        cluster only.
         """
+        await self.ready()
         while True:
             try:
                 return await asyncio.wait_for(self._handle.update(order), self._limit_s)

@@ -37,7 +37,7 @@ from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy, policies_
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.concurrently import all_of, both, told_if_slow
+from nbrl.tasks.services.concurrently import all_of, beside, both, ended, raised, succeeded, told_if_slow
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
@@ -84,9 +84,10 @@ async def _runners(
     return made
 
 
-async def _learner(
+def _learner(
     stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
 ) -> LearnerService:
+    """A learner that begins to start."""
     grows = config.ray.address is not None  # a cluster of others may add machines
     # So that a learner which is started again does not go on on other devices, in other numbers.
     device = "cuda" if on_cuda(config.update, ray_cluster.offered("GPU"), grows) else "cpu"
@@ -99,9 +100,12 @@ async def _learner(
 
     learner = LearnerService(start, progress.say, config.update.timeout_s)
     stack.callback(learner.stop)
-    slow = "the learner is not ready yet: its ranks load the model, or wait for room, see update.resources, GPUs and `ray status`"
-    await told_if_slow(learner.ready(), READY_S, lambda: progress.say(slow))
     return learner
+
+
+async def _loaded(learner: LearnerService, progress: Progress) -> None:
+    slow = "the learner is not ready yet: its ranks load the model, or wait for room, see update.resources, GPUs and `ray status`"
+    await _shown(progress, "learner", told_if_slow(learner.ready(), READY_S, lambda: progress.say(slow)))
 
 
 def _delivery(stack: AsyncExitStack, config: RunConfig, run: Run, home: Home, progress: Progress) -> Delivery:
@@ -129,8 +133,13 @@ def _ending(storage: Storage, run: Run, epoch: str, error: BaseException | None)
 
 
 @asynccontextmanager
-async def training_services(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
-    """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights."""
+async def training_services(
+    config: RunConfig, run: Run, progress: Progress, up: Callable[[], None] = lambda: None
+) -> AsyncIterator[Services]:
+    """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights.
+
+    The learner may still be loading the model, unless it needs the engines' GPUs; `up` is called when it is ready too.
+    """
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
         notes = _scratch(stack, home, run.name)
@@ -147,14 +156,15 @@ async def training_services(config: RunConfig, run: Run, progress: Progress) -> 
         start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
         at_once = max(1, config.pipeline.lag)
         runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
-        engines, (pools, learner) = await both(
-            _shown(progress, "engine", start),
-            both(
-                _shown(progress, "runners", runners),
-                _shown(progress, "learner", _learner(stack, config, run, model.whole, notes, progress)),
-            ),
-        )
-        async with watched(ray_cluster.check, engines.check_health):
+        learner = _learner(stack, config, run, model.whole, notes, progress)
+        loading = asyncio.create_task(_loaded(learner, progress))
+        stack.push_async_callback(ended, loading)
+        sampling = both(_shown(progress, "engine", start), _shown(progress, "runners", runners))
+        engines, pools = await beside(sampling, [loading], lambda error: True)
+        if plan.shared_gpus:
+            await loading
+        loading.add_done_callback(lambda done: up() if succeeded(done) else None)
+        async with watched(ray_cluster.check, engines.check_health, lambda: raised(loading)):
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
             yield Services(config, storage, cache, progress, engines, pools, Training(learner, delivery, source))

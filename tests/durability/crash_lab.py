@@ -260,7 +260,7 @@ class InlineDelivery:
 
 def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
     @asynccontextmanager
-    async def doubles(config: RunConfig, run: Run, progress: Progress) -> AsyncIterator[Services]:
+    async def doubles(config: RunConfig, run: Run, progress: Progress, up: Callable[[], None]) -> AsyncIterator[Services]:
         storage, newest = Storage(config.storage), newest_policy(Storage(config.storage), run)
         local = storage.local_path(newest.checkpoint) if newest.checkpoint else None
         if local is not None:
@@ -271,6 +271,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         pause_s, at_once = (PAUSE_S if config.pipeline.lag else 0.0), max(1, config.pipeline.lag)
         pools: list[Any] = [Runners(storage, fleet, pause_s) for _ in range(at_once)]
         learner: Any = Learner(storage, death, reads=config.update.tis is not None)
+        up()
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))
         delivery.finish()
 

@@ -7,7 +7,7 @@ import pytest
 
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.services.busy import Busy
-from nbrl.tasks.services.concurrently import all_of, beside, settled
+from nbrl.tasks.services.concurrently import all_of, beside, ended, raised, settled, succeeded
 from nbrl.tasks.services.restarts import curable
 
 
@@ -94,3 +94,22 @@ def test_busy_counts_the_time_in_which_anything_is_in_progress_once(monkeypatch:
         assert busy.seconds == 3.0
     now[0] = 10.0
     assert busy.seconds == 3.0
+
+
+def test_a_task_that_ends_is_seen_to_have_succeeded_or_raises_its_error() -> None:
+    async def work() -> None:
+        good, bad = asyncio.create_task(asyncio.sleep(0)), asyncio.create_task(fail(RolloutError("gone")))
+        waiting = asyncio.create_task(asyncio.Event().wait())
+        assert not succeeded(good)
+        raised(bad)
+        await settled([good, bad])
+        assert succeeded(good)
+        assert not succeeded(bad)
+        with pytest.raises(RolloutError, match="gone"):
+            raised(bad)
+        await ended(waiting)
+        await ended(bad)
+        assert waiting.cancelled()
+        assert not succeeded(waiting)
+
+    asyncio.run(work())

@@ -83,6 +83,18 @@ def test_the_first_learner_must_get_ready() -> None:
         updated(Handle("", up=ENDED), Handle("done"))
 
 
+def test_an_order_waits_until_the_first_learner_is_ready_and_does_not_replace_one_that_never_is() -> None:
+    given: Any = [Handle("done", up=ENDED), Handle("done")]
+    order: Any = "order"
+
+    async def work() -> None:
+        await LearnerService(lambda number: given[number], print, 60.0).update(order)
+
+    with pytest.raises(LearnerEndedError, match="rank 0: killed"):
+        asyncio.run(work())
+    assert not given[0].stopped
+
+
 def test_a_learner_that_gives_no_answer_ends_with_all_services_which_are_started_again() -> None:
     first, second = Handle(None), Handle("done")
     with pytest.raises(LearnerEndedError, match=r"longer than 0\.01 s \(update\.timeout_s\): does a rank hang") as raised:

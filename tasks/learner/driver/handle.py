@@ -144,16 +144,16 @@ def _fit(
     # Ray Train's preemption watcher costs a process, and any failure ends this run anyway.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
-        # Imported here: torch takes seconds, and the driver can do without it while the workers import theirs.
+        # Imported here: it takes seconds. TorchTrainer would take more: torch, in this process and in Ray Train's controller.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-        from nbrl.tasks.learner.driver.worker import loop
+        from nbrl.tasks.learner.driver.ranks import MeetThemselves, rank
 
-        trainer = TorchTrainer(
-            loop,
+        trainer = DataParallelTrainer(
+            rank,
             train_loop_config={"settings": settings, "places": places, "mailbox": mailbox, "seed": seed},
-            torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if cuda else "gloo"),
+            backend_config=MeetThemselves(),
             scaling_config=ScalingConfig(
                 num_workers=settings.workers,
                 use_gpu=cuda,

@@ -16,19 +16,24 @@ from nbrl.tasks.learner.driver.mailbox import Answer
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import Order, Result, UpdateOrder
+from nbrl.tasks.learner.process.group import joined
 from nbrl.tasks.learner.settings import UpdateSettings
 
 
 def loop(config: dict[str, Any]) -> None:
     """Errors of an order are answered and the loop continues; any other error ends this rank, and with it the run."""
     settings: UpdateSettings = config["settings"]
-    mailbox: ActorHandle = config["mailbox"]
-    rank = ray.train.get_context().get_world_rank()
+    context = ray.train.get_context()
     torch.set_num_threads(settings.threads_per_worker)
     transformers.utils.logging.disable_progress_bar()
     device = ray.train.torch.get_device()
-    learner = Learner(settings, config["places"], device, config["seed"])
-    sender = Sender(learner.open, device)
+    with joined(device, context.get_world_rank(), context.get_world_size()):
+        learner = Learner(settings, config["places"], device, config["seed"])
+        _carry_out(learner, Sender(learner.open, device), config["mailbox"], context.get_world_rank())
+
+
+def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int) -> None:
+    """Take orders until there are none."""
 
     def done(order: Order) -> Result:
         if isinstance(order, UpdateOrder):

@@ -1,0 +1,26 @@
+"""What the driver and Ray Train's controller know of the ranks. They load this module without torch, which takes them seconds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ray.train.backend import Backend, BackendConfig
+
+
+class _Meeting(Backend):
+    share_cuda_visible_devices = True  # NCCL reaches the GPUs of other ranks on the same machine
+
+
+@dataclass
+class MeetThemselves(BackendConfig):
+    """Ranks join their process group by themselves (process/group.py)."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _Meeting
+
+
+def rank(config: dict[str, Any]) -> None:
+    """Run a rank in the process that Ray Train started for it."""
+    from nbrl.tasks.learner.driver.worker import loop
+
+    loop(config)
