@@ -46,4 +46,4 @@ async def learn(services: Services, scope: Scope, batch: Batch, timing: Timing, 
         artifacts += [updated, await publish(services, scope, updated, earlier)]
     if ahead is not None:
         timing = timing._replace(beside_s=ahead.seconds())
-    return await record(services, scope, artifacts, batch.after.cursor, timing, updated, skipped, staleness)
+    return await record(services, scope, artifacts, batch.after.cursor, timing, batch.trajectories, updated, skipped)

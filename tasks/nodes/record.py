@@ -5,9 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
 from prefect.artifacts import acreate_table_artifact
 
 from nbrl.infra.errors import InfraError
+from nbrl.infra.parts import INDEX
 from nbrl.infra.storage import Storage
 from nbrl.tasks.metrics import reduce
 from nbrl.tasks.nodes.artifact_keys import slug
@@ -57,6 +59,20 @@ def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
     return {"pipeline/trained_over_admitted_tokens": trained * admitted / trajectories / sampled} if trained and sampled else {}
 
 
+def ages(index: pa.Table, updates: int) -> dict[str, float]:
+    """The mean age of sampled tokens, and their share by age: updates from the weights that sampled a token to those, after
+    `updates` of them, that learn from it.
+    """
+    tokens: dict[int, int] = {}
+    for versions, count in zip(index["versions"].to_pylist(), index["sampled_tokens"].to_pylist(), strict=True):
+        for version in versions:  # one: the rollout refuses others
+            tokens[updates - int(version)] = tokens.get(updates - int(version), 0) + count
+    if not (of_all := sum(tokens.values())):
+        return {}
+    mean = sum(age * count for age, count in tokens.items()) / of_all
+    return {"pipeline/staleness": mean} | {f"pipeline/staleness/{age}": count / of_all for age, count in tokens.items()}
+
+
 @effect
 async def record(
     services: Services,
@@ -64,14 +80,14 @@ async def record(
     artifacts: list[Artifact],
     cursor: int,
     timing: Timing,
+    trajectories: list[Artifact],
     updated: Artifact | None = None,
     skipped: str = "",
-    staleness: int = 0,
 ) -> Record:
-    """Close the iteration, of which `updated` is the checkpoint if there was an update.
+    """Close the iteration of these `trajectories`, of which `updated` is the checkpoint if there was an update.
 
-    `skipped` says why nothing was learned; the weights that sampled are `staleness` updates older than those of `scope`. Raises
-    TakenOverError if another process has taken the run over, and InfraError if one has recorded this iteration.
+    `skipped` says why nothing was learned. Raises TakenOverError if another process has taken the run over, and InfraError if
+    one has recorded this iteration.
     """
     begun = time.monotonic()
     metrics = reduce(artifact.metrics for artifact in artifacts) | ({"select/no_signal": 1.0} if skipped else {})
@@ -82,7 +98,7 @@ async def record(
     await acreate_table_artifact(
         rows, key=f"{slug('run', scope.run)}-iteration-{scope.iteration + 1}", description=f"{scope.run}, {scope.title}"
     )
-    metrics |= lengths(metrics) | {"pipeline/staleness": float(staleness)}
+    metrics |= lengths(metrics) | await asyncio.to_thread(_ages, services.storage, trajectories, scope.updates)
     metrics |= {"time/record": time.monotonic() - begun} | times(metrics, timing, time.monotonic() - timing.started)
     done = Record(
         iteration=scope.iteration,
@@ -99,6 +115,12 @@ async def record(
     await asyncio.to_thread(_commit, services.storage, scope, done)
     services.delivery.wake()
     return done
+
+
+def _ages(storage: Storage, trajectories: Sequence[Artifact], updates: int) -> dict[str, float]:
+    """Of the rounds that have an index: those of earlier releases have none."""
+    rounds = [storage.read_index(each.path, each.digest) for each in trajectories if each.path.endswith(INDEX)]
+    return ages(pa.concat_tables(rounds).select(["versions", "sampled_tokens"]), updates) if rounds else {}
 
 
 def _commit(storage: Storage, scope: Scope, done: Record) -> None:

@@ -40,6 +40,9 @@ def test_batches_are_sampled_beside_updates_from_weights_so_many_updates_older(
     versions = [{node.weights_version for t in batch for node in t.sampled()} for batch in sampled]
     assert versions == [{version} for version in samplers]
     assert [each.metrics["pipeline/staleness"] for each in records] == staleness
+    assert [each.metrics[f"pipeline/staleness/{age}"] for each, age in zip(records, staleness, strict=True)] == [1.0] * len(
+        records
+    )
     overlap = [each.metrics["pipeline/overlap"] for each in records]
     assert overlap[-1 - staleness[-1]] > 0 == overlap[-1]  # the last batch begins with the update of that iteration
     assert len({t.group for batch in sampled for t in batch}) == 8 * len(samplers)

@@ -4,13 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nbrl.infra.errors import DamagedError, InfraError
 from nbrl.tasks.errors import BrokenInvariantError, TakenOverError
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes import record as record_node
-from nbrl.tasks.nodes.record import Timing, lengths, record, seconds_of, times
+from nbrl.tasks.nodes.record import Timing, ages, lengths, record, seconds_of, times
 from nbrl.tasks.nodes.rollout import rollout
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.lease import Writer
@@ -69,7 +70,8 @@ def closed(made: Services, updated: Artifact | None = None, skipped: str = "", *
     made.storage.write_json(SCOPE.run_layout.epoch(SCOPE.epoch), OURS.model_dump())
     played = asyncio.run(rollout.alone(made, SCOPE, prompts(made), 0))
     more = Artifact(path="", digest="", metrics=of({"reward/em": 0.5} | metrics, "mean")).timed("update", 1.0)
-    return asyncio.run(record.alone(made, SCOPE, [played.timed("rollout", 1.0), more], 9, Timing(0.0, 0.0), updated, skipped))
+    artifacts = [played.timed("rollout", 1.0), more]
+    return asyncio.run(record.alone(made, SCOPE, artifacts, 9, Timing(0.0, 0.0), [played], updated, skipped))
 
 
 def test_the_record_names_cursor_and_checkpoint_and_is_then_delivered(tmp_path: Path, tables: list[str]) -> None:
@@ -79,6 +81,19 @@ def test_the_record_names_cursor_and_checkpoint_and_is_then_delivered(tmp_path: 
     assert read_record(made.storage, RUN, 4) == done
     assert made.delivery.woken == 1  # type: ignore[attr-defined]
     assert tables == ["run-r-iteration-5"]
+
+
+def test_the_record_says_how_old_the_weights_were_that_sampled(tmp_path: Path, tables: list[str]) -> None:
+    metrics = closed(services(tmp_path)).metrics
+    assert (metrics["pipeline/staleness"], metrics["pipeline/staleness/0"]) == (0.0, 1.0)
+
+
+def test_tokens_are_counted_by_the_age_of_the_weights_that_sampled_them() -> None:
+    index = pa.table({"versions": [["3"], ["4"], ["1"], []], "sampled_tokens": [10, 20, 10, 0]})
+    assert ages(index, 4) == pytest.approx(
+        {"pipeline/staleness": 1.0, "pipeline/staleness/1": 0.25, "pipeline/staleness/0": 0.5, "pipeline/staleness/3": 0.25}
+    )
+    assert ages(index.slice(3), 4) == {}
 
 
 def test_a_process_that_was_taken_over_records_nothing(tmp_path: Path, tables: list[str]) -> None:
