@@ -64,7 +64,7 @@ SETTINGS = [
 LAG = {
     0: (),
     1: ("pipeline.lag=1",),
-    2: ("pipeline.lag=2", "select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=0"),
+    2: ("pipeline.lag=2", "select.max_rounds=1", "update.lora.publish=adapter", "evaluate.every=0", "checkpoints.keep_last=6"),
 }
 CORRECTED, UNCORRECTED = "update.tis.kind=mask_tokens", "pipeline.uncorrected=true"
 JITTER_S, POLL_S, GONE_S = 0.3, 0.02, 60.0
