@@ -1,11 +1,14 @@
 """Does the loop learn? Trains a policy with a recipe, once a seed, and prints what held-out questions say.
 
-Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--set section.key=value …]
+Usage: python benchmarks/learning.py [--recipe NAME] [--seeds 0,1,2] [--lag N [--uncorrected]] [--set section.key=value …]
 
 `tiny` is the recipe tiny-cpu, one environment; `mixed` is mixed-cpu, two environments at once, each with its own success. Both
 train a shipped tiny policy. `smollm2-135m`, `smollm2-135m-format` and `smollm2-135m-long` are the recipes of these names: a
 pretrained model is evaluated as it is (em_base, once), taught to act by the warm start of the same name (em_warm), and trained
 (em_after).
+
+`--lag` is pipeline.lag, corrected by update.tis.kind=mask_tokens unless it is `--uncorrected`, the control. Above 1 adapters are
+trained, so compare with `--set update.lora.publish=adapter --set select.max_rounds=1`.
 
 What takes hours goes on where it was interrupted: the same command reuses the evaluation, the warm start and the iterations of a
 pretrained model that are there. To begin anew, delete `models/learning-*` and the runs `learning-*` of the storage.
@@ -86,16 +89,28 @@ def worst_of(several: list[dict[str, list[float]]]) -> dict[str, list[float]]:
     return {name: [max(each[name][0] for each in several), min(each[name][1] for each in several)] for name in several[0]}
 
 
+def lagging(lag: int, uncorrected: bool) -> list[str]:
+    """The settings of a lag."""
+    if not lag:
+        return []
+    correction = "pipeline.uncorrected=true" if uncorrected else "update.tis.kind=mask_tokens"
+    adapters = ["update.lora.publish=adapter", "select.max_rounds=1", f"checkpoints.keep_last={lag + 1}"] if lag > 1 else []
+    return [f"pipeline.lag={lag}", correction, *adapters]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="tiny", choices=list(RECIPES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
+    parser.add_argument("--lag", type=int, default=0)
+    parser.add_argument("--uncorrected", action="store_true")
     arguments = parser.parse_args()
+    overrides = [*lagging(arguments.lag, arguments.uncorrected), *arguments.overrides]
     base = evaluated(NBRL, ROOT, arguments.recipe, fetched(NBRL, ROOT)) if arguments.recipe in PRETRAINED else {}
     results = []
     for seed in arguments.seeds.split(","):
-        results.append(train(arguments.recipe, int(seed), arguments.overrides, base))
+        results.append(train(arguments.recipe, int(seed), overrides, base))
         print(json.dumps(results[-1]), flush=True)
     worst = {
         "recipe": results[0]["recipe"],

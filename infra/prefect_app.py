@@ -1,4 +1,4 @@
-"""The application of the local Prefect server: Prefect's own, which answers again what met a locked database."""
+"""The application of the local Prefect server: Prefect's own, which repeats requests that met a locked database."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect.server.api.server import create_app
 
-WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each half as long to one and a half times
+WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5
 UNAVAILABLE = 503
 
 Message = MutableMapping[str, Any]
@@ -34,10 +34,10 @@ def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S)
         while request[-1].get("more_body"):
             request.append(await receive())
         for wait_s in waits_s:
-            if await _answered(application, dict(scope), _from(request, receive), send):
+            if await _answered(application, dict(scope), _replayed(request, receive), send):
                 return None
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
-        return await application(scope, _from(request, receive), send)
+        return await application(scope, _replayed(request, receive), send)
 
     return wrapped
 
@@ -61,7 +61,7 @@ async def _answered(application: Application, scope: Message, receive: Receive, 
     return not refused
 
 
-def _from(request: Sequence[Message], receive: Receive) -> Receive:
+def _replayed(request: Sequence[Message], receive: Receive) -> Receive:
     """The messages of a request that were received, and what comes after them."""
     left = list(request)
 

@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "RAY_DATA_USE_DATASOURCE_V2": "0",  # version 2 starts 32 actors to read the footer of one Parquet file
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",  # an actor call to each rank, however idle it is
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down

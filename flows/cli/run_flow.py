@@ -19,7 +19,7 @@ DELIVERY_S = 5.0
 def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]], ray: "RaySettings | None" = None) -> T:
     """Run a flow against this home's Prefect server. Ctrl-C and SIGTERM end everything that it started.
 
-    The cluster of `ray`, which the flow will start, begins to start with that server: each takes seconds.
+    The flow's cluster, that of `ray`, is launched beside that server, because each takes seconds to start.
     """
     from nbrl.infra import ray_cluster, variables
     from nbrl.infra.home import Home as LocalHome
@@ -27,8 +27,11 @@ def run_flow(folder: str, work: Callable[[], Coroutine[Any, Any, T]], ray: "RayS
     if ray is not None:
         variables.set_here()
         ray_cluster.launch(ray, LocalHome(folder).logs)
-    with in_environment(folder):
-        return _ended_alike(work)
+    try:
+        with in_environment(folder):
+            return _ended_alike(work)
+    finally:
+        ray_cluster.stop()
 
 
 @contextmanager

@@ -74,13 +74,24 @@ def train_run(
 
             return await flow(start, name, take_over=take_over, redo=list(redo))
 
-        summary = run_flow(config.home, flow, config.ray)
+        summary = run_flow(config.home, flow, None if _is_finished(config, name) else config.ray)
         from nbrl.flows.display.report import closing, report
 
         out.print(report(summary))
         out.print(closing(summary, root_flag(config), home_flag(config)), markup=False, highlight=False, soft_wrap=True)
 
     guard(work, stopped)
+
+
+def _is_finished(config: Any, name: str) -> bool:
+    """Whether the run has nothing left to do, for which Ray would be started."""
+    from nbrl.infra.storage import Storage
+    from nbrl.tasks.runs.run import find_run
+    from nbrl.tasks.runs.summary import finished
+
+    storage = Storage(config.storage)
+    known = find_run(storage, name)
+    return known is not None and finished(known, config, storage) is not None
 
 
 def _plan(start: Any) -> None:

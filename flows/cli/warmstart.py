@@ -86,7 +86,7 @@ def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bo
         return await flow(settings, training, storage, target, home)
 
     begun.append(True)
-    losses = run_flow(home, flow, settings.ray)
+    losses = run_flow(home, flow)
     shown = shlex.quote(str(target))
     lines = [
         *(f"{phase}: loss {loss:.3f} at the end" for phase, loss in losses.items()),

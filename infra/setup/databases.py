@@ -1,7 +1,7 @@
 """Databases with all tables and no rows, which new homes begin with: Prefect and MLflow take seconds to migrate an empty one.
 
-`python infra/setup/databases.py`, a part of set-up, makes them in the environment's own folder, for the versions that it holds.
-It runs before there is any other code of nbrl in an image, so it imports none.
+`python infra/setup/databases.py`, a part of set-up, makes them in the environment's own folder, for the versions installed there.
+While an image is built it runs before the rest of nbrl is copied, so it imports none of it.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ def prepared(server: Server) -> Path:
 
 
 def begin(server: Server, file: Path) -> None:
-    """Copy the prepared database to `file`, unless there is a file.
+    """Copy the prepared database to `file`, unless there is a file, or the log of one that is gone: it would be applied.
 
     Where none was prepared, or it can't be copied, the server makes a database of its own.
     """
     source = prepared(server)
-    if file.exists() or not source.is_file():
+    if not source.is_file() or any(file.with_name(file.name + suffix).exists() for suffix in ("", "-wal", "-shm", "-journal")):
         return
     with suppress(OSError), tempfile.TemporaryDirectory(dir=file.parent, prefix=".new-") as folder:
         copy = Path(folder, file.name)
@@ -45,11 +45,16 @@ def make() -> None:
 
 
 def _prefect(folder: Path) -> Path:
+    file = folder / "prefect.db"
+    os.chdir(folder)  # where no prefect.toml or .env names a database of somebody else
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[name]
     os.environ.update({"PREFECT_HOME": str(folder), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"})
+    os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{file}"
     from prefect.server.database import provide_database_interface
 
     asyncio.run(provide_database_interface().create_db())
-    return folder / "prefect.db"
+    return file
 
 
 def _mlflow(folder: Path) -> Path:
@@ -68,7 +73,7 @@ def _keep(file: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     unfinished = place.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(unfinished)) as target:
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True)) as source, closing(sqlite3.connect(unfinished)) as target:
         source.backup(target)
     unfinished.replace(place)
 

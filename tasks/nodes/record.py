@@ -60,8 +60,8 @@ def lengths(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def ages(index: pa.Table, updates: int) -> dict[str, float]:
-    """The mean age of sampled tokens, and their share by age: updates from the weights that sampled a token to those, after
-    `updates` of them, that learn from it.
+    """Mean age of the sampled tokens, and their share by age: `updates`, those of the weights that learn, less those of the
+    weights that sampled.
     """
     tokens: dict[int, int] = {}
     for versions, count in zip(index["versions"].to_pylist(), index["sampled_tokens"].to_pylist(), strict=True):

@@ -14,7 +14,7 @@ AGAIN_S = 1.0  # between two attempts to reach a runner that is being started ag
 
 
 def first_map(table: pa.Table) -> pa.Table:
-    """The table. For its first map Ray Data starts two processes, which load for two seconds: better before a round."""
+    """Return the table. Ray Data's first map starts two processes, which takes two seconds: this does it before a round."""
     return table
 
 

@@ -64,7 +64,7 @@ class RunnerPool:
         """Start all runners; `say` hears of long work. Raises the AgentError, SandboxError or InfraError of one that cannot."""
         heard = [0] * len(self._runners)
         warm = self._mapped([pa.table({"runner": [0]})], first_map, ())
-        starts = asyncio.gather(warm, *(_await(runner.start.remote()) for runner in self._runners))
+        starts = asyncio.gather(asyncio.shield(warm), *(_await(runner.start.remote()) for runner in self._runners))
         try:
             while not starts.done():
                 await asyncio.wait([starts], timeout=POLL_S)
@@ -81,6 +81,7 @@ class RunnerPool:
             raise RolloutError(f"a runner ended while it started: {_line(error)}") from error
         finally:
             starts.cancel()
+            await asyncio.gather(starts, return_exceptions=True)
 
     async def stop(self) -> None:
         """Stop all runners. One that does not stop in time is killed; its zygote ends with it.
@@ -151,7 +152,7 @@ class RunnerPool:
     def _mapped(
         self, tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]
     ) -> asyncio.Future[pa.Table]:
-        """A map that has begun, and that `stop` awaits."""
+        """Begin a map, which `stop` awaits."""
         work = asyncio.get_running_loop().run_in_executor(self._threads, map_tables, tables, function, arguments)
         work.add_done_callback(_retrieve_error)
         self._maps = [*(task for task in self._maps if not task.done()), work]

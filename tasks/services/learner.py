@@ -48,18 +48,25 @@ class LearnerService:
 
     async def offer(self, order: OfferOrder) -> Offer:
         """Of the present learner. Raises LearnerEndedError if it has ended: the next update starts another."""
+        await self.ready()
         return await self._handle.offer(order)
 
     async def send(self, order: SendOrder) -> None:
         """Of the present learner, which made the offer. Raises as `offer`."""
+        await self.ready()
         await self._handle.send(order)
 
     async def send_adapter(self, order: AdapterOrder) -> None:
         """By the present learner. Raises as `offer`."""
+        await self.ready()
         await self._handle.send_adapter(order)
 
-    def stop(self) -> None:
-        self._handle.stop(STOP_S)
+    def end(self) -> None:
+        """Begin to end the present learner. `stop` waits until it has ended."""
+        self._handle.end()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._handle.stop, STOP_S)
 
     async def _replace(self, error: LearnerEndedError) -> None:
         """Start the next learner, and further ones if it does not get ready."""

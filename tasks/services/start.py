@@ -87,7 +87,7 @@ async def _runners(
 def _learner(
     stack: AsyncExitStack, config: RunConfig, run: Run, model: PlacedFolder, folder: Path, progress: Progress
 ) -> LearnerService:
-    """A learner that begins to start."""
+    """Begin to start the learner."""
     grows = config.ray.address is not None  # a cluster of others may add machines
     # So that a learner which is started again does not go on on other devices, in other numbers.
     device = "cuda" if on_cuda(config.update, ray_cluster.offered("GPU"), grows) else "cpu"
@@ -99,7 +99,7 @@ def _learner(
         return LearnerHandle.start(update, places, str(notes), derive_seed(run.seed, "learner"), grows, again=number > 0)
 
     learner = LearnerService(start, progress.say, config.update.timeout_s)
-    stack.callback(learner.stop)
+    stack.push_async_callback(learner.stop)
     return learner
 
 
@@ -138,7 +138,7 @@ async def training_services(
 ) -> AsyncIterator[Services]:
     """Start Ray with engines, runners and learner, and delivery to MLflow; the engines serve the run's newest weights.
 
-    The learner may still be loading the model, unless it needs the engines' GPUs; `up` is called when it is ready too.
+    The learner may still be loading the model, unless it needs the engines' GPUs; `up` is called once it is ready as well.
     """
     home, storage = Home(config.home), Storage(config.storage)
     async with AsyncExitStack() as stack:
@@ -153,14 +153,15 @@ async def training_services(
         room = adapter_room(config.update.lora, initial, config.pipeline.lag)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         plan = _engine_plan(config, home, room)
-        start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
-        at_once = max(1, config.pipeline.lag)
-        runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
         learner = _learner(stack, config, run, model.whole, notes, progress)
         loading = asyncio.create_task(_loaded(learner, progress))
         stack.push_async_callback(ended, loading)
+        start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
+        at_once = max(1, config.pipeline.lag)
+        runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
         sampling = both(_shown(progress, "engine", start), _shown(progress, "runners", runners))
         engines, pools = await beside(sampling, [loading], lambda error: True)
+        stack.callback(learner.end)  # it ends while runners and engines are stopped
         if plan.shared_gpus:
             await loading
         loading.add_done_callback(lambda done: up() if succeeded(done) else None)

@@ -87,13 +87,23 @@ class LearnerHandle:
             raise UpdateError("the learner gave no answer")
         return answer.result
 
-    def stop(self, timeout: float = 30.0) -> None:
-        """End the workers after their pending orders, and the run; safe to call on a failed or stopped handle."""
+    def end(self) -> None:
+        """Begin to end the workers after their pending orders, and the run; safe to call on a failed or ended handle."""
         if not self._run.done():
             self._mailbox.stop.remote()
-        with suppress(TimeoutError):  # a rank in a long step ends with the cluster
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End them, and wait: Ray would end this process if it were shut down while the run's thread still asks for something.
+
+        Ranks that do not look for orders, since they are loading, meet the end of the mailbox; for one in a long step nobody
+        waits longer than twice the timeout, and it ends with the cluster.
+        """
+        self.end()
+        with suppress(TimeoutError):
             self._run.result(timeout)
         ray.kill(self._mailbox)
+        with suppress(TimeoutError):
+            self._run.result(timeout)
 
     async def _unless_ended(self, reference: Any) -> Any:
         reply = asyncio.ensure_future(_resolve(reference))

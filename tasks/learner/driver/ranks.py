@@ -1,4 +1,4 @@
-"""What the driver and Ray Train's controller know of the ranks. They load this module without torch, which takes them seconds."""
+"""What the driver and Ray Train's controller know of the ranks. It imports no torch, which would take both seconds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from ray.train.backend import Backend, BackendConfig
 
 
-class _Meeting(Backend):
+class _Backend(Backend):
     share_cuda_visible_devices = True  # NCCL reaches the GPUs of other ranks on the same machine
 
 
@@ -16,7 +16,7 @@ class MeetThemselves(BackendConfig):
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return _Meeting
+        return _Backend
 
 
 def rank(config: dict[str, Any]) -> None:
