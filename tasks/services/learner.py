@@ -16,7 +16,8 @@ STOP_S = 5.0
 class LearnerService:
     """Carries out orders. One that a learner did not survive is given to the next: it is a pure function of its files.
 
-    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again. `limit_s`: of an update.
+    `start` begins to start a learner, numbered from 0; `say` tells of each one that was started again. `limit_s`: of an update,
+    and of the start of a learner after one that ended; the first may wait for room.
     """
 
     def __init__(self, start: Callable[[int], LearnerHandle], say: Callable[[str], None], limit_s: float) -> None:
@@ -77,7 +78,10 @@ class LearnerService:
                 raise LearnerEndedError(f"{reason}, and no more than {self._budget} are made") from reason
             self._handle = self._next()
             try:
-                await self._handle.ready()
+                await asyncio.wait_for(self._handle.ready(), self._limit_s)
+            except TimeoutError:
+                reason = LearnerEndedError(f"the learner was not ready again within {self._limit_s:g} s (update.timeout_s)")
+                continue
             except LearnerUnplacedError:  # they were waited for long enough
                 raise
             except LearnerEndedError as again:

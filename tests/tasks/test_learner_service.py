@@ -19,6 +19,8 @@ class Handle:
         self.answer, self.up, self.stopped = answer, up, False
 
     async def ready(self) -> None:
+        if isinstance(self.up, TimeoutError):
+            await asyncio.Event().wait()
         if self.up is not None:
             raise self.up
 
@@ -81,6 +83,12 @@ def test_learners_that_end_too_often_end_the_run() -> None:
 def test_the_first_learner_must_get_ready() -> None:
     with pytest.raises(LearnerEndedError):
         updated(Handle("", up=ENDED), Handle("done"))
+
+
+def test_a_learner_that_hangs_while_it_is_started_again_is_replaced_too() -> None:
+    first = Handle(ENDED)
+    result, _ = updated(first, Handle("", up=TimeoutError()), Handle("done"), limit_s=0.05)
+    assert result[0] == "done"
 
 
 def test_an_order_waits_until_the_first_learner_is_ready_and_does_not_replace_one_that_never_is() -> None:
