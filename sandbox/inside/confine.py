@@ -10,6 +10,7 @@ import platform
 import signal
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 from nbrl.sandbox.inside import seccomp
@@ -23,12 +24,16 @@ _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer archite
 
 # Of what /proc tells of the machine, what belongs to its owner; walls/filesystem.py hides the same from fresh kernels.
 HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
+_hidden = [name for name in HIDDEN if os.path.exists(f"/proc/{name}")]
 # Terminals are counted for the whole machine: one kernel may not take them all.
 _TERMINALS = 32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Calls through this one keep the interpreter's lock, as a fork must.
 _python = ctypes.PyDLL(None, use_errno=True)
+# Looked up here, once for all kernels.
+_mount_file_system, _prctl, _capset, _sethostname = _libc.mount, _libc.prctl, _libc.capset, _libc.sethostname
+_CAPABILITIES = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1
 
 
 def _check(result: int, what: str) -> None:
@@ -46,16 +51,15 @@ def _write(path: str, text: str) -> None:
 
 
 def _mount(kind: str, target: str, flags: int, data: str = "", source: str = "none") -> None:
-    _check(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode()), f"mount {kind} on {target}")
+    _check(_mount_file_system(source.encode(), target.encode(), kind.encode(), flags, data.encode()), f"mount {kind} on {target}")
 
 
 def _mounts(workspace: str, size: int, inodes: int) -> None:
     """Own /proc, terminals and writable folders; what the zygote has there is covered."""
     _mount("none", "/", _REC | _SLAVE)
     _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC)
-    for name in HIDDEN:
-        if os.path.exists(f"/proc/{name}"):
-            _mount("none", f"/proc/{name}", _BIND, source="/dev/null")
+    for name in _hidden:
+        _mount("none", f"/proc/{name}", _BIND, source="/dev/null")
     _mount("devpts", "/dev/pts", _NOSUID | _NOEXEC, f"newinstance,ptmxmode=0666,mode=620,max={_TERMINALS}")
     for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (workspace, "0700")):
         _mount("tmpfs", folder, _NOSUID | _NODEV, f"size={size},nr_inodes={inodes},mode={mode}")
@@ -68,11 +72,11 @@ def _loopback_up() -> None:
 
 
 def _drop_capabilities() -> None:
-    for number in range(int(open("/proc/sys/kernel/cap_last_cap").read()) + 1):  # noqa: SIM115
-        _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "drop a capability")
-    _check(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities")
+    for number in range(_CAPABILITIES):
+        _check(_prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "drop a capability")
+    _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities")
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(header, bytes(24)), "drop capabilities")
+    _check(_capset(header, bytes(24)), "drop capabilities")
 
 
 def fork() -> int:
@@ -107,10 +111,10 @@ def enter(birth: dict[str, Any], code: bytes) -> None:
     _mounts(workspace, birth["limits"]["workspace_bytes"], birth["limits"]["inodes"])
     os.chdir(workspace)
     _loopback_up()
-    _libc.sethostname(b"sandbox", 7)
+    _sethostname(b"sandbox", 7)
     _write("/proc/sys/user/max_user_namespaces", "0")
     _drop_capabilities()
     # Dropping capabilities made the process undumpable, which would hide its own /proc entries from it.
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "set dumpable")
+    _check(_prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "set dumpable")
     if code:
         seccomp.install(code)

@@ -153,14 +153,16 @@ def program() -> bytes:
     return packed
 
 
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
 def install(code: bytes) -> None:
     """Bind this thread and all that it starts from now on; it must be the process's only one."""
-    libc = ctypes.CDLL(None, use_errno=True)
     set_no_new_privs, set_seccomp, filter_mode = 38, 22, 2
     described = _Program(len(code) // 8, code)
-    if libc.prctl(set_no_new_privs, 1, 0, 0, 0) or libc.prctl(set_seccomp, filter_mode, ctypes.byref(described), 0, 0):
+    if _prctl(set_no_new_privs, 1, 0, 0, 0) or _prctl(set_seccomp, filter_mode, ctypes.byref(described), 0, 0):
         raise OSError(ctypes.get_errno(), "the system call filter was refused")
