@@ -33,10 +33,11 @@ from hardware import hardware
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
-from nbrl.agent.trajectory import ROOT, Node
+from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.batch.batch import Batch
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.examples import Example, TreeNode
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
@@ -122,9 +123,10 @@ class Ours:
 
 
 def _example(name: int, each: Sequence) -> Example:
+    ids = np.array(each.ids)
     nodes = [
-        Node(parent=ROOT, kind="task", step=-1, token_ids=each.ids[: -each.sampled]),
-        Node(parent=0, kind="sampled", step=0, token_ids=each.ids[-each.sampled :], logprobs=[-1.0] * each.sampled),
+        TreeNode(ROOT, sampled=False, step=-1, ids_T=ids[: -each.sampled], logprobs_T=np.zeros(0)),
+        TreeNode(0, sampled=True, step=0, ids_T=ids[-each.sampled :], logprobs_T=np.full(each.sampled, -1.0)),
     ]
     return Example(str(name), nodes, {0: 1.0})
 

@@ -16,7 +16,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,12 +24,14 @@ from hardware import hardware
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from nbrl.agent.trajectory import ROOT, Node
+from nbrl.agent.trajectory import ROOT
+from nbrl.tasks.learner.arrays import Ints
 from nbrl.tasks.learner.attention.tree_attention import NAME
 from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.cost import cost_of
+from nbrl.tasks.learner.batch.examples import Example, TreeNode
 from nbrl.tasks.learner.batch.partition import partition
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 
 VOCABULARY = 2712  # for each layer: the head then has 0.35 of the layers' weights, as in Qwen3-0.6B
@@ -57,29 +59,29 @@ def make_model(layers: int) -> PreTrainedModel:
 def make_group(rollouts: int, steps: int, scale: float, vocabulary: int) -> list[Example]:
     draw = np.random.default_rng(0)
 
-    def ids(length: int) -> list[int]:
-        return [int(token) for token in draw.integers(0, vocabulary, max(1, round(length * scale)))]
+    def ids(length: int) -> Ints:
+        return draw.integers(0, vocabulary, max(1, round(length * scale)))
 
-    prompt = ids(PROMPT)
+    prompt, none = ids(PROMPT), np.zeros(0)
     examples = []
     for rollout in range(rollouts):
-        nodes = [Node(parent=ROOT, kind="task", step=-1, token_ids=prompt)]
+        nodes = [TreeNode(ROOT, sampled=False, step=-1, ids_T=prompt, logprobs_T=none)]
         trunk = 0
         for step in range(steps):
-            nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=ids(TAIL)))
+            nodes.append(TreeNode(trunk, sampled=False, step=step, ids_T=ids(TAIL), logprobs_T=none))
             action = ids(SAMPLED)
-            nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=action, logprobs=[0.0] * len(action)))
-            nodes.append(Node(parent=trunk, kind="action", step=step, token_ids=action))
-            nodes.append(Node(parent=len(nodes) - 1, kind="observation", step=step, token_ids=ids(OBSERVED)))
+            nodes.append(TreeNode(len(nodes) - 1, sampled=True, step=step, ids_T=action, logprobs_T=np.zeros(len(action))))
+            nodes.append(TreeNode(trunk, sampled=False, step=step, ids_T=action, logprobs_T=none))
+            nodes.append(TreeNode(len(nodes) - 1, sampled=False, step=step, ids_T=ids(OBSERVED), logprobs_T=none))
             trunk = len(nodes) - 1
         examples.append(Example(str(rollout), nodes, {step: float(draw.normal()) for step in range(steps)}))
     return examples
 
 
-def path(nodes: list[Node], index: int) -> list[int]:
+def path(nodes: Sequence[TreeNode], index: int) -> list[int]:
     ids: list[int] = []
     while index != ROOT:
-        ids[:0] = nodes[index].token_ids
+        ids[:0] = nodes[index].ids_T.tolist()
         index = nodes[index].parent
     return ids
 
@@ -87,10 +89,10 @@ def path(nodes: list[Node], index: int) -> list[int]:
 def sequences(examples: list[Example]) -> list[tuple[list[int], int, float]]:
     """Ids, how many of the last of them are sampled, and the advantage, of each step."""
     return [
-        (path(list(example.nodes), index), len(node.token_ids), example.advantages[node.step])
+        (path(example.nodes, index), len(node.ids_T), example.advantages[node.step])
         for example in examples
         for index, node in enumerate(example.nodes)
-        if node.kind == "sampled"
+        if node.sampled
     ]
 
 

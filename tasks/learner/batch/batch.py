@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from nbrl.agent.trajectory import Node
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
-from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
+from nbrl.tasks.learner.batch.examples import examples_of
+from nbrl.tasks.learner.batch.tree import Forest, PackedTree, chain
 
 COLUMNS = ("id", "group", "environment", "ability", "nodes")  # trajectories of early releases name no environment
 
@@ -43,22 +44,22 @@ def batch_of(trajectories: pa.Table, advantages: pa.Table, schema: pa.Schema = A
     Raises UpdateError if the tables do not match or have no training data.
     """
     by_trajectory = _steps(advantages, schema)
-    rows = trajectories.select([name for name in COLUMNS if name in trajectories.column_names]).to_pylist()
-    ids = {row["id"] for row in rows}
-    if missing := sorted(set(by_trajectory) - ids):
+    ids = trajectories["id"]
+    known = set(ids.to_pylist())
+    if missing := sorted(set(by_trajectory) - known):
         raise UpdateError(f"{len(missing)} trajectories have advantages but are not in the order's tables, first {missing[0]}")
-    if len(ids) != len(rows):
+    if len(known) != len(ids):
         raise UpdateError("the order's tables hold a trajectory twice")
-    rows = [row for row in rows if row["id"] in by_trajectory]
-    nodes = [[Node.model_validate(node) for node in row["nodes"]] for row in rows]
-    examples = [Example(row["id"], tree, by_trajectory[row["id"]]) for row, tree in zip(rows, nodes, strict=True)]
-    order = sorted(range(len(rows)), key=lambda index: rows[index]["group"])
-    forest = Forest([examples[index] for index in order])
+    needed = trajectories.select([name for name in COLUMNS if name in trajectories.column_names])
+    trained = needed.filter(pc.is_in(ids, pa.array(by_trajectory, pa.string()))).sort_by("group")
+    examples = examples_of(trained, by_trajectory)
+    forest = Forest(examples)
     if not forest.targets:
         raise UpdateError("the batch is empty: no sampled token has an advantage")
-    names, groups = ([rows[index][column] for index in order] for column in ("id", "group"))
-    abilities = [f"{rows[index].get('environment', '')}/{rows[index]['ability']}" for index in order]
-    return Batch(forest, names, groups, [examples[index].advantages for index in order], abilities, staleness)
+    environments = trained["environment"].to_pylist() if "environment" in trained.column_names else [""] * len(trained)
+    abilities = [f"{environment}/{name}" for environment, name in zip(environments, trained["ability"].to_pylist(), strict=True)]
+    steps = [example.advantages for example in examples]
+    return Batch(forest, [example.trajectory for example in examples], trained["group"].to_pylist(), steps, abilities, staleness)
 
 
 def _steps(table: pa.Table, schema: pa.Schema) -> dict[str, dict[int, float]]:

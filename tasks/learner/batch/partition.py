@@ -59,7 +59,7 @@ class _Row:
         self._shared = shared  # tokens of the root path that a place has in common with the place before it
         self._again = [cost.path(tokens) for tokens in shared]
         depths = [forest.depth[place] for place in self._places]
-        targets = [cost.target * sum(len(forest.actions[each].logprobs) for each in self._held[p]) for p in self._places]
+        targets = [cost.target * sum(len(forest.actions[each].logprobs_T) for each in self._held[p]) for p in self._places]
         new = [depth - tokens for depth, tokens in zip(depths, shared, strict=True)]
         costs = [cost.path(d) - again + t for d, again, t in zip(depths, self._again, targets, strict=True)]
         self._tokens, self._costs = ([0, *accumulate(each)] for each in (new, costs))  # of the row up to each place

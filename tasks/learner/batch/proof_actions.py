@@ -30,13 +30,13 @@ def proof_actions(forest: Forest, seed: int) -> list[int]:
                 continue
             chosen.append(number)
             nodes |= new
-            tokens, targets = tokens + size, targets + len(forest.actions[number].logprobs)
+            tokens, targets = tokens + size, targets + len(forest.actions[number].logprobs_T)
     return sorted(chosen)
 
 
 def path_of(forest: Forest, number: int) -> list[int]:
     """The ids from the root to the end of an action, which are its last."""
-    return [token for node in reversed(_path(forest, number)) for token in forest.ids[node]]
+    return [token for node in reversed(_path(forest, number)) for token in forest.ids[node].tolist()]
 
 
 def _path(forest: Forest, number: int) -> list[int]:

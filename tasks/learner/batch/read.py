@@ -21,8 +21,9 @@ def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings
     deepest = max(batch.forest.depth)
     if deepest > model.max_position_embeddings:
         raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
+    least, most = min(int(ids.min()) for ids in batch.forest.ids), max(int(ids.max()) for ids in batch.forest.ids)
     proof = order.proof_token_ids or [0]
-    for token in (min(*map(min, batch.forest.ids), *proof), max(*map(max, batch.forest.ids), *proof)):
+    for token in (min(least, *proof), max(most, *proof)):
         if not 0 <= token < model.vocab_size:
             raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
     return batch

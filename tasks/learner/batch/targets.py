@@ -22,7 +22,7 @@ class Targets:
 
     @classmethod
     def of(cls, forest: Forest) -> "Targets":
-        actions = [(action.example, action.step, len(action.logprobs)) for action in forest.actions]
+        actions = [(action.example, action.step, len(action.logprobs_T)) for action in forest.actions]
         rows = np.array(actions, dtype=np.int64).reshape(-1, 3)
         return cls(rows[:, 0], rows[:, 1], np.cumsum(rows[:, 2]) - rows[:, 2], rows[:, 2])
 

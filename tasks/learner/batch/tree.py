@@ -6,22 +6,14 @@ Tokens are in depth-first order. Token i may attend to token j iff j is on i's r
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from typing import Any
 
 import numpy as np
 
-from nbrl.agent.trajectory import ROOT, Node
+from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats, Ints
-
-
-@dataclass(frozen=True)
-class Example:
-    """The training data of one trajectory: its nodes and the advantage of every sampled step."""
-
-    trajectory: str
-    nodes: Sequence[Node]
-    advantages: Mapping[int, float]
+from nbrl.tasks.learner.batch.examples import Example
 
 
 @dataclass(frozen=True)
@@ -45,14 +37,14 @@ class PackedTree:
 @dataclass(frozen=True)
 class Action:
     """All tokens sampled in one step of an example: the merged node that holds their ids, and the number of the first of them
-    among the targets of the whole forest. Examples that sampled the same tokens have separate actions at one place.
+    among the targets of the whole forest, T tokens. Examples that sampled the same tokens have separate actions at one place.
     """
 
     example: int
     step: int
     place: int
     first: int
-    logprobs: list[float]
+    logprobs_T: Floats
     advantage: float
 
 
@@ -66,12 +58,12 @@ class Forest:
         """Raises UpdateError if an example's advantages are not those of its sampled steps, if log-probs do not match ids or
         are not finite, or if a sampled token has no token before it from which it is predicted.
         """
-        self.ids: list[tuple[int, ...]] = []
+        self.ids: list[Ints] = []
         self.parent: list[int] = []
         self.depth: list[int] = []  # tokens on the root path, including the node's own
         self.actions: list[Action] = []  # in the order that numbers the targets
         self.targets = 0
-        self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._merged: dict[tuple[int, bytes], int] = {}
         for number, example in enumerate(examples):
             try:
                 self._add(number, example)
@@ -85,7 +77,7 @@ class Forest:
     @property
     def engine_logprob_N(self) -> Floats:
         """The engine's log-probs of all targets."""
-        return np.array([value for action in self.actions for value in action.logprobs], dtype=np.float64)
+        return _joined(np.float64, [action.logprobs_T for action in self.actions])
 
     def of(self, examples: Sequence[int]) -> list[int]:
         """The numbers of the examples' actions."""
@@ -137,23 +129,22 @@ class Forest:
             positions[own] = np.arange(self.depth[node] - len(self.ids[node]), self.depth[node])
             end[own] = stop
         chosen = [self.actions[action] for action in numbers]
-        counts = [len(action.logprobs) for action in chosen]
-        none = np.zeros(0, dtype=np.int64)
+        counts = [len(action.logprobs_T) for action in chosen]
         return PackedTree(
             input_ids_T=ids,
             positions_T=positions,
             end_T=end,
-            predictor_N=np.concatenate([none, *(self._predictors(action.place, span) for action in chosen)]),
-            target_N=np.array([token for action in chosen for token in self.ids[action.place]], dtype=np.int64),
-            index_N=np.concatenate([none, *(action.first + np.arange(len(action.logprobs)) for action in chosen)]),
-            engine_logprob_N=np.array([value for action in chosen for value in action.logprobs], dtype=np.float64),
+            predictor_N=_joined(np.int64, [self._predictors(action.place, span) for action in chosen]),
+            target_N=_joined(np.int64, [self.ids[action.place] for action in chosen]),
+            index_N=_joined(np.int64, [action.first + np.arange(len(action.logprobs_T)) for action in chosen]),
+            engine_logprob_N=_joined(np.float64, [action.logprobs_T for action in chosen]),
             advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
         )
 
     def _add(self, number: int, example: Example) -> None:
         nodes = example.nodes
         _check(example)
-        kept = [node.kind == "sampled" and bool(node.token_ids) for node in nodes]
+        kept = [node.sampled and len(node.ids_T) > 0 for node in nodes]
         for index in reversed(range(len(nodes))):
             if kept[index] and nodes[index].parent != ROOT:
                 kept[nodes[index].parent] = True
@@ -161,16 +152,16 @@ class Forest:
         for index in (index for index, keep in enumerate(kept) if keep):
             node = nodes[index]
             above = place[node.parent]
-            place[index] = self._merge(above, tuple(node.token_ids)) if node.token_ids else above
-            if node.kind == "sampled" and node.token_ids:
+            place[index] = self._merge(above, node.ids_T) if len(node.ids_T) else above
+            if node.sampled and len(node.ids_T):
                 if above == ROOT:
                     raise UpdateError(f"sampled node {index} has no token before it")
                 advantage = example.advantages[node.step]
-                self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs, advantage))
-                self.targets += len(node.logprobs)
+                self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
+                self.targets += len(node.logprobs_T)
 
-    def _merge(self, parent: int, ids: tuple[int, ...]) -> int:
-        node = self._merged.setdefault((parent, ids), len(self.ids))
+    def _merge(self, parent: int, ids: Ints) -> int:
+        node = self._merged.setdefault((parent, ids.tobytes()), len(self.ids))
         if node == len(self.ids):
             self.ids.append(ids)
             self.parent.append(parent)
@@ -200,17 +191,22 @@ def chain(ids: Sequence[int]) -> PackedTree:
     )
 
 
+def _joined(kind: type[np.generic], parts: Sequence[Any]) -> Any:
+    """One array of all parts; an empty one where there are none."""
+    return np.concatenate([np.zeros(0, dtype=kind), *parts])
+
+
 def _check(example: Example) -> None:
     sampled = set()
     for index, node in enumerate(example.nodes):
         if not ROOT <= node.parent < index:
             raise UpdateError(f"node {index} stands before its parent {node.parent}")
-        if node.kind != "sampled":
+        if not node.sampled:
             continue
         sampled.add(node.step)
-        if len(node.logprobs) != len(node.token_ids):
-            raise UpdateError(f"sampled node {index} has {len(node.token_ids)} ids but {len(node.logprobs)} log-probs")
-        if not all(map(isfinite, node.logprobs)):
+        if len(node.logprobs_T) != len(node.ids_T):
+            raise UpdateError(f"sampled node {index} has {len(node.ids_T)} ids but {len(node.logprobs_T)} log-probs")
+        if not np.isfinite(node.logprobs_T).all():
             raise UpdateError(f"sampled node {index} has a log-prob that is no finite number; look at the engine that sampled it")
     if sampled != set(example.advantages):
         raise UpdateError(

@@ -127,7 +127,7 @@ class Passes:
                 logp_N[micro.index_N] = _forward(self._policy, micro).double()
         dist.all_reduce(logp_N)
         chosen = [forest.actions[number] for number in actions]
-        return [logp_N[each.first : each.first + len(each.logprobs)].tolist() for each in chosen]
+        return [logp_N[each.first : each.first + len(each.logprobs_T)].tolist() for each in chosen]
 
     def _partition(self, forest: Forest, actions: Sequence[int]) -> Partition:
         with self._timer.phase("pack"):

@@ -19,7 +19,7 @@ from nbrl.tasks.learner.attention.cpu import SegmentAttention
 from nbrl.tasks.learner.attention.gpu import BlockAttention, block_mask
 from nbrl.tasks.learner.attention.segments import SMALL, plan
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 
 HEADS, GROUPS, SIZE, SCALING = 6, 2, 16, 0.2
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def a_tree(seed: int, count: int) -> Ints:
     trajectories = update_lab.make_trajectories(seed, count)
-    examples = [Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories]
+    examples = update_lab.examples(trajectories)
     return Forest(examples).pack().end_T
 
 

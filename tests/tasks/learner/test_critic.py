@@ -13,7 +13,7 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
 from nbrl.tasks.learner.batch.batch import to_device
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.orders import UpdateResult
@@ -60,7 +60,7 @@ def test_values_on_a_tree_are_those_of_one_sequence_a_step(policy64: Path) -> No
     trajectories = update_lab.make_trajectories(21)
     critic = Critic(AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64, attn_implementation=TREE))
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
-    examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
+    examples = update_lab.examples(trajectories)
     micro = to_device(Forest(examples).pack(), torch.device("cpu"))
     plain = AutoModelForCausalLM.from_pretrained(policy64, dtype=torch.float64).eval().base_model
     expected = []

@@ -16,7 +16,7 @@ from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.cost import Cost, cost_of
 from nbrl.tasks.learner.batch.partition import partition
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.losses.gspo import gspo
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.model.policy_model import PolicyModel
@@ -76,7 +76,7 @@ def test_loss_and_every_gradient(
 ) -> None:
     exact, error = DTYPES[dtype]
     trajectories = make_group(seed, count)
-    forest = Forest([Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories])
+    forest = Forest(update_lab.examples(trajectories))
     loss_of = Loss(kind, forest)
     naive = load(policy, exact, "sdpa")  # the eager one rounds its softmax to float32
     logp = torch.cat([part for each in trajectories for part in update_lab.action_logprobs(naive, each)])

@@ -10,8 +10,9 @@ from nbrl.tasks.advantage.by_ability import by_ability
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.step.estimates import explained_variance, make
+from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import node
 
 UNDISCOUNTED = {"gamma": 1.0, "lam": 1.0}
@@ -22,7 +23,7 @@ def two_trajectories() -> tuple[Batch, Targets]:
     first = [node(ROOT, [1]), node(0, [2, 3], step=0), node(0, [], step=1), node(0, [4], step=2)]
     other = [node(ROOT, [1]), node(0, [5, 6], step=0)]
     steps = [{0: 0.0, 1: 0.5, 2: 1.0}, {0: 3.0}]
-    forest = Forest([Example("a", first, steps[0]), Example("b", other, steps[1])])
+    forest = Forest([update_lab.example("a", first, steps[0]), update_lab.example("b", other, steps[1])])
     return Batch(forest, ["a", "b"], ["g", "g"], list(steps), ["e/a", "e/b"]), Targets.of(forest)
 
 

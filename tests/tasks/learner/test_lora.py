@@ -17,7 +17,7 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner import learner as learner_module
 from nbrl.tasks.learner.batch.batch import to_device
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model.load import load_sharded
 from nbrl.tasks.learner.model.policy_model import PolicyModel
@@ -133,7 +133,7 @@ def test_the_reference_is_the_policy_without_adapters_and_no_second_model(
 
 
 def _inputs(trajectories: list[Trajectory]) -> tuple[Any, ...]:
-    examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
+    examples = update_lab.examples(trajectories)
     micro = to_device(Forest(examples).pack(range(len(examples))), torch.device("cpu"))
     return micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nbrl.agent.trajectory import Node
 from nbrl.tasks.learner.batch.cost import Cost
 from nbrl.tasks.learner.batch.partition import Partition, partition
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 
 COST = Cost(token=50, pair=1, target=7)
@@ -17,7 +17,7 @@ trees = st.lists(update_lab.forests(), min_size=1, max_size=3)
 
 
 def forest_of(several: list[list[Node]]) -> Forest:
-    return Forest([Example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(several)])
+    return Forest([update_lab.example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(several)])
 
 
 def shaped(seed: int, count: int) -> Forest:
@@ -25,7 +25,7 @@ def shaped(seed: int, count: int) -> Forest:
     trajectories = update_lab.make_trajectories(seed, count)
     for each in trajectories:
         each.nodes[:2] = trajectories[0].nodes[:2]
-    return Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
+    return Forest(update_lab.examples(trajectories))
 
 
 def measured(forest: Forest, actions: list[int]) -> int:
@@ -99,7 +99,7 @@ def test_shares_are_as_even_as_a_row_can_be_cut(seed: int, count: int, ranks: in
 
 def test_a_trajectory_longer_than_the_budget_is_cut_between_its_actions() -> None:
     trajectory = update_lab.make_trajectory(np.random.default_rng(0), "t", steps=4)
-    forest = Forest([Example("t", trajectory.nodes, dict.fromkeys(range(4), 1.0))])
+    forest = Forest([update_lab.example("t", trajectory.nodes, dict.fromkeys(range(4), 1.0))])
     (mine,) = split(forest, 1, forest.tokens - 1).actions_by_rank
     assert len(mine) > 1
     assert sorted(chain(*mine)) == [0, 1, 2, 3]

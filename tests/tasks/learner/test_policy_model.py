@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
 from nbrl.tasks.learner.batch.batch import to_device
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from tests.tasks.learner import update_lab
@@ -38,7 +38,7 @@ def naive_logprobs(lm: PreTrainedModel, trajectory: Trajectory) -> torch.Tensor:
 
 
 def tree_logprobs(lm: PreTrainedModel, trajectories: list[Trajectory]) -> torch.Tensor:
-    examples = [Example(each.id, each.nodes, {node.step: 1.0 for node in each.sampled()}) for each in trajectories]
+    examples = update_lab.examples(trajectories)
     micro = to_device(Forest(examples).pack(), torch.device("cpu"))
     result: torch.Tensor = PolicyModel(lm)(micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N)
     return result

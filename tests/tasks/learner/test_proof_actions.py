@@ -8,14 +8,14 @@ from pydantic import ValidationError
 from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.learner.batch.proof_actions import PROOF_TARGETS, PROOF_TOKENS, path_of, proof_actions
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity
 from nbrl.tasks.learner.orders import UpdateResult
 from tests.tasks.learner import update_lab
 
 
 def forest_of(trajectories: list[Trajectory]) -> Forest:
-    return Forest([Example(each.id, each.nodes, dict.fromkeys((n.step for n in each.sampled()), 1.0)) for each in trajectories])
+    return Forest(update_lab.examples(trajectories))
 
 
 def long(prompt: int, action: int, count: int) -> list[Trajectory]:
@@ -35,7 +35,7 @@ def test_a_small_batch_is_proved_on_all_that_was_sampled() -> None:
     assert chosen == list(range(len(forest.actions)))
     for number in chosen:
         action = forest.actions[number]
-        assert path_of(forest, number)[-len(action.logprobs) :] == list(forest.ids[action.place])
+        assert path_of(forest, number)[-len(action.logprobs_T) :] == forest.ids[action.place].tolist()
 
 
 def test_the_choice_is_bounded_and_decided_by_the_seed() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nbrl.agent.trajectory import Node
 from nbrl.tasks.learner.attention import segments
 from nbrl.tasks.learner.attention.segments import SMALL, plan
-from nbrl.tasks.learner.batch.tree import Example, Forest, chain
+from nbrl.tasks.learner.batch.tree import Forest, chain
 from tests.tasks.learner import update_lab
 
 sizes = st.sampled_from([1, 8, 40, SMALL])
@@ -35,7 +35,7 @@ def wanted(end_T: np.ndarray) -> np.ndarray:
 @given(st.integers(0, 10**6), st.integers(1, 4), sizes)
 def test_each_token_attends_to_its_root_path_once(seed: int, count: int, small: int) -> None:
     trajectories = update_lab.make_trajectories(seed, count)
-    forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
+    forest = Forest(update_lab.examples(trajectories))
     end_T = forest.pack().end_T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SMALL", small)
@@ -44,7 +44,7 @@ def test_each_token_attends_to_its_root_path_once(seed: int, count: int, small: 
 
 @given(st.lists(update_lab.forests(), min_size=1, max_size=3), sizes)
 def test_each_token_of_any_tree_attends_to_its_root_path_once(trees: list[list[Node]], small: int) -> None:
-    examples = [Example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(trees)]
+    examples = [update_lab.example(str(number), nodes, update_lab.steps_of(nodes)) for number, nodes in enumerate(trees)]
     end_T = Forest(examples).pack().end_T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SMALL", small)
@@ -53,7 +53,7 @@ def test_each_token_of_any_tree_attends_to_its_root_path_once(trees: list[list[N
 
 def test_each_token_is_in_one_segment() -> None:
     trajectories = update_lab.make_trajectories(2, 6)
-    forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
+    forest = Forest(update_lab.examples(trajectories))
     end_T = forest.pack().end_T
     covered = np.concatenate([np.arange(each.start, each.stop) for each in plan(end_T).segments])
     assert sorted(covered.tolist()) == list(range(len(end_T)))
@@ -75,7 +75,7 @@ def test_what_hangs_off_a_long_run_attends_to_the_run_without_a_mask() -> None:
         update_lab.node(0, [4] * 10, step=2),
         update_lab.node(0, [5] * 10, step=3),
     ]
-    end_T = Forest([Example("t", nodes, update_lab.steps_of(nodes))]).pack().end_T
+    end_T = Forest([update_lab.example("t", nodes, update_lab.steps_of(nodes))]).pack().end_T
     made = plan(end_T)
     assert [(each.start, each.stop, each.first, each.last) for each in made.prefixes] == [(500, 670, 0, 200)]
     assert [(each.start, each.stop) for each in made.segments] == [(0, 500), (500, 650), (650, 670)]

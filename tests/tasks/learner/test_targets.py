@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.learner.batch.minibatches import minibatches
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import node
 
@@ -17,7 +17,7 @@ def two_trajectories() -> Forest:
     """Actions of 2 and 1 tokens, and one of 3."""
     first = [node(ROOT, [1]), node(0, [2, 3], step=0), node(0, [4], step=1)]
     other = [node(ROOT, [1]), node(0, [5, 6, 7], step=0)]
-    return Forest([Example("a", first, {0: 1.0, 1: 1.0}), Example("b", other, {0: 1.0})])
+    return Forest([update_lab.example("a", first, {0: 1.0, 1: 1.0}), update_lab.example("b", other, {0: 1.0})])
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_weights_by_hand(aggregation: str, shares: list[float]) -> None:
 def test_a_trajectorys_tokens_share_its_part() -> None:
     forest = Forest(
         [
-            Example("a", [node(ROOT, [1]), node(0, [2], step=0)], {0: 1.0}),
-            Example("b", [node(ROOT, [1]), node(0, [5, 6, 7], step=0)], {0: 1.0}),
+            update_lab.example("a", [node(ROOT, [1]), node(0, [2], step=0)], {0: 1.0}),
+            update_lab.example("b", [node(ROOT, [1]), node(0, [5, 6, 7], step=0)], {0: 1.0}),
         ]
     )
     weights = token_weights(Targets.of(forest), [0, 1], "trajectory_mean", None)
@@ -66,7 +66,7 @@ def test_targets_know_their_place_in_any_packing() -> None:
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 3), st.integers(1, 15))
 def test_every_trajectory_is_learned_from_once_an_epoch(seed: int, count: int, epochs: int, shares: int) -> None:
     trajectories = update_lab.make_trajectories(seed, count)
-    forest = Forest([Example(t.id, t.nodes, {node.step: 1.0 for node in t.sampled()}) for t in trajectories])
+    forest = Forest(update_lab.examples(trajectories))
     shuffled = minibatches([str(example // 3) for example in range(count)], Targets.of(forest), epochs, shares, seed)
     each = min(shares, count)
     assert len(shuffled) == epochs * each
@@ -78,7 +78,7 @@ def test_every_trajectory_is_learned_from_once_an_epoch(seed: int, count: int, e
 
 def test_groups_stay_together_and_are_shuffled_anew() -> None:
     trajectories = update_lab.make_trajectories(0, 12)
-    targets = Targets.of(Forest([Example(t.id, t.nodes, {n.step: 1.0 for n in t.sampled()}) for t in trajectories]))
+    targets = Targets.of(Forest(update_lab.examples(trajectories)))
     groups = [str(example // 3) for example in range(12)]
     shuffled = minibatches(groups, targets, 3, 4, seed=1)
     assert all(len({groups[example] for example in share}) == 1 for share in shuffled)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from nbrl.agent.trajectory import ROOT, Node
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Example, Forest, PackedTree, chain
+from nbrl.tasks.learner.batch.tree import Forest, PackedTree, chain
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import forests, node, steps_of
 
 
 def pack(nodes: list[Node], advantages: dict[int, float]) -> PackedTree:
-    return Forest([Example("t", nodes, advantages)]).pack()
+    return Forest([update_lab.example("t", nodes, advantages)]).pack()
 
 
 def root_path(tree: PackedTree, index: int) -> list[int]:
@@ -53,7 +53,7 @@ def found_paths(forest: Forest) -> list[tuple[int, list[int]]]:
 
 @given(st.lists(forests(), min_size=1, max_size=3))
 def test_every_target_sees_its_root_path_and_nothing_else(trees: list[list[Node]]) -> None:
-    forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
+    forest = Forest([update_lab.example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
     found = found_paths(forest)
     assert found == [path for nodes in trees for path in wanted_paths(nodes)]
     assert forest.targets == len(found)
@@ -61,7 +61,7 @@ def test_every_target_sees_its_root_path_and_nothing_else(trees: list[list[Node]
 
 @given(st.lists(forests(), min_size=1, max_size=3))
 def test_what_is_forwarded_leads_to_a_sampled_token_and_is_forwarded_once(trees: list[list[Node]]) -> None:
-    forest = Forest([Example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
+    forest = Forest([update_lab.example(str(number), nodes, steps_of(nodes)) for number, nodes in enumerate(trees)])
     runs = set()
     for nodes in trees:
         for index, each in enumerate(nodes):
@@ -96,7 +96,13 @@ def test_shape_of_two_steps() -> None:
 def test_a_group_shares_its_prompt_and_even_an_equal_action() -> None:
     first = [node(ROOT, [1, 2]), node(0, [3]), node(1, [4, 5], step=0)]
     other = [node(ROOT, [1, 2]), node(0, [3]), node(1, [6], step=0)]
-    forest = Forest([Example("a", first, {0: 1.0}), Example("b", other, {0: 2.0}), Example("c", first, {0: -3.0})])
+    forest = Forest(
+        [
+            update_lab.example("a", first, {0: 1.0}),
+            update_lab.example("b", other, {0: 2.0}),
+            update_lab.example("c", first, {0: -3.0}),
+        ]
+    )
     tree = forest.pack()
     assert tree.input_ids_T.tolist() == [1, 2, 3, 4, 5, 6]
     assert tree.target_N.tolist() == [4, 5, 6, 4, 5]

@@ -1,10 +1,11 @@
 """A trajectory whose policy summed up its own context, from its rewards to the tokens that are trained."""
 
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.reward.score import score
 from nbrl.tasks.reward.settings import RewardSettings
 from tests.agent.context_lab import Asked, act, play, settings
+from tests.tasks.learner import update_lab
 
 
 def test_a_summary_is_scored_and_trained_like_any_action_and_shared_history_is_forwarded_once() -> None:
@@ -16,7 +17,7 @@ def test_a_summary_is_scored_and_trained_like_any_action_and_shared_history_is_f
     rewards = score(row, RewardSettings())["step_rewards"]
     assert len(rewards) == len(trajectory.steps) == len(trajectory.sampled())
     advantages = dict(enumerate(rewards))
-    forest = Forest([Example(trajectory.id, trajectory.nodes, advantages)])
+    forest = Forest([update_lab.example(trajectory.id, trajectory.nodes, advantages)])
     tree, targets = forest.pack(), Targets.of(forest)
     for node in trajectory.sampled():
         mine = targets.step_A[targets.action_N[tree.index_N]] == node.step

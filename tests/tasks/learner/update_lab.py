@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import torch.multiprocessing as mp
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from nbrl.agent.trajectory import ROOT, Node, Status, Trajectory, to_table
+from nbrl.agent.trajectory import ROOT, SCHEMA, Node, Status, Trajectory, to_table
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.learner.batch.examples import Example, examples_of
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.order_tables import read_tables
@@ -162,6 +163,17 @@ def node(parent: int, ids: list[int], step: int = -1) -> Node:
     if step < 0:
         return Node(parent=parent, kind="observation", step=step, token_ids=ids)
     return Node(parent=parent, kind="sampled", step=step, token_ids=ids, logprobs=[-0.5] * len(ids))
+
+
+def example(name: str, nodes: Sequence[Node], advantages: Mapping[int, float]) -> Example:
+    """A trajectory's training data as they are read from a table."""
+    trees = pa.array([[each.model_dump() for each in nodes]], SCHEMA.field("nodes").type)
+    return examples_of(pa.table({"id": [name], "nodes": trees}), {name: advantages})[0]
+
+
+def examples(trajectories: Iterable[Trajectory]) -> list[Example]:
+    """With an advantage of 1 everywhere."""
+    return [example(each.id, each.nodes, dict.fromkeys((node.step for node in each.sampled()), 1.0)) for each in trajectories]
 
 
 @st.composite

@@ -1,0 +1,58 @@
+"""Reads what is trained on out of a table of trajectories, without a Python number for each token."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbrl.tasks.learner.arrays import Floats, Ints
+
+
+@dataclass(frozen=True)
+class TreeNode:
+    """A node of a trajectory's message tree, as training needs it: T token ids and, of a sampled node, T log-probs."""
+
+    parent: int
+    sampled: bool
+    step: int
+    ids_T: Ints
+    logprobs_T: Floats
+
+
+@dataclass(frozen=True)
+class Example:
+    """The training data of one trajectory: its nodes and the advantage of every sampled step."""
+
+    trajectory: str
+    nodes: Sequence[TreeNode]
+    advantages: Mapping[int, float]
+
+
+def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, float]]) -> list[Example]:
+    """An example for each trajectory of the table, in its order; `advantages` are by trajectory and step.
+
+    Raises KeyError if a trajectory has no advantages.
+    """
+    nodes = cast(pa.ListArray, trajectories["nodes"].combine_chunks())
+    tree = cast(pa.StructArray, nodes.values)
+    parents = tree.field("parent").to_pylist()
+    sampled = pc.equal(tree.field("kind"), "sampled").to_pylist()
+    steps = tree.field("step").to_pylist()
+    ids = _slices(tree.field("token_ids"), np.int64)
+    logprobs = _slices(tree.field("logprobs"), np.float64)
+    each = [TreeNode(*node) for node in zip(parents, sampled, steps, ids, logprobs, strict=True)]
+    bounds = nodes.offsets.to_pylist()
+    own = [each[start:end] for start, end in pairwise(bounds)]
+    names = trajectories["id"].to_pylist()
+    return [Example(name, its, advantages[name]) for name, its in zip(names, own, strict=True)]
+
+
+def _slices(lists: pa.ListArray, kind: type[np.generic]) -> list[Any]:
+    """The numbers of each list, as views of one array of that kind."""
+    values = lists.values.to_numpy().astype(kind)
+    offsets = lists.offsets.to_pylist()
+    return [values[start:end] for start, end in pairwise(offsets)]
