@@ -1,8 +1,10 @@
 """Complete episodes a second with a policy that answers at once: three steps, one tool call each.
 
 Ours runs every episode in a clean sandboxed kernel. Beside it smolagents' CodeAgent plays the same script with its default local
-executor, which has no sandbox, and the way of L0 starts a fresh bubblewrap and a stock kernel for every episode. The three take
-turns in one run. smolagents is one process, as it is commonly run; `smolagents_per_core_eps` is that times the cores.
+executor, an interpreter of its own in the agent's process without a sandbox: a new agent for each episode, and (`reused`) one
+agent for all, whose variables stay. The way of L0 starts a fresh bubblewrap and a stock kernel for every episode. The `python`
+tool of inspect-ai (with `--inspect PYTHON`) starts a process without walls for each cell. All take turns in one run. smolagents
+is one process, as it is commonly run; `smolagents_per_core_eps` is that times the cores.
 """
 
 import argparse
@@ -10,10 +12,12 @@ import asyncio
 import json
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from hardware import cpu_machine
 from smolagents import CodeAgent, LogLevel, tool
 from smolagents.models import ChatMessage, MessageRole, Model
 from stock_kernel import stock_kernel
@@ -125,13 +129,25 @@ async def l0_way(count: int) -> None:
                     raise RuntimeError(f"the stock kernel answered {said}")
 
 
+class Inspect:
+    """inspect-ai in an environment of its own; its start is not counted."""
+
+    def __init__(self, python: str, concurrency: int) -> None:
+        self._command = [python, str(Path(__file__).with_name("inspect_episodes.py"))]
+        self._concurrency = concurrency
+
+    def rate(self, count: int) -> float:
+        done = subprocess.run([*self._command, str(count), str(self._concurrency)], check=True, capture_output=True, text=True)
+        return float(done.stdout)
+
+
 async def rate(work: Callable[[int], Awaitable[None]], count: int) -> float:
     began = time.perf_counter()
     await work(count)
     return count / (time.perf_counter() - began)
 
 
-async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, float | int]:
+async def measure(rounds: int, episodes: int, concurrency: int, python: str | None) -> dict[str, object]:
     index = SearchTool(Corpus.in_memory([PASSAGE, "Keldra lies on the Vorn."]))
     settings = SandboxSettings(warm=concurrency, max_live=2 * concurrency)
     async with KernelPool(settings, prelude=prelude([index])) as pool:
@@ -143,13 +159,21 @@ async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, flo
             "smolagents_reused": (reused.episodes, episodes),
             "l0_way": (l0_way, 3),
         }
-        found: dict[str, list[float]] = {name: [] for name in ways}
+        inspect = Inspect(python, concurrency) if python else None
+        found: dict[str, list[float]] = {name: [] for name in (*ways, "inspect")}
         for work, _ in ways.values():
             await work(2)
         for _ in range(rounds):
             for name, (work, count) in ways.items():
                 found[name].append(await rate(work, count))
-    middle = {name: statistics.median(rates) for name, rates in found.items()}
+            if inspect:
+                found["inspect"].append(inspect.rate(2 * concurrency))
+    middle = {name: statistics.median(rates) for name, rates in found.items() if rates}
+    beside = (
+        {"inspect_eps": round(middle["inspect"], 2), "vs_inspect": round(middle["ours"] / middle["inspect"], 1)}
+        if inspect
+        else {}
+    )
     return {
         "ours_eps": round(middle["ours"], 2),
         "smolagents_eps": round(middle["smolagents"], 2),
@@ -159,11 +183,13 @@ async def measure(rounds: int, episodes: int, concurrency: int) -> dict[str, flo
         "vs_smolagents": round(middle["ours"] / middle["smolagents"], 2),
         "vs_smolagents_reused": round(middle["ours"] / middle["smolagents_reused"], 2),
         "vs_l0_way": round(middle["ours"] / middle["l0_way"], 1),
+        **beside,
         "rounds": rounds,
         "episodes": episodes,
         "concurrency": concurrency,
         "cores": os.cpu_count() or 1,
         "load": round(os.getloadavg()[0], 1),
+        "hardware": cpu_machine(),
     }
 
 
@@ -172,8 +198,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--episodes", type=int, default=60, help="of ours and of smolagents in each round")
     parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--inspect", metavar="PYTHON", help="an interpreter that has inspect-ai 0.3.285")
     given = parser.parse_args()
-    print(json.dumps(asyncio.run(measure(given.rounds, given.episodes, given.concurrency))))
+    print(json.dumps(asyncio.run(measure(given.rounds, given.episodes, given.concurrency, given.inspect))))
 
 
 if __name__ == "__main__":

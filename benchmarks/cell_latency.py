@@ -13,6 +13,7 @@ import sys
 import time
 
 import nbformat
+from hardware import cpu_machine
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -70,6 +71,7 @@ async def measure(cells: int, warm_up: int) -> dict[str, float]:
         "ratio": round(statistics.median(stock) / statistics.median(mine), 1),
         "p99_ms": round(statistics.quantiles(mine, n=100)[98], 2),
         "load": round(os.getloadavg()[0], 1),
+        "hardware": cpu_machine(),
     }
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hardware import cpu_machine
 from stock_kernel import stock_start
 
 from nbrl.sandbox.pool import KernelPool
@@ -100,6 +101,7 @@ async def measure(pairs: int, concurrency: int, seconds: float) -> dict[str, flo
         "kernels_per_s": round(rate, 1),
         "concurrency": concurrency,
         "load": round(os.getloadavg()[0], 1),
+        "hardware": cpu_machine(),
     }
 
 

@@ -1,7 +1,8 @@
 """Awaits several things at once, of which none outlives another's failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -70,6 +71,16 @@ def raised(task: asyncio.Task[Any]) -> None:
     """Raise the error of a task that failed. Does nothing for others."""
     if task.done():
         task.result()
+
+
+@asynccontextmanager
+async def errors_wait_for(task: asyncio.Task[Any], limit_s: float) -> AsyncIterator[None]:
+    """An error of the body leaves it when the task has ended in whatever way, or `limit_s` seconds later."""
+    try:
+        yield
+    except Exception:
+        await asyncio.wait([task], timeout=limit_s)
+        raise
 
 
 async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], None]) -> T:

@@ -37,7 +37,7 @@ from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy, policies_
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.concurrently import all_of, beside, both, ended, raised, succeeded, told_if_slow
+from nbrl.tasks.services.concurrently import all_of, beside, both, ended, errors_wait_for, raised, succeeded, told_if_slow
 from nbrl.tasks.services.endpoint_fleet import EndpointFleet
 from nbrl.tasks.services.engine import Served
 from nbrl.tasks.services.fleet import EngineFleet
@@ -165,7 +165,9 @@ async def training_services(
         if plan.shared_gpus:
             await loading
         loading.add_done_callback(lambda done: up() if succeeded(done) else None)
-        async with watched(ray_cluster.check, engines.check_health, lambda: raised(loading)):
+        health = watched(ray_cluster.check, engines.check_health, lambda: raised(loading))
+        # Until the learner is up nobody knows whether new services would cure an error.
+        async with errors_wait_for(loading, READY_S), health:
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
             yield Services(config, storage, cache, progress, engines, pools, Training(learner, delivery, source))

@@ -7,7 +7,7 @@ import pytest
 
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
 from nbrl.tasks.services.busy import Busy
-from nbrl.tasks.services.concurrently import all_of, beside, ended, raised, settled, succeeded
+from nbrl.tasks.services.concurrently import all_of, beside, ended, errors_wait_for, raised, settled, succeeded
 from nbrl.tasks.services.restarts import curable
 
 
@@ -113,3 +113,33 @@ def test_a_task_that_ends_is_seen_to_have_succeeded_or_raises_its_error() -> Non
         assert not succeeded(waiting)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_error_beside_something_that_loads_is_raised_once_that_is_decided(loads: bool) -> None:
+    decided: list[bool] = []
+
+    async def load() -> None:
+        await asyncio.sleep(0.05)
+        if not loads:
+            raise RolloutError("it does not load")
+
+    async def fails_meanwhile() -> None:
+        loading = asyncio.create_task(load())
+        loading.add_done_callback(lambda done: decided.append(succeeded(done)))
+        async with errors_wait_for(loading, limit_s=60):
+            raise RolloutError("the runners failed")
+
+    with pytest.raises(RolloutError, match="the runners failed"):
+        asyncio.run(fails_meanwhile())
+    assert decided == [loads]
+
+
+def test_an_error_beside_something_that_loads_for_ever_is_raised_in_time() -> None:
+    async def fails_meanwhile() -> None:
+        loading = asyncio.create_task(asyncio.sleep(600))
+        async with errors_wait_for(loading, limit_s=0.05):
+            raise RolloutError("the runners failed")
+
+    with pytest.raises(RolloutError, match="the runners failed"):
+        asyncio.run(fails_meanwhile())
