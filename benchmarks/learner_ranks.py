@@ -1,0 +1,101 @@
+"""One optimiser step of the learner by two ranks against one, each rank a process with one thread.
+
+Both begin from the same weights, take the same steps on the same sequences, and must report the same loss. They take turns, a
+step each; a step is that of learner_step.py, from token ids in memory to moved weights, in wall seconds. `speed_up` is the median
+of the rounds' ratios.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from hardware import cpu_machine
+from learner_step import SHAPES, Ours, make_model, make_sequences
+
+
+def rank(number: int, ranks: int, store: str, folder: str, given: argparse.Namespace, line: Connection) -> None:
+    """Takes a step for each message, and answers with the loss."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=ranks)
+    sequences = make_sequences(given.sequences, given.prompt, given.sampled, SHAPES[given.shape]["vocab_size"])
+    ours = Ours(folder, torch.device("cpu"), "float32", given.tokens)
+    while line.recv():
+        line.send(ours.step(sequences))
+    dist.destroy_process_group()
+
+
+class Team:
+    """Ranks that take steps together."""
+
+    def __init__(self, stack: ExitStack, ranks: int, scratch: Path, given: argparse.Namespace) -> None:
+        context: Any = get_context("spawn")
+        self._lines: list[Connection] = []
+        for number in range(ranks):
+            ours, theirs = context.Pipe()
+            arguments = (number, ranks, str(scratch / f"store-{ranks}"), str(scratch / "model"), given, theirs)
+            process = context.Process(target=rank, args=arguments, daemon=True)
+            process.start()
+            stack.callback(process.join)
+            self._lines.append(ours)
+        stack.callback(self._tell, False)
+
+    def _tell(self, goes_on: bool) -> None:
+        for line in self._lines:
+            line.send(goes_on)
+
+    def step(self) -> tuple[float, float]:
+        """Seconds and the loss."""
+        began = time.perf_counter()
+        self._tell(True)
+        losses = [line.recv() for line in self._lines]
+        return time.perf_counter() - began, losses[0]
+
+
+def measure(given: argparse.Namespace) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        make_model(SHAPES[given.shape], f"{scratch}/model", torch.float32)
+        teams = [Team(stack, ranks, Path(scratch), given) for ranks in (1, 2)]
+        seconds = []
+        for _ in range(given.rounds + 1):
+            (one, loss), (two, other) = (team.step() for team in teams)
+            if abs(loss - other) > 1e-3 * abs(loss):
+                raise RuntimeError(f"one rank had the loss {loss}, two had {other}")
+            seconds.append((one, two))
+    ratios = sorted(one / two for one, two in seconds[1:])
+    return {
+        "one_rank_s": round(statistics.median(one for one, _ in seconds[1:]), 3),
+        "two_ranks_s": round(statistics.median(two for _, two in seconds[1:]), 3),
+        "speed_up": round(statistics.median(ratios), 2),
+        "speed_up_range": [round(ratios[0], 2), round(ratios[-1], 2)],
+        "shape": given.shape,
+        "sequences": given.sequences,
+        "micro_batch_tokens": given.tokens,
+        "rounds": given.rounds,
+        "load": round(os.getloadavg()[0], 1),
+        "hardware": cpu_machine(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=160, help="mean tokens of a prompt")
+    parser.add_argument("--sampled", type=int, default=256, help="mean tokens sampled")
+    parser.add_argument("--tokens", type=int, default=2048, help="of one micro-batch")
+    parser.add_argument("--shape", choices=["small", "tiny"], default="small", help="of the model, as in learner_step.py")
+    print(json.dumps(measure(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()
