@@ -10,8 +10,9 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.whiten import whiten
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
-from nbrl.tasks.learner.batch.tree import Example, Forest
+from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.step.estimates import make
+from tests.tasks.learner import update_lab
 
 REWARDS = [[0.5, 1.0], [0.2, 1.0]]
 VALUES = [[1.0, 2.0], [3.0, 4.0]]
@@ -39,7 +40,7 @@ def test_every_token_of_a_step_gets_it_in_the_learner(settings: dict, first: flo
 
     steps = [dict(enumerate(rewards)) for rewards in REWARDS]
     nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=[1]), sampled(0), sampled(1)]
-    forest = Forest([Example(str(number), nodes, each) for number, each in enumerate(steps)])
+    forest = Forest([update_lab.example(str(number), nodes, each) for number, each in enumerate(steps)])
     batch = Batch(forest, ["0", "1"], ["g", "g"], list(steps), ["a", "a"])
     estimator = AdvantageSettings.model_validate({"gamma": 1.0} | settings)
     values = np.array([[value, 99.0] for each in VALUES for value in each]).ravel()  # only the first token's value counts
@@ -54,7 +55,7 @@ def test_gae_over_tokens_on_either_estimator_of_steps(settings: dict) -> None:
 
     steps = [dict(enumerate(rewards)) for rewards in REWARDS]
     nodes = [Node(parent=ROOT, kind="system", step=-1, token_ids=[1]), sampled(0), sampled(1)]
-    forest = Forest([Example(str(number), nodes, each) for number, each in enumerate(steps)])
+    forest = Forest([update_lab.example(str(number), nodes, each) for number, each in enumerate(steps)])
     batch = Batch(forest, ["0", "1"], ["g", "g"], list(steps), ["a", "a"])
     undiscounted = {"gamma": 1.0, "token_gamma": 1.0, "token_lam": 1.0}
     values = np.array([[first, first + 1, first + 2, first + 3] for first in (1.0, 2.0, 3.0, 4.0)]).ravel()
