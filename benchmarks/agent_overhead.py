@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -137,8 +138,11 @@ class Inspect:
         self._concurrency = concurrency
 
     def rate(self, count: int) -> float:
-        done = subprocess.run([*self._command, str(count), str(self._concurrency)], check=True, capture_output=True, text=True)
-        return float(done.stdout)
+        command = [*self._command, str(count), str(self._concurrency)]
+        # Each cell is a login shell's: what this user's shell reads at its start is not inspect-ai's cost.
+        with tempfile.TemporaryDirectory() as home:
+            bare = {"HOME": home, "PATH": "/usr/bin:/bin"}
+            return float(subprocess.run(command, env=bare, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 async def rate(work: Callable[[int], Awaitable[None]], count: int) -> float:
@@ -167,7 +171,7 @@ async def measure(rounds: int, episodes: int, concurrency: int, python: str | No
             for name, (work, count) in ways.items():
                 found[name].append(await rate(work, count))
             if inspect:
-                found["inspect"].append(inspect.rate(2 * concurrency))
+                found["inspect"].append(inspect.rate(episodes))
     middle = {name: statistics.median(rates) for name, rates in found.items() if rates}
     beside = (
         {"inspect_eps": round(middle["inspect"], 2), "vs_inspect": round(middle["ours"] / middle["inspect"], 1)}

@@ -74,12 +74,13 @@ def raised(task: asyncio.Task[Any]) -> None:
 
 
 @asynccontextmanager
-async def errors_wait_for(task: asyncio.Task[Any], limit_s: float) -> AsyncIterator[None]:
-    """An error of the body leaves it when the task has ended in whatever way, or `limit_s` seconds later."""
+async def errors_wait_for(task: asyncio.Task[Any], limit_s: float, which: Callable[[Exception], bool]) -> AsyncIterator[None]:
+    """An error of the body, one of those `which` wait, leaves it when the task has ended in whatever way, or `limit_s` later."""
     try:
         yield
-    except Exception:
-        await asyncio.wait([task], timeout=limit_s)
+    except Exception as error:
+        if which(error):
+            await asyncio.wait([task], timeout=limit_s)
         raise
 
 

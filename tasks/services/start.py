@@ -45,6 +45,7 @@ from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
 from nbrl.tasks.services.placing import place
 from nbrl.tasks.services.progress import Progress, timed
+from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services, Training
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
 from nbrl.tasks.services.watch import watched
@@ -55,6 +56,7 @@ from nbrl.tasks.tracking.delivery import Delivery
 
 T = TypeVar("T")
 READY_S = 120.0  # for a learner and for runners, before it is said what they may wait for
+DECIDED_S = 120.0  # for a learner that still loads when something else has failed
 
 
 async def _runners(
@@ -167,7 +169,7 @@ async def training_services(
         loading.add_done_callback(lambda done: up() if succeeded(done) else None)
         health = watched(ray_cluster.check, engines.check_health, lambda: raised(loading))
         # Until the learner is up nobody knows whether new services would cure an error.
-        async with errors_wait_for(loading, READY_S), health:
+        async with errors_wait_for(loading, DECIDED_S, curable), health:
             cache = NodeCache(config.nodes)
             source = _weight_source(config, plan, learner)
             yield Services(config, storage, cache, progress, engines, pools, Training(learner, delivery, source))

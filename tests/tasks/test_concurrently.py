@@ -127,7 +127,7 @@ def test_an_error_beside_something_that_loads_is_raised_once_that_is_decided(loa
     async def fails_meanwhile() -> None:
         loading = asyncio.create_task(load())
         loading.add_done_callback(lambda done: decided.append(succeeded(done)))
-        async with errors_wait_for(loading, limit_s=60):
+        async with errors_wait_for(loading, 60, curable):
             raise RolloutError("the runners failed")
 
     with pytest.raises(RolloutError, match="the runners failed"):
@@ -138,8 +138,21 @@ def test_an_error_beside_something_that_loads_is_raised_once_that_is_decided(loa
 def test_an_error_beside_something_that_loads_for_ever_is_raised_in_time() -> None:
     async def fails_meanwhile() -> None:
         loading = asyncio.create_task(asyncio.sleep(600))
-        async with errors_wait_for(loading, limit_s=0.05):
+        async with errors_wait_for(loading, 0.05, curable):
             raise RolloutError("the runners failed")
 
     with pytest.raises(RolloutError, match="the runners failed"):
         asyncio.run(fails_meanwhile())
+
+
+def test_an_error_that_nothing_cures_does_not_wait_for_what_loads() -> None:
+    async def fails_meanwhile() -> None:
+        loading = asyncio.create_task(asyncio.sleep(600))
+        async with errors_wait_for(loading, 600, curable):
+            raise BrokenInvariantError("a reward changed")
+
+    async def bounded() -> None:
+        await asyncio.wait_for(fails_meanwhile(), 60)
+
+    with pytest.raises(BrokenInvariantError, match="a reward changed"):
+        asyncio.run(bounded())
