@@ -131,7 +131,7 @@ async def l0_way(count: int) -> None:
 
 
 class Inspect:
-    """inspect-ai in an environment of its own; its start is not counted."""
+    """inspect-ai in an environment of its own; its start is not counted. Its cells are run by the system's python3."""
 
     def __init__(self, python: str, concurrency: int) -> None:
         self._command = [python, str(Path(__file__).with_name("inspect_episodes.py"))]
@@ -200,7 +200,7 @@ async def measure(rounds: int, episodes: int, concurrency: int, python: str | No
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--episodes", type=int, default=60, help="of ours and of smolagents in each round")
+    parser.add_argument("--episodes", type=int, default=60, help="of each way but L0's in each round")
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--inspect", metavar="PYTHON", help="an interpreter that has inspect-ai 0.3.285")
     given = parser.parse_args()

@@ -24,7 +24,6 @@ _SYS_CLONE = 56 if platform.machine() == "x86_64" else 220  # what newer archite
 
 # Of what /proc tells of the machine, what belongs to its owner; walls/filesystem.py hides the same from fresh kernels.
 HIDDEN = ("keys", "key-users", "cmdline", "timer_list", "sched_debug", "latency_stats")
-_hidden = [name for name in HIDDEN if os.path.exists(f"/proc/{name}")]
 # Terminals are counted for the whole machine: one kernel may not take them all.
 _TERMINALS = 32
 
@@ -33,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _python = ctypes.PyDLL(None, use_errno=True)
 # Looked up here, once for all kernels.
 _mount_file_system, _prctl, _capset, _sethostname = _libc.mount, _libc.prctl, _libc.capset, _libc.sethostname
-_CAPABILITIES = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1
+_CAPABILITY_COUNT = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1
 
 
 def _check(result: int, what: str) -> None:
@@ -58,8 +57,9 @@ def _mounts(workspace: str, size: int, inodes: int) -> None:
     """Own /proc, terminals and writable folders; what the zygote has there is covered."""
     _mount("none", "/", _REC | _SLAVE)
     _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC)
-    for name in _hidden:
-        _mount("none", f"/proc/{name}", _BIND, source="/dev/null")
+    for name in HIDDEN:
+        if os.path.exists(f"/proc/{name}"):
+            _mount("none", f"/proc/{name}", _BIND, source="/dev/null")
     _mount("devpts", "/dev/pts", _NOSUID | _NOEXEC, f"newinstance,ptmxmode=0666,mode=620,max={_TERMINALS}")
     for folder, mode in (("/dev/shm", "1777"), ("/tmp", "1777"), (workspace, "0700")):
         _mount("tmpfs", folder, _NOSUID | _NODEV, f"size={size},nr_inodes={inodes},mode={mode}")
@@ -72,7 +72,7 @@ def _loopback_up() -> None:
 
 
 def _drop_capabilities() -> None:
-    for number in range(_CAPABILITIES):
+    for number in range(_CAPABILITY_COUNT):
         _check(_prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "drop a capability")
     _check(_prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "clear ambient capabilities")
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)

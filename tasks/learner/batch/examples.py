@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats, Ints
 
 
@@ -35,16 +36,18 @@ class Example:
 def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, float]]) -> list[Example]:
     """An example for each trajectory of the table, in its order; `advantages` are by trajectory and step.
 
-    Raises KeyError if a trajectory has no advantages.
+    Raises KeyError if a trajectory has no advantages, and UpdateError if a value of a node is missing.
     """
     nodes = cast(pa.ListArray, trajectories["nodes"].combine_chunks())
     tree = cast(pa.StructArray, nodes.values)
-    parents = tree.field("parent").to_pylist()
-    sampled = pc.equal(tree.field("kind"), "sampled").to_pylist()
-    steps = tree.field("step").to_pylist()
-    ids = _slices(tree.field("token_ids"), np.int64)
-    logprobs = _slices(tree.field("logprobs"), np.float64)
-    each = [TreeNode(*node) for node in zip(parents, sampled, steps, ids, logprobs, strict=True)]
+    parent, kind, step, token_ids, logprobs = (tree.field(name) for name in ("parent", "kind", "step", "token_ids", "logprobs"))
+    if any(
+        column.null_count for column in (nodes, tree, parent, kind, step, token_ids, token_ids.values, logprobs, logprobs.values)
+    ):
+        raise UpdateError("the order's tables hold nodes with missing values")
+    sampled = pc.equal(kind, "sampled").to_pylist()
+    numbers = _slices(token_ids, np.int64), _slices(logprobs, np.float64)
+    each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), *numbers, strict=True)]
     bounds = nodes.offsets.to_pylist()
     own = [each[start:end] for start, end in pairwise(bounds)]
     names = trajectories["id"].to_pylist()

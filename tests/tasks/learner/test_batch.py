@@ -7,10 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from nbrl.agent.trajectory import SCHEMA
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.advantage.tables import REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import ADVANTAGES_SCHEMA, batch_of, to_device
+from nbrl.tasks.learner.batch.examples import examples_of
 from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 
@@ -65,6 +67,15 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"trajectory": ["t0"], "advantage": [1.0]}), tmp_path / "advantages.parquet")
     with pytest.raises(UpdateError, match="columns"):
         batch_of(*update_lab.tables(order))
+
+
+@pytest.mark.parametrize("name", ["parent", "kind", "step", "token_ids", "logprobs", "a token", "a log-prob"])
+def test_nodes_with_missing_values_are_refused(name: str) -> None:
+    node = {"parent": -1, "kind": "sampled", "step": 0, "token_ids": [1, 2], "logprobs": [-0.5, -0.5], "weights_version": "0"}
+    missing = {"a token": {"token_ids": [1, None]}, "a log-prob": {"logprobs": [-0.5, None]}}.get(name, {name: None})
+    trees = pa.array([[node | missing]], SCHEMA.field("nodes").type)
+    with pytest.raises(UpdateError, match="missing values"):
+        examples_of(pa.table({"id": ["t"], "nodes": trees}), {"t": {0: 1.0}})
 
 
 def test_no_example_makes_a_micro_batch_without_targets() -> None:
