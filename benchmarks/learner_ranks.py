@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,13 +45,15 @@ class Team:
             arguments = (number, ranks, str(scratch / f"store-{ranks}"), str(scratch / "model"), given, theirs)
             process = context.Process(target=rank, args=arguments, daemon=True)
             process.start()
+            theirs.close()  # so that the end of a rank ends what waits for its answer
             stack.callback(process.join)
             self._lines.append(ours)
         stack.callback(self._tell, False)
 
     def _tell(self, goes_on: bool) -> None:
         for line in self._lines:
-            line.send(goes_on)
+            with suppress(BrokenPipeError):  # its reading tells that it has ended
+                line.send(goes_on)
 
     def step(self) -> tuple[float, float]:
         """Seconds and the loss."""

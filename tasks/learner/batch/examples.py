@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats, Ints
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,15 @@ def examples_of(trajectories: pa.Table, advantages: Mapping[str, Mapping[int, fl
     ):
         raise UpdateError("the order's tables hold nodes with missing values")
     sampled = pc.equal(kind, "sampled").to_pylist()
-    numbers = _slices(token_ids, np.int64), _slices(logprobs, np.float64)
-    each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), *numbers, strict=True)]
+    ids, logprobs_of = _slices(token_ids, np.int64), _slices(logprobs, np.float64)
+    each = [TreeNode(*node) for node in zip(parent.to_pylist(), sampled, step.to_pylist(), ids, logprobs_of, strict=True)]
     bounds = nodes.offsets.to_pylist()
     own = [each[start:end] for start, end in pairwise(bounds)]
     names = trajectories["id"].to_pylist()
     return [Example(name, its, advantages[name]) for name, its in zip(names, own, strict=True)]
 
 
-def _slices(lists: pa.ListArray, kind: type[np.generic]) -> list[Any]:
+def _slices(lists: pa.ListArray, kind: type[Number]) -> list[npt.NDArray[Number]]:
     """The numbers of each list, as views of one array of that kind."""
     values = lists.values.to_numpy().astype(kind)
     offsets = lists.offsets.to_pylist()

@@ -6,14 +6,14 @@ Tokens are in depth-first order. Token i may attend to token j iff j is on i's r
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from nbrl.agent.trajectory import ROOT
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.arrays import Floats, Ints
-from nbrl.tasks.learner.batch.examples import Example
+from nbrl.tasks.learner.batch.examples import Example, Number
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Forest:
         self.depth: list[int] = []  # tokens on the root path, including the node's own
         self.actions: list[Action] = []  # in the order that numbers the targets
         self.targets = 0
-        self._merged: dict[tuple[int, bytes], int] = {}
+        merged: dict[tuple[int, bytes], int] = {}  # by parent and ids
         for number, example in enumerate(examples):
             try:
-                self._add(number, example)
+                self._add(number, example, merged)
             except UpdateError as error:
                 raise UpdateError(f"trajectory {example.trajectory}: {error}") from error
 
@@ -141,7 +141,7 @@ class Forest:
             advantage_N=np.repeat(np.array([action.advantage for action in chosen], dtype=np.float64), counts),
         )
 
-    def _add(self, number: int, example: Example) -> None:
+    def _add(self, number: int, example: Example, merged: dict[tuple[int, bytes], int]) -> None:
         nodes = example.nodes
         _check(example)
         kept = [node.sampled and len(node.ids_T) > 0 for node in nodes]
@@ -152,7 +152,7 @@ class Forest:
         for index in (index for index, keep in enumerate(kept) if keep):
             node = nodes[index]
             above = place[node.parent]
-            place[index] = self._merge(above, node.ids_T) if len(node.ids_T) else above
+            place[index] = self._merge(above, node.ids_T, merged) if len(node.ids_T) else above
             if node.sampled and len(node.ids_T):
                 if above == ROOT:
                     raise UpdateError(f"sampled node {index} has no token before it")
@@ -160,8 +160,8 @@ class Forest:
                 self.actions.append(Action(number, node.step, place[index], self.targets, node.logprobs_T, advantage))
                 self.targets += len(node.logprobs_T)
 
-    def _merge(self, parent: int, ids: Ints) -> int:
-        node = self._merged.setdefault((parent, ids.tobytes()), len(self.ids))
+    def _merge(self, parent: int, ids: Ints, merged: dict[tuple[int, bytes], int]) -> int:
+        node = merged.setdefault((parent, ids.tobytes()), len(self.ids))
         if node == len(self.ids):
             self.ids.append(ids)
             self.parent.append(parent)
@@ -191,7 +191,7 @@ def chain(ids: Sequence[int]) -> PackedTree:
     )
 
 
-def _joined(kind: type[np.generic], parts: Sequence[Any]) -> Any:
+def _joined(kind: type[Number], parts: Sequence[npt.NDArray[Number]]) -> npt.NDArray[Number]:
     """One array of all parts; an empty one where there are none."""
     return np.concatenate([np.zeros(0, dtype=kind), *parts])
 

@@ -156,11 +156,11 @@ def _fit(
     try:
         # Imported here: it takes seconds. TorchTrainer would take more: torch, in this process and in Ray Train's controller.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
         from nbrl.tasks.learner.driver.ranks import MeetThemselves, rank
+        from nbrl.tasks.learner.driver.trainer import LearnerTrainer
 
-        trainer = DataParallelTrainer(
+        trainer = LearnerTrainer(
             rank,
             train_loop_config={"settings": settings, "places": places, "mailbox": mailbox, "seed": seed},
             backend_config=MeetThemselves(),
