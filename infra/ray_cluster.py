@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
-STOP_GRACE_S = 1.0
+STOP_GRACE_S = 0.3  # raylet and actors end in half of it; the other servers wait longer, with nothing to put in order
 CONNECT_S = 5.0  # Ray itself tries for minutes
 
 

@@ -65,7 +65,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     done = nbrl("train", "tiny-cpu", "--dry-run", "--set", f"home={tmp_path}/home", "--set", f"storage.root={tmp_path}/storage")
     assert done.returncode == 0
-    assert "32 prompts × 8" in done.stdout
+    assert "64 prompts × 4" in done.stdout
     assert not list(tmp_path.rglob("*.parquet"))
 
 

@@ -21,7 +21,7 @@ def test_the_plan_goes_to_stdout_and_what_to_know_to_stderr(tmp_path: Path) -> N
     recipe.write_text(f"base: tiny-cpu\n{data}storage: {{root: made}}\ntracking: {{uri: 'sqlite:////tmp/x.db'}}\n")
     done = nbrl("train", str(recipe), "--dry-run", "--set", f"home={tmp_path}/home")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("# mine: 10 iterations")
+    assert done.stdout.startswith("# mine: 7 iterations")
     assert "1 of 1 held-out questions are training questions" in done.stderr
     assert "carry a solution" in done.stderr
     assert "not checked: tracking.uri sqlite:////tmp/x.db" in done.stderr

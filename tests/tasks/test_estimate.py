@@ -50,7 +50,7 @@ def test_what_takes_more_memory_counts_for_more() -> None:
     learner = learner_bytes(base, tensors, shape)
     for less in ("update.kl_coefficient=0", "update.lora.rank=4", "update.tokens_per_micro_batch=100", "update.workers=1"):
         assert learner_bytes(load("tiny-cpu", [less]), tensors, shape) < learner, less
-    for more in ("rollout.prompts=64", "update.tokens_per_micro_batch=20000"):
+    for more in ("rollout.prompts=128", "update.tokens_per_micro_batch=20000"):
         assert learner_bytes(load("tiny-cpu", [more, "update.tokens_per_micro_batch=20000"]), tensors, shape) > learner, more
 
 

@@ -40,7 +40,7 @@ def test_a_base_may_be_a_file_beside_the_recipe_and_have_a_base_itself(tmp_path:
     write(tmp_path / "a.yaml", base="tiny-cpu", seed=1, iterations=1)
     write(tmp_path / "b.yaml", base="a.yaml", iterations=2)
     config = load(write(tmp_path / "c.yaml", base="./b.yaml", rollout={"prompts": 4}))
-    assert (config.seed, config.iterations, config.rollout.prompts, config.rollout.group_size) == (1, 2, 4, 8)
+    assert (config.seed, config.iterations, config.rollout.prompts, config.rollout.group_size) == (1, 2, 4, 4)
 
 
 def test_a_section_of_another_kind_replaces_that_of_the_base(tmp_path: Path) -> None:
