@@ -1,7 +1,7 @@
 """Round trip of the cell `print(1+1)`: a kernel of ours through our client, against nbclient on a stock kernel without a sandbox.
 
 Cells are measured alternately in one process, after a warm-up, so that load falls on both alike. `ours_host_ms` is the processor
-time that a cell of ours costs this process, which has the client; the rest is the kernel's.
+time that a cell of ours costs this process, which has the client.
 """
 
 import argparse
