@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from prefect.server.api.server import create_app
+from nbrl.infra.process.importing import without_collection
 
 WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5
 UNAVAILABLE = 503
@@ -17,7 +17,10 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def create() -> Application:
-    return answered_again(create_app())
+    with without_collection():
+        from prefect.server.api.server import create_app
+
+        return answered_again(create_app())
 
 
 def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S) -> Application:

@@ -111,6 +111,7 @@ def _single_thread(modules: list[str]) -> None:
 
 
 def main() -> None:
+    gc.disable()  # while modules are imported, which makes no garbage
     with open(int(sys.argv[1]), "rb") as file:
         code = file.read()
     control = socket.socket(fileno=int(sys.argv[2]))
@@ -129,6 +130,7 @@ def main() -> None:
     gc.collect()
     _demand_nothing_shared(control.fileno())
     gc.freeze()
+    gc.enable()
     control.send(b"ready")
     _serve(control, kernel, code)
 

@@ -83,6 +83,11 @@ def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -
     assert (after.status, after.outputs[0].text) == ("ok", "5")
 
 
+def test_a_kernel_collects_garbage(lab: Lab) -> None:
+    (done,) = lab.cells("import gc; gc.isenabled()")
+    assert done.outputs[0].text == "True"
+
+
 def test_awaiting_cells_work_and_can_be_interrupted(lab: Lab) -> None:
     cells = ("import asyncio\nawait asyncio.sleep(0.01)\n7", "await asyncio.sleep(100)", "8")
     quick, slow, after = lab.cells(*cells, cell_timeout_s=3, interrupt_grace_s=60)

@@ -17,6 +17,7 @@ import multiprocessing
 import sys
 
 if __name__ == "__main__":
+    gc.disable()  # it would look at all that was imported so far again and again, a fifth of the imports' time
     multiprocessing.set_start_method("fork")
     multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign, assignment]  # SGLang asks for "spawn"
 
@@ -48,6 +49,7 @@ if __name__ == "__main__":
 
     gc.collect()
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
+    gc.enable()
     options = server_args.prepare_server_args(sys.argv[1:])
     hidden.hide(options)
     hidden.install()

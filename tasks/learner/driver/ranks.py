@@ -5,6 +5,8 @@ from typing import Any
 
 from ray.train.backend import Backend, BackendConfig
 
+from nbrl.infra.process.importing import without_collection
+
 
 class _Backend(Backend):
     share_cuda_visible_devices = True  # NCCL reaches the GPUs of other ranks on the same machine
@@ -21,6 +23,7 @@ class MeetThemselves(BackendConfig):
 
 def rank(config: dict[str, Any]) -> None:
     """Run a rank in the process that Ray Train started for it."""
-    from nbrl.tasks.learner.driver.worker import loop
+    with without_collection():
+        from nbrl.tasks.learner.driver.worker import loop
 
     loop(config)
