@@ -5,6 +5,7 @@ import io
 import sys
 
 from nbrl.flows.cli import interrupt
+from nbrl.flows.cli.ending import QuickEnd
 
 # Between two garbage collections. As often as Python does it by itself, they take a sixth of the time of a command's imports.
 MANY_OBJECTS = 50_000
@@ -13,12 +14,18 @@ MANY_OBJECTS = 50_000
 def main() -> None:
     """Run the command line."""
     interrupt.hold()  # until a command begins its work
+    quick = QuickEnd()
     gc.set_threshold(MANY_OBJECTS)
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
     from nbrl.flows.cli.commands import app  # takes a tenth of a second
 
-    app(prog_name="nbrl")
+    try:
+        app(prog_name="nbrl")
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            quick.status = end.code
+        raise
 
 
 def _take_any_text(stream: object) -> None:
