@@ -2,7 +2,8 @@
 
 Both begin from the same weights, take the same steps on the same sequences, and must report the same loss. They take turns, a
 step each; a step is that of learner_step.py, from token ids in memory to moved weights, in wall seconds. `speed_up` is the median
-of the rounds' ratios.
+of the rounds' ratios. `apart_speed_up` is that of two single ranks which know nothing of each other and each take the whole step
+at the same time: what the machine's two cores are worth beside one, and so the most that two ranks can reach.
 """
 
 import argparse
@@ -37,48 +38,60 @@ def rank(number: int, ranks: int, store: str, folder: str, given: argparse.Names
 class Team:
     """Ranks that take steps together."""
 
-    def __init__(self, stack: ExitStack, ranks: int, scratch: Path, given: argparse.Namespace) -> None:
+    def __init__(self, stack: ExitStack, name: str, ranks: int, scratch: Path, given: argparse.Namespace) -> None:
         context: Any = get_context("spawn")
         self._lines: list[Connection] = []
         for number in range(ranks):
             ours, theirs = context.Pipe()
-            arguments = (number, ranks, str(scratch / f"store-{ranks}"), str(scratch / "model"), given, theirs)
+            arguments = (number, ranks, str(scratch / name), str(scratch / "model"), given, theirs)
             process = context.Process(target=rank, args=arguments, daemon=True)
             process.start()
             theirs.close()  # so that the end of a rank ends what waits for its answer
             stack.callback(process.join)
             self._lines.append(ours)
-        stack.callback(self._tell, False)
+        stack.callback(self.tell, False)
 
-    def _tell(self, goes_on: bool) -> None:
+    def tell(self, goes_on: bool) -> None:
+        """Begin a step, or end."""
         for line in self._lines:
             with suppress(BrokenPipeError):  # its reading tells that it has ended
                 line.send(goes_on)
 
-    def step(self) -> tuple[float, float]:
-        """Seconds and the loss."""
-        began = time.perf_counter()
-        self._tell(True)
-        losses = [line.recv() for line in self._lines]
-        return time.perf_counter() - began, losses[0]
+    def loss(self) -> float:
+        """The loss of the step that was begun, once it is done."""
+        losses = [float(line.recv()) for line in self._lines]
+        return losses[0]
+
+
+def step(*teams: Team) -> tuple[float, float]:
+    """Seconds of a step that teams take at the same time, and the first one's loss."""
+    began = time.perf_counter()
+    for team in teams:
+        team.tell(True)
+    losses = [team.loss() for team in teams]
+    return time.perf_counter() - began, losses[0]
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         make_model(SHAPES[given.shape], f"{scratch}/model", torch.float32)
-        teams = [Team(stack, ranks, Path(scratch), given) for ranks in (1, 2)]
-        seconds = []
+        single, *apart = (Team(stack, name, 1, Path(scratch), given) for name in ("single", "left", "right"))
+        pair = Team(stack, "pair", 2, Path(scratch), given)
+        rows = []
         for _ in range(given.rounds + 1):
-            (one, loss), (two, other) = (team.step() for team in teams)
+            one, loss = step(single)
+            two, other = step(pair)
             if abs(loss - other) > 1e-3 * abs(loss):
                 raise RuntimeError(f"one rank had the loss {loss}, two had {other}")
-            seconds.append((one, two))
-    ratios = sorted(one / two for one, two in seconds[1:])
+            rows.append((one, two, step(*apart)[0]))
+    rows = rows[1:]  # the first was a rehearsal
+    ratios = sorted(one / two for one, two, _ in rows)
     return {
-        "one_rank_s": round(statistics.median(one for one, _ in seconds[1:]), 3),
-        "two_ranks_s": round(statistics.median(two for _, two in seconds[1:]), 3),
+        "one_rank_s": round(statistics.median(one for one, _, _ in rows), 3),
+        "two_ranks_s": round(statistics.median(two for _, two, _ in rows), 3),
         "speed_up": round(statistics.median(ratios), 2),
         "speed_up_range": [round(ratios[0], 2), round(ratios[-1], 2)],
+        "apart_speed_up": round(statistics.median(2 * one / both for one, _, both in rows), 2),
         "shape": given.shape,
         "sequences": given.sequences,
         "micro_batch_tokens": given.tokens,
