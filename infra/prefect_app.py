@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from nbrl.infra.process.importing import without_collection
+from nbrl.infra.process.garbage import without_collection
 
 WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5
 UNAVAILABLE = 503

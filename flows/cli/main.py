@@ -1,21 +1,18 @@
 """Entry point of `nbrl`. The commands are in flows/cli/commands.py."""
 
-import gc
 import io
 import sys
 
 from nbrl.flows.cli import interrupt
 from nbrl.flows.cli.ending import QuickEnd
-
-# Between two garbage collections. As often as Python does it by itself, they take a sixth of the time of a command's imports.
-MANY_OBJECTS = 50_000
+from nbrl.infra.process.garbage import collect_rarely
 
 
 def main() -> None:
     """Run the command line."""
     interrupt.hold()  # until a command begins its work
     quick = QuickEnd()
-    gc.set_threshold(MANY_OBJECTS)
+    collect_rarely()  # else a sixth of the time of a command's imports is spent on that
     for stream in (sys.stdout, sys.stderr):
         _take_any_text(stream)
     from nbrl.flows.cli.commands import app  # takes a tenth of a second

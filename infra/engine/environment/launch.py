@@ -49,6 +49,7 @@ if __name__ == "__main__":
 
     gc.collect()
     gc.freeze()  # a flush of the cache collects garbage: it must not walk through all that was imported
+    gc.set_threshold(50_000)  # new objects between two collections: by itself Python would spend a tenth of this process on them
     gc.enable()
     options = server_args.prepare_server_args(sys.argv[1:])
     hidden.hide(options)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.train.backend import Backend, BackendConfig
 
-from nbrl.infra.process.importing import without_collection
+from nbrl.infra.process.garbage import without_collection
 
 
 class _Backend(Backend):
