@@ -68,6 +68,7 @@ def train(recipe: str, seed: int, overrides: list[str], base: dict[str, float]) 
         "trajectories": summary["trajectories"],
         "mismatch_max": summary["mismatch_max"],
         "overhead_share": round(summary["overhead_share"], 3),
+        "hardware": cpu_machine(),
     }
 
 

@@ -9,7 +9,7 @@ from nbrl.infra.process.garbage import collect_rarely
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, and end this process."""
     interrupt.hold()  # until a command begins its work
     quick = QuickEnd()
     collect_rarely()  # else a sixth of the time of a command's imports is spent on that
