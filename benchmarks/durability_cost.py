@@ -39,6 +39,7 @@ from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.checkpoints import RESULT
 from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.order_tables import read_tables
@@ -78,7 +79,7 @@ def train(folder: Path, prompts: int, group: int) -> Made:
     subprocess.run([nbrl, "train", "tiny-cpu", "--run", RUN, *flags], check=True, stdout=subprocess.DEVNULL)
     storage = Storage(StorageSettings(root=str(folder / "storage")))
     done = record(storage, RUN, 1)
-    ((update, _),) = next(each for each in done.artifacts if each.parts).parts.items()
+    update = next(key for each in done.artifacts for key in each.parts if is_update_result(key))
     return Made(
         folder / "storage" / RunLayout(RUN).folder,
         *(storage.read_table(artifact.path) for artifact in done.rounds[0]),
@@ -191,7 +192,7 @@ def store_now(made: Made, root: str, folder: Path, ready: Callable[[], object]) 
     delivery: Any = Delivery(books)
     runners: Any = Runners(storage, made)
     training = Training(learner, delivery)
-    services = Services(config, storage, NodeCache(nodes), DoubleProgress(), DoubleFleet("1"), runners, training)
+    services = Services(config, storage, NodeCache(nodes), DoubleProgress(), DoubleFleet("1"), [runners], training)
     services.reads.questions(run.layout.data, "train")  # the first iteration has read them
     writer = Writer(run, newest(storage, run.layout))
     ready()
