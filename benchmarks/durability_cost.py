@@ -93,7 +93,8 @@ def train(folder: Path, prompts: int, group: int) -> Made:
 
 def begun(made: Made, root: str) -> None:
     """Copy the run below another root, as it was before its second iteration."""
-    storage, later = Storage(StorageSettings(root=root)), ("iterations/000001", f"checkpoints/{made.checkpoint.name}")
+    storage = Storage(StorageSettings(root=root))
+    later = ("iterations/000001", f"checkpoints/{made.checkpoint.name}", "evaluations/000002")
     for path in (path for path in made.run.rglob("*") if path.is_file()):
         name = path.relative_to(made.run).as_posix()
         if not name.startswith((*later, "summary", "delivered", "lease")):

@@ -5,7 +5,7 @@ process, that reads it and keeps silent. Contexts are those of the default setti
 in a vocabulary of 150 000 words with five characters a token. The figure is the host's besides kernels, so here alone a kernel is
 an object of this process that returns text; no cell runs. Memory is this process's resident set, less that before the episodes.
 
-Prints one JSON line: `episodes`, `mean_tokens` of the prompts that wait, `rss_mb` (MB = 10^6 bytes), `mb_each`.
+Prints one JSON line: `episodes`, `mean_tokens` of the prompts that wait, `rss_mb` (MB = 10^6 bytes), `mb_each`, `hardware`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import statistics
 import string
 import sys
 
+from hardware import cpu_machine
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from nbrl.agent.episode import Episode, Task
@@ -148,6 +149,7 @@ async def measure(episodes: int, seed: int) -> dict[str, float | int]:
         "mean_tokens": round(statistics.mean(lengths[WARM:])),
         "rss_mb": round(grown, 1),
         "mb_each": round(grown / episodes, 3),
+        "hardware": cpu_machine(),
     }
 
 

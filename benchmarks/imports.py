@@ -1,7 +1,8 @@
-"""Processor seconds that the imports of nbrl's large processes take, with Python's garbage collector at work and without it.
+"""Processor seconds that the imports of nbrl's large processes take, with Python's garbage collector as it is and as nbrl has it.
 
-nbrl imports without it (infra/process/garbage.py, and launch.py of the engine). Each import is a new process; the two ways take
-turns, and what is printed of each are medians and the median of the rounds' ratios.
+nbrl's command collects rarely; Prefect's server, ranks and the engine import without collections (infra/process/garbage.py, and
+launch.py of the engine). Each import is a new process; the two ways take turns, and what is printed of each are medians and the
+median of the rounds' ratios.
 """
 
 import argparse
@@ -15,31 +16,34 @@ from pathlib import Path
 from hardware import cpu_machine
 
 ENGINE = Path(__file__).resolve().parents[1] / ".venv-engine/bin/python"
+RARELY = "from nbrl.infra.process.garbage import collect_rarely\ncollect_rarely()"
+NEVER = "import gc\ngc.disable()"
 PROCESSES = {
-    "command": (sys.executable, "nbrl.flows.train"),
-    "prefect": (sys.executable, "prefect.server.api.server"),
-    "rank": (sys.executable, "nbrl.tasks.learner.driver.worker"),
-    "engine": (str(ENGINE), "sglang.launch_server"),
+    "command": (sys.executable, "nbrl.flows.train", RARELY),
+    "prefect": (sys.executable, "prefect.server.api.server", NEVER),
+    "rank": (sys.executable, "nbrl.tasks.learner.driver.worker", NEVER),
+    "engine": (str(ENGINE), "sglang.launch_server, sglang.srt.managers.scheduler", NEVER),
 }
 
 
-def cpu_s(python: str, module: str, before: str) -> float:
-    """Processor seconds of a process that imports a module and ends at once."""
-    code = f"import gc, os\n{before}\nimport {module}\nos._exit(0)"
-    process = subprocess.Popen([python, "-W", "ignore", "-c", code], stderr=subprocess.DEVNULL)
+def cpu_s(python: str, modules: str, before: str) -> float:
+    """Processor seconds of a process that imports modules and ends at once."""
+    code = f"{before}\nimport os, {modules}\nos._exit(0)"
+    line = [python, "-W", "ignore", "-c", code]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:
-        raise RuntimeError(f"{python} cannot import {module}")
+        raise RuntimeError(f"{python} cannot import {modules}")
     return used.ru_utime + used.ru_stime
 
 
-def measure(python: str, module: str, rounds: int) -> dict[str, float]:
-    cpu_s(python, module, "")  # from the disk
-    pairs = [(cpu_s(python, module, ""), cpu_s(python, module, "gc.disable()")) for _ in range(rounds)]
+def measure(python: str, modules: str, before: str, rounds: int) -> dict[str, float]:
+    cpu_s(python, modules, "")  # from the disk
+    pairs = [(cpu_s(python, modules, ""), cpu_s(python, modules, before)) for _ in range(rounds)]
     return {
-        "with_s": round(statistics.median(with_ for with_, _ in pairs), 2),
-        "without_s": round(statistics.median(without for _, without in pairs), 2),
-        "ratio": round(statistics.median(with_ / without for with_, without in pairs), 2),
+        "python_s": round(statistics.median(python for python, _ in pairs), 2),
+        "nbrl_s": round(statistics.median(nbrl for _, nbrl in pairs), 2),
+        "ratio": round(statistics.median(python / nbrl for python, nbrl in pairs), 2),
     }
 
 

@@ -15,6 +15,8 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from hardware import cpu_machine
+
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings
@@ -72,6 +74,7 @@ async def measure(n: int, concurrency: int) -> dict[str, float | bool]:
         "end_s": round(ended, 1),
         "concurrency": concurrency,
         "load": round(os.getloadavg()[0], 1),
+        "hardware": cpu_machine(),
     }
 
 

@@ -3,7 +3,7 @@
 Both begin from the same weights, take the same steps on the same sequences, and must report the same loss. They take turns, a
 step each; a step is that of learner_step.py, from token ids in memory to moved weights, in wall seconds. `speed_up` is the median
 of the rounds' ratios. `apart_speed_up` is that of two single ranks which know nothing of each other and each take the whole step
-at the same time: what the machine's two cores are worth beside one, and so the most that two ranks can reach.
+at the same time: what the machine's two cores are worth beside one, where nothing is exchanged.
 """
 
 import argparse
@@ -64,11 +64,13 @@ class Team:
 
 
 def step(*teams: Team) -> tuple[float, float]:
-    """Seconds of a step that teams take at the same time, and the first one's loss."""
+    """Seconds of a step that teams take at the same time, and its loss. Raises RuntimeError if their losses differ."""
     began = time.perf_counter()
     for team in teams:
         team.tell(True)
     losses = [team.loss() for team in teams]
+    if len(set(losses)) > 1:
+        raise RuntimeError(f"single ranks had the losses {losses}")
     return time.perf_counter() - began, losses[0]
 
 

@@ -2,25 +2,40 @@
 
 import atexit
 import os
+import signal
 import sys
+from types import TracebackType
+from typing import Self
+
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class QuickEnd:
-    """Ends the process with `status`, if it has one, as soon as all is done that was registered for its end after this.
+    """Within it, a SystemExit with a number ends the process as soon as all is done that was registered for its end after this.
 
     By itself Python would take apart all objects then: more than a second of a core once Ray, Prefect and MLflow were imported.
+    So finalizers do not run, and files other than the standard streams must be closed by whoever opened them.
     """
 
     def __init__(self) -> None:
-        self.status: int | None = None
+        self._status: int | None = None
         atexit.register(self._leave)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            self._status = error.code & 0xFF  # what the system keeps of it
+
     def _leave(self) -> None:
-        if self.status is None:
+        if self._status is None:
             return
         try:
             for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed
                 stream.flush()
         except (OSError, ValueError):
             return  # Python says what cannot be written, and ends with a status of its own
-        os._exit(self.status)
+        except KeyboardInterrupt:
+            os._exit(INTERRUPTED)  # nobody reads what is to be written
+        os._exit(self._status)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
+from nbrl.infra.process.garbage import NEW_OBJECTS
 
 ENGINE_CODE = Path(__file__).parent / "environment"
 LOOPBACK = "127.0.0.1"
@@ -74,6 +75,7 @@ def command(
         "skip-server-warmup": "",  # `server.wait` sends the first request
         "weight-version": version,
         "tp-size": str(settings.tensor_parallel),
+        "gc-threshold": str(NEW_OBJECTS),
     }
     if member is not None:
         flags |= {"nnodes": str(settings.machines), "node-rank": str(member.number), "dist-init-addr": member.meeting}

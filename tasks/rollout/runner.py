@@ -164,7 +164,7 @@ class PooledRunner(Runner):
     """A runner that looks its desk up, because Ray warns of handles among the arguments of actors that it may start again."""
 
     def __init__(self, plan: RunnerPlan, number: int, desk: str) -> None:
-        collect_rarely()  # else a tenth of this process's time in a rollout is spent on that
+        collect_rarely()  # else collections look again and again at all that was imported and at the tokens of a rollout
         super().__init__(plan, number, ray.get_actor(desk))
 
 

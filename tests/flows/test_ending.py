@@ -20,29 +20,72 @@ class Module:
 module = Module()
 quick = QuickEnd()
 atexit.register(print, "registered later")
-quick.status = {status}
-print("last line", end="")
-sys.exit({code})
+with quick:
+    print("last line", end="")
+    sys.exit({code})
 """
 
 
-def ended(status: int | None, code: int, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-c", PROGRAM.format(status=status, code=code)]
+MAIN = """
+import sys
+import pytest
+from nbrl.flows.cli.main import main
+
+sys.argv = ["nbrl", "--version"]
+with pytest.raises(SystemExit):
+    main()
+sys.exit(1)
+"""
+BLOCKED = """
+import contextlib, os, signal, sys
+from nbrl.flows.cli.ending import QuickEnd
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with QuickEnd():
+    os.set_blocking(1, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(1, bytes(4096)):
+            pass
+    os.set_blocking(1, True)
+    print("does not fit into the pipe", end="")
+    signal.setitimer(signal.ITIMER_REAL, .2, .2)
+    sys.exit(0)
+"""
+
+
+def ended(program: str, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", program]
     return subprocess.run(line, stdout=stdout, stderr=subprocess.PIPE, env=BUFFERED, text=True, timeout=60)
 
 
 def test_what_was_registered_is_done_and_written_before_a_quick_end_with_its_status() -> None:
-    done = ended(3, 3)
+    done = ended(PROGRAM.format(code=3))
     assert (done.returncode, done.stdout, done.stderr) == (3, "last lineregistered later\n", "")
 
 
-def test_without_a_status_python_ends_as_it_does_by_itself() -> None:
-    done = ended(None, 5)
-    assert (done.returncode, done.stdout) == (5, "last lineregistered later\ntaken apart\n")
+@pytest.mark.parametrize(("code", "status"), [(-1, 255), (2**31 + 5, 5)])
+def test_a_status_is_cut_to_what_the_system_keeps(code: int, status: int) -> None:
+    done = ended(PROGRAM.format(code=code))
+    assert (done.returncode, done.stdout, done.stderr) == (status, "last lineregistered later\n", "")
+
+
+def test_without_a_number_python_ends_as_it_does_by_itself() -> None:
+    done = ended(PROGRAM.format(code="'an error'"))
+    assert (done.returncode, done.stdout, done.stderr) == (1, "last lineregistered later\ntaken apart\n", "an error\n")
 
 
 def test_output_that_cannot_be_written_is_an_error() -> None:
     with open("/dev/full", "w") as full:
-        done = ended(0, 0, full)
+        done = ended(PROGRAM.format(code=0), full)
     assert done.returncode == 120
     assert "No space left on device" in done.stderr
+
+
+def test_an_interrupt_ends_the_wait_for_a_reader_who_does_not_read() -> None:
+    process = subprocess.Popen([sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BUFFERED)
+    assert process.wait(30) == 130
+    process.communicate()
+
+
+def test_the_command_line_in_another_process_leaves_its_status_alone() -> None:
+    assert ended(MAIN).returncode == 1
