@@ -11,7 +11,7 @@ from nbrl.infra.process.garbage import collect_rarely
 def process() -> None:
     """All that a process of the command line does, with its end."""
     quick = QuickEnd()
-    collect_rarely()  # else a seventh of the time of a command's imports is spent on that
+    collect_rarely()  # else a tenth of the time of a command's imports is spent on that
     with quick:
         main()
 
