@@ -1,7 +1,7 @@
 .PHONY: setup demo test test-machines test-fast test-long check format docs clean
 PY := .venv/bin/python
 
-setup:            ## make .venv and .venv-engine from their locks
+setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 	@infra/setup/setup.sh
 
 demo: setup       ## train the shipped tiny policy end to end on this machine

@@ -15,7 +15,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
+from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls.filesystem import WORKSPACE, find_bubblewrap, python_root
+from nbrl.sandbox.walls.interpreter import for_kernels
 
 
 class PrefixedProvisioner(LocalProvisioner):  # type: ignore[misc]
@@ -26,7 +28,7 @@ class PrefixedProvisioner(LocalProvisioner):  # type: ignore[misc]
 
 
 def _bubblewrap(connection: Path) -> list[str]:
-    root = python_root()
+    root = python_root(for_kernels(SandboxSettings()))
     command = [find_bubblewrap(), "--unshare-all", "--die-with-parent", "--clearenv"]
     for name, value in root.environment.items():
         command += ["--setenv", name, value]
@@ -48,7 +50,7 @@ async def stock_kernel() -> AsyncIterator[AsyncKernelClient]:
     KernelProvisionerFactory.instance().provisioners[name] = entry
     with tempfile.TemporaryDirectory() as folder:
         manager = AsyncKernelManager(kernel_name="", transport="ipc", connection_file=f"{folder}/kernel.json")
-        argv = [python_root().python[0], "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        argv = [python_root(for_kernels(SandboxSettings())).python[0], "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         metadata = {"kernel_provisioner": {"provisioner_name": name}}
         manager._kernel_spec = KernelSpec(argv=argv, language="python", metadata=metadata)
         await manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

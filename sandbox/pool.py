@@ -13,7 +13,7 @@ from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.start import descriptors, fresh
 from nbrl.sandbox.start.kernel_process import OWN_CHANNELS, KernelProcess
 from nbrl.sandbox.start.zygote import Zygote
-from nbrl.sandbox.walls.filesystem import compile_once
+from nbrl.sandbox.walls.interpreter import compile_once, for_kernels
 
 __all__ = ["CallHandler", "KernelPool"]
 
@@ -50,7 +50,7 @@ class KernelPool:
 
     async def __aenter__(self) -> Self:
         descriptors.allow(self._settings)
-        await asyncio.to_thread(compile_once)
+        await asyncio.to_thread(lambda: compile_once(for_kernels(self._settings)))
         self._refill()
         return self
 

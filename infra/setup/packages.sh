@@ -37,7 +37,7 @@ synced() {
   # First without asking a later index for what an earlier one has: it may not be reachable.
   tried "${install[@]}" --index-strategy first-index || tried "${install[@]}" || failed "$folder"
   rm -f "$requirements"
-  if grep -q '^\[build-system\]' "$project/pyproject.toml"; then
+  if grep -q '^\[build-system\]' "$project/pyproject.toml" && [[ " $* " != *" --only-group "* ]]; then
     tried uv pip install --quiet --no-deps --python "$folder/bin/python" --editable "$project" || failed "$folder"
   fi
 }

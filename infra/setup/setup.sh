@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv (main) and .venv-engine (SGLang) from their locks. Run again, it does nothing unless a lock changed.
+# Makes .venv (main), .venv-kernels (what cells can import) and .venv-engine (SGLang) from their locks. Run again, it does nothing
+# unless a lock changed.
+#
+# PYTHON is the Python to make them with, python3 without it. Kernels get Python 3.12 where there is one, on the PATH or made by
+# pyenv or uv: it can share more memory with them, and a kernel takes a sixth less of a core.
 #
 # NBRL_SETUP_DEVICE says for which machine: cpu, cuda, or auto (as without it), which installs the CUDA builds where nvidia-smi
 # finds a GPU. An image for machines with GPUs is built with cuda on a machine that has none. With --dry-run nothing is
@@ -13,6 +17,18 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
+
+kernels_python() {
+  local each
+  for each in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
+    "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.12.*-linux-x86_64-gnu/bin/python3.12; do
+    if "$each" -c 'import ensurepip, ssl' 2>/dev/null; then
+      echo "$each"
+      return
+    fi
+  done
+  echo "$python"
+}
 
 case "${1:-}" in
   "") dry= ;;
@@ -33,6 +49,7 @@ if [ -n "$dry" ]; then
   torch="the CPU"
   if [ -n "$gpu" ]; then torch="CUDA, infra/setup/torch-cuda.txt"; fi
   echo ".venv from uv.lock, torch for $torch"
+  echo ".venv-kernels from uv.lock, with $(kernels_python)"
   echo ".venv-engine from $engine/uv.lock"
   exit 0
 fi
@@ -49,7 +66,7 @@ fi
 
 stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
-made .venv && made .venv-engine && exit 0
+made .venv && made .venv-kernels && made .venv-engine && exit 0
 
 if ! command -v uv >/dev/null; then
   say "installing uv"
@@ -84,6 +101,11 @@ fi
 synced .venv . "${extras[@]}" --no-install-package torch
 with_torch .venv
 .venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
+kernels=$(kernels_python)
+say "making .venv-kernels (what cells can import, with $("$kernels" --version))"
+[ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$("$kernels" -c 'import os, sys; print(os.path.realpath(sys.executable))')" ] || rm -rf .venv-kernels
+python=$kernels synced .venv-kernels . --only-group kernels
+.venv-kernels/bin/python -m compileall -q sandbox/inside
 say "making .venv-engine (SGLang)"
 if [ -n "$gpu" ]; then
   synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
@@ -92,5 +114,6 @@ else
   with_torch .venv-engine
 fi
 echo "$stamp" >.venv-engine/.nbrl-setup
+echo "$stamp" >.venv-kernels/.nbrl-setup
 echo "$stamp" >.venv/.nbrl-setup
 rm -f setup.log

@@ -28,7 +28,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 from nbrl.sandbox.inside.adopted_kernel import adopt, configuration, no_debugger, wake_on_signals
 from nbrl.sandbox.inside.line import ShellLine
 from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
-from nbrl.sandbox.inside.streams import bound_displays, restore_in_children
+from nbrl.sandbox.inside.streams import allow_forks, bound_displays, restore_in_children
 
 
 class _NoShellThread:
@@ -96,6 +96,7 @@ class ForkedKernel(IPythonKernel):
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel._rehearse()
+        allow_forks()
         done = kernel.shell.run_cell(prelude, silent=True)
         if not done.success:
             raise RuntimeError(f"the prelude failed: {done.error_before_exec or done.error_in_exec!r}")

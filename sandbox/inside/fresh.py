@@ -13,7 +13,7 @@ from nbrl.sandbox.inside.adopted_kernel import (
     no_debugger,
 )
 from nbrl.sandbox.inside.channel import Channel
-from nbrl.sandbox.inside.streams import CapturedStream, bound_displays, restore_in_children
+from nbrl.sandbox.inside.streams import CapturedStream, allow_forks, bound_displays, restore_in_children
 
 
 def main() -> None:
@@ -34,6 +34,7 @@ def main() -> None:
     app.connection = birth["connection"]
     with no_debugger():
         app.initialize([])
+    allow_forks()
     bound_displays(app.shell, CapturedStream.limit)
     app.start()
 

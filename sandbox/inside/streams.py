@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import os
 import sys
+import warnings
 from typing import Any
 
 from ipykernel.iostream import IOPubThread, OutStream
@@ -87,6 +88,14 @@ def restore_in_children() -> None:
             setattr(sys, name, file)
 
     os.register_at_fork(after_in_child=after_fork)
+
+
+def allow_forks() -> None:
+    """Let cells fork without the warning that Python 3.12 gives where there are threads: a child does without nbrl's own.
+
+    Call it when the shell is made, which sets filters of its own.
+    """
+    warnings.filterwarnings("ignore", ".* is multi-threaded, use of fork", DeprecationWarning)
 
 
 def bound_displays(shell: Any, limit: int) -> None:

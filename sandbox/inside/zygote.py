@@ -24,6 +24,7 @@ from nbrl.sandbox.inside import confine, limits
 from nbrl.sandbox.inside.adopted_kernel import announce, install_host_call
 from nbrl.sandbox.inside.channel import Channel
 from nbrl.sandbox.inside.forked_kernel import ForkedKernel
+from nbrl.sandbox.inside.immortal import immortalize
 from nbrl.sandbox.inside.streams import CapturedStream
 
 _DESCRIPTORS = 6
@@ -130,6 +131,7 @@ def main() -> None:
     _single_thread(sys.argv[4:])
     gc.collect()
     _demand_nothing_shared(control.fileno())
+    immortalize()
     gc.freeze()
     control.send(b"ready")
     _serve(control, kernel, code)

@@ -17,7 +17,7 @@ from nbrl.sandbox.errors import SandboxError
 from nbrl.sandbox.inside import seccomp
 from nbrl.sandbox.settings import Protection, SandboxSettings
 from nbrl.sandbox.start.kernel_process import Handles, readable
-from nbrl.sandbox.walls import cgroups, protections
+from nbrl.sandbox.walls import cgroups, interpreter, protections
 from nbrl.sandbox.walls.cgroups import Group, Groups
 from nbrl.sandbox.walls.filesystem import bubblewrap_arguments, find_bubblewrap, python_root
 from nbrl.sandbox.walls.launcher import launch_arguments
@@ -50,7 +50,7 @@ class Bubblewrap:
     def start(cls, module: str, arguments: list[str], keep: list[int], settings: SandboxSettings) -> "Bubblewrap":
         """Run `module` of `nbrl.sandbox.inside` in a sandbox that inherits the descriptors `keep` and nothing else."""
         code = _filter(settings)
-        root = python_root()
+        root = python_root(interpreter.for_kernels(settings))
         folder = Path(tempfile.gettempdir(), f"nbrl-{secrets.token_hex(8)}")
         before, after = bubblewrap_arguments(root, settings, nested=module == "zygote")
         before.insert(0, find_bubblewrap())

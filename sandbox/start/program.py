@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import interpreter
 from nbrl.sandbox.walls.filesystem import bubblewrap_arguments, find_bubblewrap, python_root
 from nbrl.sandbox.walls.launcher import launch_arguments
 
@@ -22,7 +23,7 @@ def confined_program(file: Path, modules: Mapping[str, str] = MappingProxyType({
     root. Only this process can start it, with arguments to follow; it ends with this process. The caller bounds its
     time; it bounds its memory itself. Raises SandboxUnavailable without bubblewrap.
     """
-    root, settings = python_root(), SandboxSettings()
+    root, settings = python_root(interpreter.own()), SandboxSettings()
     before, after = bubblewrap_arguments(root, settings, nested=False)
     spec = {
         "parent": os.getpid(),

@@ -4,18 +4,14 @@ Only Python is visible, read-only and at neutral places: the interpreter under /
 site-packages folder under /opt/site, the code that runs inside under /opt/nbrl. Everything writable is a tmpfs of limited size.
 """
 
-import functools
-import importlib.util
 import shutil
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbrl.sandbox.errors import SandboxUnavailable
 from nbrl.sandbox.inside.confine import HIDDEN
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls.interpreter import Interpreter, compile_once
 
 _INSIDE = "/opt/nbrl"
 _PYTHON = "/opt/python"
@@ -42,23 +38,10 @@ def find_bubblewrap() -> str:
     return path
 
 
-@functools.cache
-def compile_once() -> None:
-    """Write compiled bytecode to places that kernels can only read; without it each kernel compiles a thousand modules."""
-    spec = importlib.util.find_spec("IPython.core.debugger")
-    if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
-        return
-    # Where the installation cannot be written this does no harm and no good. Nobody's own packages: HOME is anybody's.
-    prepare = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.ForkedKernel.prepare()"
-    environment = {"PYTHONPATH": ":".join(sys.path), "HOME": tempfile.gettempdir()}
-    subprocess.run([sys.executable, "-s", "-P", "-c", prepare], env=environment, capture_output=True, timeout=120, check=False)
-
-
-def python_root() -> Root:
-    """The root for this interpreter and its installed packages, wherever they lie on this machine."""
-    compile_once()
-    base = Path(sys.base_prefix).resolve()
-    executable = Path(sys.executable).resolve()
+def python_root(interpreter: Interpreter) -> Root:
+    """The root for an interpreter and its installed packages, wherever they lie on this machine."""
+    compile_once(interpreter)
+    base, executable = interpreter.base, interpreter.executable
     binds: list[tuple[str, str]] = [("/usr", "/usr")]
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -88,9 +71,7 @@ def python_root() -> Root:
         environment["LD_LIBRARY_PATH"] = f"{_PYTHON}/lib"
         environment["PATH"] = f"{_PYTHON}/bin:" + environment["PATH"]
     sites: list[str] = []
-    for folder in dict.fromkeys(Path(entry).resolve() for entry in sys.path):
-        if folder.name not in ("site-packages", "dist-packages") or not folder.is_dir():
-            continue
+    for folder in interpreter.sites:
         if folder.is_relative_to("/usr"):
             sites.append(str(folder))
         elif folder.is_relative_to(base):

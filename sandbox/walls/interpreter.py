@@ -1,0 +1,96 @@
+"""The Python that kernels have: nbrl's own, or that of an environment of their own."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import nbrl
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.settings import SandboxSettings
+
+CHECKOUT = Path(nbrl.__file__).resolve().parents[1]
+MADE = CHECKOUT / ".venv-kernels"  # by set-up, where it finds Python 3.12
+_LIMIT_S = 60.0
+_KERNEL = "ipykernel"  # on whose version the code inside depends
+_DESCRIBE = (
+    "import importlib.metadata as m, json, os, sys; print(json.dumps([os.path.realpath(sys.executable), "
+    f"os.path.realpath(sys.base_prefix), sys.path, sys.implementation.cache_tag, m.version('{_KERNEL}')]))"
+)
+# Nobody's own packages: HOME is anybody's.
+_PREPARE = "import IPython.core.debugger; from nbrl.sandbox.inside import fresh, zygote; zygote.ForkedKernel.prepare()"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """Real paths of a Python, of what it was installed to, and of its folders of packages; the tag of its compiled bytecode."""
+
+    executable: Path
+    base: Path
+    sites: tuple[Path, ...]
+    tag: str
+
+
+def for_kernels(settings: SandboxSettings) -> Interpreter:
+    """The Python of kernels. Raises SandboxUnavailable if the environment that the settings name cannot run them."""
+    if settings.environment is not None:
+        here, beside = Path(settings.environment).absolute(), CHECKOUT / settings.environment
+        return _of(beside if beside.exists() and not here.exists() else here)
+    return _of(MADE) if os.access(MADE / "bin/python", os.X_OK) else own()
+
+
+@functools.cache
+def own() -> Interpreter:
+    """nbrl's own Python."""
+    return _interpreter(sys.executable, sys.base_prefix, sys.path, sys.implementation.cache_tag)
+
+
+@functools.cache
+def _of(environment: Path) -> Interpreter:
+    python = environment / "bin/python"
+    try:
+        told = subprocess.run(
+            [python, "-I", "-c", _DESCRIBE],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        executable, base, folders, tag, found = json.loads(told.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else [str(error)]
+        raise SandboxUnavailable(
+            f"kernels cannot have the Python environment {environment}: {' '.join(said)}; run `make setup`, or set "
+            "sandbox.environment to one that has ipykernel"
+        ) from error
+    if found != (needed := version(_KERNEL)):
+        raise SandboxUnavailable(
+            f"the Python environment of kernels, {environment}, has ipykernel {found}, and nbrl is made for {needed}: "
+            f"run `make setup`, or install ipykernel=={needed} there"
+        )
+    return _interpreter(executable, base, folders, tag)
+
+
+def _interpreter(executable: str, base: str, folders: list[str], tag: str) -> Interpreter:
+    found = dict.fromkeys(Path(folder).resolve() for folder in folders)
+    sites = tuple(each for each in found if each.name in ("site-packages", "dist-packages") and each.is_dir())
+    return Interpreter(Path(executable).resolve(), Path(base).resolve(), sites, tag)
+
+
+@functools.cache
+def compile_once(python: Interpreter) -> None:
+    """Write compiled bytecode to places that kernels can only read; without it each kernel compiles a thousand modules."""
+    sources = [site / "IPython/core/debugger.py" for site in python.sites]
+    compiled = [source.parent / "__pycache__" / f"{source.stem}.{python.tag}.pyc" for source in sources if source.exists()]
+    if all(each.exists() for each in compiled):
+        return
+    # Where the installation cannot be written this does no harm and no good.
+    environment = {"PYTHONPATH": ":".join(map(str, (*python.sites, CHECKOUT))), "HOME": tempfile.gettempdir()}
+    line = [str(python.executable), "-s", "-P", "-c", _PREPARE]
+    subprocess.run(line, env=environment, capture_output=True, timeout=120, check=False)
