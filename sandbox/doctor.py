@@ -10,6 +10,7 @@ from nbrl.sandbox.settings import Protection, SandboxSettings
 from nbrl.sandbox.start import fresh
 from nbrl.sandbox.start.zygote import Zygote
 from nbrl.sandbox.walls.filesystem import find_bubblewrap
+from nbrl.sandbox.walls.interpreter import for_kernels
 from nbrl.sandbox.walls.protections import MEANINGS
 
 Check = tuple[str, bool, str]
@@ -42,9 +43,10 @@ def _kernel(settings: SandboxSettings) -> Check:
     name = f"{settings.provisioner} kernel"
     try:
         asyncio.run(one_kernel(settings))
+        python = for_kernels(settings).executable
     except (SandboxError, OSError) as error:
         return name, False, str(error)
-    return name, True, "a confined kernel starts, answers and ends"
+    return name, True, f"a confined kernel with {python} starts, answers and ends"
 
 
 async def _lacking(settings: SandboxSettings) -> Mapping[Protection, str]:

@@ -66,7 +66,7 @@ class Mine:
     def __del__(self): print("freed")
 mine = Mine()
 del mine
-print(*(sys.getrefcount(each) == sys.getrefcount(None) for each in (numpy.array, numpy.array.__doc__, get_ipython(), Mine)))
+print(*(sys.getrefcount(each) == sys.getrefcount(None) for each in (numpy.array, numpy.__doc__, get_ipython(), Mine)))
 """
     kernels = lab.value(code)
     can = interpreter.for_kernels(SandboxSettings()).tag >= "cpython-312"
