@@ -105,7 +105,7 @@ kernels=$(kernels_python)
 say "making .venv-kernels (what cells can import, with $("$kernels" --version))"
 [ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$("$kernels" -c 'import os, sys; print(os.path.realpath(sys.executable))')" ] || rm -rf .venv-kernels
 python=$kernels synced .venv-kernels . --only-group kernels
-.venv-kernels/bin/python -m compileall -q sandbox/inside
+if [ -d sandbox/inside ]; then .venv-kernels/bin/python -m compileall -q sandbox/inside; fi  # an image gets the code later
 say "making .venv-engine (SGLang)"
 if [ -n "$gpu" ]; then
   synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries

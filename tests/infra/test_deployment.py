@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,14 @@ def test_the_image_is_made_of_files_that_exist_and_names_no_host() -> None:
     for file in [*DEPLOYMENT.rglob("*"), SETUP.parent / "packages.sh"]:
         if file.is_file():
             assert not re.search(r"\b(pypi|docker|quay|ghcr|nvcr)\.(org|io)\b", file.read_text()), file
+
+
+@pytest.mark.process
+def test_what_the_image_runs_of_nbrl_runs() -> None:
+    lines = re.findall(r'\.venv/bin/python -c "(.+?)"', (DEPLOYMENT / "Containerfile").read_text())
+    assert lines
+    for line in lines:
+        subprocess.run([sys.executable, "-c", line], check=True, timeout=120)
 
 
 @pytest.mark.process
