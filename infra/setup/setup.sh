@@ -3,7 +3,7 @@
 # unless a lock changed.
 #
 # PYTHON is the Python to make them with, python3 without it. Kernels get Python 3.12 where there is one, on the PATH or made by
-# pyenv or uv: they share more memory there, and take a fifth less of a core.
+# pyenv or uv: they share more memory there, and take less of a core.
 #
 # NBRL_SETUP_DEVICE says for which machine: cpu, cuda, or auto (as without it), which installs the CUDA builds where nvidia-smi
 # finds a GPU. An image for machines with GPUs is built with cuda on a machine that has none. With --dry-run nothing is
