@@ -1,7 +1,7 @@
 """Sandboxed kernels for any Jupyter client: name `nbrl-bubblewrap` or `nbrl-zygote` as the provisioner in a kernel spec.
 
-The command of the kernel spec is not run, and neither its environment nor that of this process is passed on: the kernel is
-always this environment's ipykernel.
+The command of the kernel spec is not run, and neither its variables nor those of this process are passed on: the kernel is the
+ipykernel of the environment that kernels have (docs/sandbox.md).
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from nbrl.sandbox.start.zygote import Zygote
 
 # Settings of the pool and its client do not apply to a kernel with another client.
 _ACTING = {
-    "start_timeout_s", "preload", "memory_mb", "max_processes", "max_open_files", "workspace_mb", "workspace_files", "file_mb",
-    "output_bytes", "require", "unprivileged_uid",
+    "environment", "start_timeout_s", "preload", "memory_mb", "max_processes", "max_open_files", "workspace_mb",
+    "workspace_files", "file_mb", "output_bytes", "require", "unprivileged_uid",
 }  # fmt: skip
 
 

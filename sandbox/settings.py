@@ -21,7 +21,8 @@ class SandboxSettings(BaseModel):
     environment: str | None = Field(
         None,
         description="folder of the Python environment whose version and packages kernels have, relative to the current folder or "
-        "else to the repository; when not set, the one that `make setup` makes where it finds Python 3.12, or else nbrl's own",
+        "else to the repository; when not set, the one that `make setup` makes, or nbrl's own where there is none",
+        json_schema_extra={"decides": False},
     )
     warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand", json_schema_extra={"decides": False})
     max_live: int = Field(8, ge=1, description="kernels alive at once, warm ones included", json_schema_extra={"decides": False})

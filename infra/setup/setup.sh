@@ -18,16 +18,20 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
 
+# Kernels see all of the folder to which their Python was installed: it must not be one with people's files.
+fit_for_kernels='
+import bz2, ctypes, lzma, os, sqlite3, ssl, sys, zlib
+base, home = (os.path.realpath(each) + "/" for each in (sys.base_prefix, os.path.expanduser("~")))
+if sys.version_info[:2] != (3, 12) or home.startswith(base) or base.endswith("/.local/"):
+    raise SystemExit(1)
+print(os.path.realpath(sys._base_executable))'
 kernels_python() {
   local each
-  for each in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
+  for each in "$python" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
     "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.12.*-linux-x86_64-gnu/bin/python3.12; do
-    if "$each" -c 'import ensurepip, ssl' 2>/dev/null; then
-      echo "$each"
-      return
-    fi
+    "$each" -c "$fit_for_kernels" 2>/dev/null && return
   done
-  echo "$python"
+  "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
 }
 
 case "${1:-}" in
@@ -103,7 +107,7 @@ with_torch .venv
 .venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
 kernels=$(kernels_python)
 say "making .venv-kernels (what cells can import, with $("$kernels" --version))"
-[ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$("$kernels" -c 'import os, sys; print(os.path.realpath(sys.executable))')" ] || rm -rf .venv-kernels
+[ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$kernels" ] || rm -rf .venv-kernels
 python=$kernels synced .venv-kernels . --only-group kernels
 if [ -d sandbox/inside ]; then .venv-kernels/bin/python -m compileall -q sandbox/inside; fi  # an image gets the code later
 say "making .venv-engine (SGLang)"

@@ -1,7 +1,7 @@
 """Makes what a zygote holds immortal, so that its forks do not write reference counts into the pages that they share with it.
 
 Python 3.12 leaves the count of an immortal object alone (PEP 683), and makes a few objects so by itself: None, small integers,
-its own types. Earlier versions count the references to every object; here they are left as they are.
+its own types.
 """
 
 import ctypes
@@ -9,6 +9,8 @@ import gc
 import sys
 from types import CodeType
 from typing import Any
+
+_IMMORTAL = 2**32 - 1  # _Py_IMMORTAL_REFCNT of CPython 3.12
 
 
 def _count(of: object) -> ctypes.c_uint64:
@@ -19,11 +21,11 @@ def _count(of: object) -> ctypes.c_uint64:
 def immortalize() -> None:
     """Make all objects immortal that the garbage collector knows, and what these refer to. None is finalized or freed later.
 
-    Does nothing before Python 3.12.
+    Does so in Python 3.12 alone: earlier versions have no such objects, and later ones keep more than a count in that field.
     """
-    if sys.version_info < (3, 12):
+    immortal, mortal = _count(None).value, object()
+    if sys.version_info[:2] != (3, 12) or immortal != _IMMORTAL or _count(mortal).value != sys.getrefcount(mortal) - 1:
         return
-    immortal = _count(None).value
     # None of the objects that are in use here is among them: they are made later, or never listed.
     found: list[Any] = gc.get_objects()
     while found:

@@ -15,11 +15,11 @@ from nbrl.sandbox.errors import SandboxUnavailable
 from nbrl.sandbox.settings import SandboxSettings
 
 CHECKOUT = Path(nbrl.__file__).resolve().parents[1]
-MADE = CHECKOUT / ".venv-kernels"  # by set-up, where it finds Python 3.12
+MADE = CHECKOUT / ".venv-kernels"  # by set-up
 _LIMIT_S = 60.0
 _KERNEL = "ipykernel"  # on whose version the code inside depends
 _DESCRIBE = (
-    "import importlib.metadata as m, json, os, sys; print(json.dumps([os.path.realpath(sys.executable), "
+    "import importlib.metadata as m, json, os, sys; print(json.dumps([os.path.realpath(sys._base_executable), "
     f"os.path.realpath(sys.base_prefix), sys.path, sys.implementation.cache_tag, m.version('{_KERNEL}')]))"
 )
 # Nobody's own packages: HOME is anybody's.
@@ -40,7 +40,7 @@ def for_kernels(settings: SandboxSettings) -> Interpreter:
     """The Python of kernels. Raises SandboxUnavailable if the environment that the settings name cannot run them."""
     if settings.environment is not None:
         here, beside = Path(settings.environment).absolute(), CHECKOUT / settings.environment
-        return _of(beside if beside.exists() and not here.exists() else here)
+        return _of(beside if os.path.exists(beside) and not os.path.exists(here) else here)  # False where it cannot look
     return _of(MADE) if os.access(MADE / "bin/python", os.X_OK) else own()
 
 
@@ -74,7 +74,13 @@ def _of(environment: Path) -> Interpreter:
             f"the Python environment of kernels, {environment}, has ipykernel {found}, and nbrl is made for {needed}: "
             f"run `make setup`, or install ipykernel=={needed} there"
         )
-    return _interpreter(executable, base, folders, tag)
+    made = _interpreter(executable, base, folders, tag)
+    if Path.home().resolve().is_relative_to(made.base) or made.base.name == ".local":
+        raise SandboxUnavailable(
+            f"the Python of {environment} is installed to {made.base}, all of which kernels would see, people's files among it: "
+            "make the environment with a Python that has a folder of its own"
+        )
+    return made
 
 
 def _interpreter(executable: str, base: str, folders: list[str], tag: str) -> Interpreter:

@@ -22,7 +22,9 @@ def version_of(python: str | Path) -> list[int]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.skipif(not interpreter.MADE.exists(), reason="set-up made no environment for kernels here")
+@pytest.mark.skipif(
+    interpreter.for_kernels(SandboxSettings()) == interpreter.own(), reason="no environment of kernels can be reached here"
+)
 def test_kernels_have_the_environment_that_set_up_made(lab: Lab) -> None:
     assert json.loads(lab.value(VERSION)) == version_of(interpreter.MADE / "bin/python")
     assert lab.value(
@@ -32,6 +34,7 @@ def test_kernels_have_the_environment_that_set_up_made(lab: Lab) -> None:
 
 def test_kernels_have_the_environment_that_the_settings_name(lab: Lab) -> None:
     assert json.loads(lab.value(VERSION, environment=str(OWN))) == version_of(sys.executable)
+    assert lab.value("import importlib.util as u; print(u.find_spec('ray') is None)", environment=str(OWN)) == "False\n"
 
 
 def test_without_an_environment_kernels_have_nbrls_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
