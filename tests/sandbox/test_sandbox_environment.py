@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.provisioner import ZygoteProvisioner
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls import interpreter
 from tests.sandbox.sandbox_lab import Lab
@@ -74,3 +75,16 @@ print(*(sys.getrefcount(each) == sys.getrefcount(None) for each in (numpy.array,
     kernels = lab.value(code)
     can = interpreter.for_kernels(SandboxSettings()).tag >= "cpython-312"
     assert kernels == f"freed\n{can} {can} {can} False\n"
+
+
+def test_a_python_whose_folder_holds_peoples_files_is_not_shown_to_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter._of.cache_clear()
+    monkeypatch.setenv("HOME", f"{sys.base_prefix}/lib")
+    with pytest.raises(
+        SandboxUnavailable, match=r"people's files among it: make the environment with a Python that has a folder"
+    ):
+        interpreter.for_kernels(SandboxSettings(environment=str(OWN)))
+
+
+def test_a_kernel_spec_may_name_an_environment() -> None:
+    assert ZygoteProvisioner(environment="kernels").settings.environment == "kernels"
