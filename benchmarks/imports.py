@@ -41,9 +41,9 @@ def measure(python: str, modules: str, before: str, rounds: int) -> dict[str, fl
     cpu_s(python, modules, "")  # from the disk
     pairs = [(cpu_s(python, modules, ""), cpu_s(python, modules, before)) for _ in range(rounds)]
     return {
-        "python_s": round(statistics.median(python for python, _ in pairs), 2),
-        "nbrl_s": round(statistics.median(nbrl for _, nbrl in pairs), 2),
-        "ratio": round(statistics.median(python / nbrl for python, nbrl in pairs), 2),
+        "python_s": round(statistics.median(stock for stock, _ in pairs), 2),
+        "nbrl_s": round(statistics.median(ours for _, ours in pairs), 2),
+        "ratio": round(statistics.median(stock / ours for stock, ours in pairs), 2),
     }
 
 

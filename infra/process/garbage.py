@@ -11,8 +11,7 @@ NEW_OBJECTS = 50_000  # between two collections; Python's own 700 are few for a 
 def without_collection() -> Iterator[None]:
     """Import inside. Collections would take up to a fifth of the time that imports of large libraries take.
 
-    What was imported is left out of later collections too, also its little garbage: 16 of 600 MB of a rank. Not for two threads
-    at once.
+    What was imported is left out of later collections too, its garbage with it. Not for two threads at once.
     """
     gc.disable()
     try:

@@ -118,7 +118,7 @@ def main() -> None:
     control.set_inheritable(False)
     with open(int(sys.argv[3]), "rb") as file:
         prelude = file.read().decode()
-    gc.disable()  # collections would take a fifth of the time of the imports
+    gc.disable()  # collections would look again and again at all that was imported
     for name in sys.argv[4:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
