@@ -43,7 +43,13 @@ def silent(*heard: object) -> None: ...
 
 
 ENGINES = [EngineAddress("url")]
+SILENT = "runner 0 gives no sign; others run what it had not finished"
 SAME = {"group": "g", "question": "q", "ability": "qa", "environment": "e", "files": [], "collect": [], "answers": []}
+
+
+def other_than_silence(said: list[str]) -> list[str]:
+    """On a busy machine, Ray may take longer to start a runner again than one may be silent."""
+    return [sentence for sentence in said if sentence != SILENT]
 
 
 async def run_rows(runners: RunnerPool, count: int, say: Callable[[str], None] = silent) -> pa.Table:
@@ -89,7 +95,7 @@ def test_a_runner_that_died_twice_ends_its_work_and_one_line_tells_of_each_time(
     said: list[str] = []
     index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, DyingTwice), 1, said.append))
     assert index["failure"].to_pylist() == ["life 3"]
-    assert said == ["a runner ended and was started again; its finished trajectories are kept"] * 2
+    assert other_than_silence(said) == ["a runner ended and was started again; its finished trajectories are kept"] * 2
 
 
 def test_runners_that_end_too_often_end_the_rollout(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +123,7 @@ def test_others_finish_what_a_silent_runner_holds(cluster: None, tmp_path: Path,
     index = asyncio.run(run_rows(make_pool(tmp_path, monkeypatch, Leaving, runners=2), 12, said.append))
     assert index["id"].to_pylist() == [str(number) for number in range(12)]
     assert set(played.read_text().split()) == set(index["id"].to_pylist())
-    assert "runner 0 gives no sign; others run what it had not finished" in said
+    assert SILENT in said
 
 
 def test_an_error_of_a_runner_arrives_in_its_own_words(
@@ -154,7 +160,7 @@ def test_a_killed_runner_keeps_what_it_finished(cluster: None, tmp_path: Path, m
     assert dead.exists()
     assert index["status"].to_pylist() == ["answered"] * 10
     assert sorted(played.read_text().split()) == sorted(str(n) for n in range(10))
-    assert said == [
+    assert other_than_silence(said) == [
         "a runner ended and was started again; its finished trajectories are kept",
         f"{tmp_path / 'f' / 'half.parquet'} is damaged: its trajectories were run again",
     ]
