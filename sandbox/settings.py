@@ -20,8 +20,8 @@ class SandboxSettings(BaseModel):
     )
     environment: str | None = Field(
         None,
-        description="folder of the Python environment whose version and packages kernels have, relative to the current folder or "
-        "else to the repository; when not set, the one that `make setup` makes, or nbrl's own where there is none",
+        description="folder of the Python environment whose version and packages kernels have, relative to the repository; when "
+        "not set, the one that `make setup` makes, or nbrl's own where there is none",
         json_schema_extra={"decides": False},
     )
     warm: int = Field(2, ge=0, description="clean kernels kept ready ahead of demand", json_schema_extra={"decides": False})

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv (main), .venv-kernels (what cells can import) and .venv-engine (SGLang) from their locks. Run again, it does nothing
-# unless a lock changed.
+# unless a lock changed, or the Python that kernels would get.
 #
 # PYTHON is the Python to make them with, python3 without it. Kernels get Python 3.12 where there is one, on the PATH or made by
 # pyenv or uv: they share more memory there, and take less of a core.
@@ -34,6 +34,8 @@ kernels_python() {
   "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
 }
 
+kernels=$(kernels_python)
+
 case "${1:-}" in
   "") dry= ;;
   --dry-run) dry=1 ;;
@@ -53,7 +55,7 @@ if [ -n "$dry" ]; then
   torch="the CPU"
   if [ -n "$gpu" ]; then torch="CUDA, infra/setup/torch-cuda.txt"; fi
   echo ".venv from uv.lock, torch for $torch"
-  echo ".venv-kernels from uv.lock, with $(kernels_python)"
+  echo ".venv-kernels from uv.lock, with $kernels"
   echo ".venv-engine from $engine/uv.lock"
   exit 0
 fi
@@ -68,7 +70,7 @@ if ! command -v bwrap >/dev/null; then
   fi
 fi
 
-stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
+stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu $kernels"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
 made .venv && made .venv-kernels && made .venv-engine && exit 0
 
@@ -105,7 +107,6 @@ fi
 synced .venv . "${extras[@]}" --no-install-package torch
 with_torch .venv
 .venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
-kernels=$(kernels_python)
 say "making .venv-kernels (what cells can import, with $("$kernels" --version))"
 [ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$kernels" ] || rm -rf .venv-kernels
 python=$kernels synced .venv-kernels . --only-group kernels

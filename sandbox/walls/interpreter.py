@@ -2,12 +2,11 @@
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import nbrl
@@ -37,17 +36,22 @@ class Interpreter:
 
 
 def for_kernels(settings: SandboxSettings) -> Interpreter:
-    """The Python of kernels. Raises SandboxUnavailable if the environment that the settings name cannot run them."""
+    """The Python of kernels. Raises SandboxUnavailable if the environment that they should have cannot run them."""
     if settings.environment is not None:
-        here, beside = Path(settings.environment).absolute(), CHECKOUT / settings.environment
-        return _of(beside if os.path.exists(beside) and not os.path.exists(here) else here)  # False where it cannot look
-    return _of(MADE) if os.access(MADE / "bin/python", os.X_OK) else own()
+        return _of(CHECKOUT / settings.environment)
+    return _of(MADE) if MADE.exists() else own()
 
 
 @functools.cache
 def own() -> Interpreter:
     """nbrl's own Python."""
     return _interpreter(sys.executable, sys.base_prefix, sys.path, sys.implementation.cache_tag)
+
+
+def versions(python: Interpreter) -> dict[str, str]:
+    """Of Python, and of the packages that it can import, by name."""
+    found = distributions(path=[str(site) for site in python.sites])
+    return {"Python": python.tag} | {each.name: each.version.partition("+")[0] for each in found}  # of builds for CPUs and GPUs
 
 
 @functools.cache

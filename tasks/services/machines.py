@@ -22,6 +22,9 @@ from nbrl.infra.ray_data import raised_in_task
 from nbrl.infra.ray_worker import interface_of
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox import doctor
+from nbrl.sandbox.errors import SandboxUnavailable
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import interpreter
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.services.offered import lacking, of_engine
@@ -34,7 +37,8 @@ CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 class Examination(NamedTuple):
     """What a machine is examined for: the code of the process that leads the run and the versions of what it uses, an object that
-    it put on the storage, and what may be placed there, an engine with the version of SGLang that it needs.
+    it put on the storage, and what may be placed there: an engine with the version of SGLang that it needs, and sandboxes, for
+    whose kernels the leading machine has `kernels`, if it has any.
     """
 
     code: str
@@ -43,7 +47,8 @@ class Examination(NamedTuple):
     probe: str
     engine: EngineSettings | None
     sglang: str
-    sandboxes: bool
+    sandboxes: SandboxSettings | None
+    kernels: dict[str, str]
 
 
 class Found(NamedTuple):
@@ -84,12 +89,17 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
 
 def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     asked, nodes = [], ray.nodes()
+    try:
+        kernels = interpreter.versions(interpreter.for_kernels(config.sandbox))
+    except SandboxUnavailable:  # this machine may run none
+        kernels = {}
     sandboxes = for_sandboxes(nodes, config.rollout.resources)
     of_engines = of_engine(config.engine, sum(node["Alive"] for node in nodes))
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
         engine = config.engine if engines and offers(offered, of_engines) else None
-        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), node["NodeID"] in sandboxes)
+        sandbox = config.sandbox if node["NodeID"] in sandboxes else None
+        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), sandbox, kernels)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
@@ -125,10 +135,8 @@ def examine(wanted: Examination) -> str:
     address = ray.util.get_node_ip_address()
     if interface_of(address) is None:
         return f"has no network interface with its address in the cluster, {address}; start Ray there with --node-ip-address"
-    if wanted.sandboxes and (
-        fault := next((f"{name}: {message}" for name, works, message in doctor.boundary() if not works), "")
-    ):
-        return f"cannot run sandboxes, {fault}; or keep them away by rollout.resources"
+    if wanted.sandboxes is not None and (fault := _of_sandboxes(wanted.sandboxes, wanted.kernels)):
+        return f"{fault}; or keep sandboxes away by rollout.resources"
     if (engine := wanted.engine) is not None and not engine.python.exists():
         return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
     if engine is not None and (found := installed(engine)) != wanted.sglang:
@@ -146,6 +154,22 @@ def examine(wanted: Examination) -> str:
         return ""
     except StorageError as error:
         return f"does not reach the storage: {error}; see ray.forward for the variables of its credentials"
+
+
+def _of_sandboxes(settings: SandboxSettings, wanted: dict[str, str]) -> str:
+    for name, works, message in doctor.boundary():
+        if not works:
+            return f"cannot run sandboxes, {name}: {message}"
+    try:
+        found = interpreter.versions(interpreter.for_kernels(settings))
+    except SandboxUnavailable as error:
+        return f"cannot run sandboxes: {error}"
+    for name, led in wanted.items():
+        if (own := found.get(name, led)) != led:
+            return (
+                f"has {name} {own} for kernels instead of {led}, which the machine that leads the run has; run `make setup` there"
+            )
+    return ""
 
 
 def versions() -> dict[str, str]:

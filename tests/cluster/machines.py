@@ -2,7 +2,7 @@
 
 A bridge in a namespace of its own joins them, and an S3 server stands on it; nothing is routed out. /tmp, /root, /home, /srv,
 /run and /dev/shm are each machine's own, and so is the folder above the checkout: a path that one machine writes is on no other.
-The checkout, both environments and Python are the same read-only image on all.
+The checkout, its environments and their Pythons are the same read-only image on all.
 """
 
 import os
@@ -14,7 +14,10 @@ import time
 import uuid
 from pathlib import Path
 
-PYTHON = Path(sys.base_prefix)
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls.interpreter import for_kernels
+
+PYTHONS = tuple(dict.fromkeys([os.path.realpath(sys.base_prefix), str(for_kernels(SandboxSettings()).base)]))
 NETWORK, S3_PORT, RAY_PORT = "10.77.0", 9000, 6379
 BOOT_S, RAY_S = 20.0, 90.0
 SECRET = uuid.uuid4().hex  # in no file, not even of the tests
@@ -22,22 +25,29 @@ STORE = 150 << 20  # bytes of Ray's object store on each machine
 
 BOOT = """
 set -e
-name=$0 image=$1 python=$2 hosts=$3
+name=$0 image=$1 hosts=$2
+shift 2 # what remains are the folders of Pythons
 hostname machine-$name
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
-mkdir /run/image /run/python
+mkdir /run/image
 mount --rbind "$image" /run/image
-mount --bind "$python" /run/python
+for python; do
+  mkdir -p "/run/python$python"
+  mount --bind "$python" "/run/python$python"
+done
 top=/$(echo "$image" | cut -d/ -f2)
 for folder in /tmp /root /home /srv "$top"; do
   mountpoint -q /run/image || exit 1
   mount -t tmpfs -o mode=1777 tmpfs "$folder"
 done
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-mkdir -p "$image" "$python" /srv/run
+mkdir -p "$image" /srv/run
 mount --rbind /run/image "$image"
-mount --bind /run/python "$python"
+for python; do
+  mkdir -p "$python"
+  mount --bind "/run/python$python" "$python"
+done
 mount -o remount,bind,ro "$image"
 printf "127.0.0.1 localhost\\n$hosts\\n" >/run/hosts
 mount --bind /run/hosts /etc/hosts
@@ -125,7 +135,7 @@ class Machines:
         run("ip", "-n", space, "link", "set", "eth0", "up")
         hosts = "\\n".join(f"{self.address(each)} machine-{each}" for each in self.names)
         spaces = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--propagation", "private"]
-        command = ["ip", "netns", "exec", space, *spaces, "bash", "-c", BOOT, name, str(self.checkout), str(PYTHON), hosts]
+        command = ["ip", "netns", "exec", space, *spaces, "bash", "-c", BOOT, name, str(self.checkout), hosts, *PYTHONS]
         init = self._inits[name] = self._start(command, f"boot-{name}", {})
         deadline = time.monotonic() + BOOT_S
         while subprocess.run(self._inside(name, "test", "-e", "/run/booted"), capture_output=True).returncode:

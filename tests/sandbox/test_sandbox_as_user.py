@@ -15,14 +15,15 @@ pytestmark = pytest.mark.sandbox
 _UID = 20_000 + os.getpid() % 40_000
 _CHECKOUT = Path(__file__).parents[2]
 _POOL = "tests/sandbox/test_sandbox_pool.py"
-_ALL = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", _POOL]
+_PYTHON = "tests/sandbox/test_sandbox_environment.py::test_kernels_have_the_environment_that_set_up_made"
+_ALL = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", _POOL, _PYTHON]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "tests",
     [
-        pytest.param(["tests/hostile", _POOL, "-k", "zygote or pool"], id="zygote"),
+        pytest.param(["tests/hostile", _POOL, _PYTHON, "-k", "zygote or pool"], id="zygote"),
         pytest.param(_ALL, id="all", marks=pytest.mark.long),
     ],
 )

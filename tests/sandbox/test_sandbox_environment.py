@@ -39,8 +39,26 @@ def test_kernels_have_the_environment_that_the_settings_name(lab: Lab) -> None:
 
 
 def test_without_an_environment_kernels_have_nbrls_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(interpreter, "MADE", tmp_path)
+    monkeypatch.setattr(interpreter, "MADE", tmp_path / "never made")
     assert interpreter.for_kernels(SandboxSettings()).executable == Path(sys.executable).resolve()
+
+
+def test_an_environment_whose_python_is_gone_is_refused_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to("/nowhere/python3.12")
+    monkeypatch.setattr(interpreter, "MADE", tmp_path)
+    with pytest.raises(SandboxUnavailable, match=rf"the Python environment {tmp_path}: .*No such file.*run `make setup`"):
+        interpreter.for_kernels(SandboxSettings())
+
+
+def test_a_relative_path_of_an_environment_is_one_in_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interpreter, "CHECKOUT", OWN.parent)
+    assert interpreter.for_kernels(SandboxSettings(environment=OWN.name)) == interpreter.for_kernels(
+        SandboxSettings(environment=str(OWN))
+    )
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import interpreter
 from nbrl.tasks.services import machines
 from nbrl.tasks.services.machines import Examination, code_digest, examine, versions
 
@@ -18,7 +20,7 @@ def on_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 def wanted(tmp_path: Path) -> Examination:
     settings = StorageSettings(root=str(tmp_path / "storage"))
     Storage(settings).write_bytes("probes/x", b"")
-    return Examination(code_digest(), versions(), settings, "probes/x", None, "", sandboxes=False)
+    return Examination(code_digest(), versions(), settings, "probes/x", None, "", sandboxes=None, kernels={})
 
 
 def test_a_machine_that_can_do_its_part_says_nothing_and_leaves_nothing_on_the_storage(wanted: Examination) -> None:
@@ -33,6 +35,24 @@ def test_another_version_of_nbrl_is_told(wanted: Examination) -> None:
 def test_another_version_of_a_package_is_told(wanted: Examination) -> None:
     older = wanted.versions | {"torch": "0.4"}
     assert f"has torch {wanted.versions['torch']} instead of 0.4" in examine(wanted._replace(versions=older))
+
+
+@pytest.mark.sandbox
+def test_another_python_or_package_of_kernels_is_told_where_there_are_sandboxes(wanted: Examination) -> None:
+    own = interpreter.versions(interpreter.for_kernels(SandboxSettings()))
+    led = wanted._replace(sandboxes=SandboxSettings(), kernels=own | {"nowhere": "1"})
+    assert examine(led) == ""
+    for name in ("Python", "numpy"):
+        fault = f"has {name} {own[name]} for kernels instead of 0.4, which the machine that leads the run has; run `make setup`"
+        assert examine(led._replace(kernels=own | {name: "0.4"})).startswith(fault)
+        assert examine(led._replace(kernels=own | {name: "0.4"}, sandboxes=None)) == ""
+
+
+@pytest.mark.sandbox
+def test_a_machine_without_the_environment_of_kernels_is_told(wanted: Examination) -> None:
+    said = examine(wanted._replace(sandboxes=SandboxSettings(environment="/nowhere")))
+    assert said.startswith("cannot run sandboxes: kernels cannot have the Python environment /nowhere: ")
+    assert said.endswith("; or keep sandboxes away by rollout.resources")
 
 
 def test_too_little_shared_memory_is_told(wanted: Examination, monkeypatch: pytest.MonkeyPatch) -> None:
