@@ -5,12 +5,14 @@ Usage: python benchmarks/rollout_floor.py [--rounds 5]
 Rollouts of `tiny-cpu` run with all that a training keeps alive: Ray, the learner, a Prefect server. After each one its own
 episodes are played again in this process with the actions that were recorded (`kernels`: clean kernels, all cells and tool calls,
 as many at once, and no engine), and its requests are made again of the same engine (`engine`: the same prompts, limits and seeds,
-as many episodes at once, and no kernels). Where either gives something else than in the rollout, the benchmark ends.
+as many episodes at once, and no kernels). Where either gives something else than in the rollout, the benchmark ends. Before a
+rollout, and before its requests are made again, the engine's cache is emptied, as it is when weights are published. All rollouts
+are those of the initial policy.
 
-`engine_cpu_s` is the processor time of the engine's processes, `kernels_cpu_s` that of this process, the zygote and the kernels
-(as root, where there is a cpuacct cgroup). `floor_s` is their sum over the cores: what this machine would take if it did nothing
-else and never waited. `ratio` is a rollout's seconds, from its first episode's start to its last one's end, over its own floor.
-All are medians over the rounds.
+`kernels_cpu_s` is the processor time of this process, which is also Ray's driver, of the zygote and of the kernels until they
+have ended (as root, where there is a cpuacct cgroup); `engine_cpu_s` that of the engine's processes and, for the requests, of
+this one. `floor_s` is their sum over the cores: what this machine would take if it did nothing else and never waited. `ratio`
+is a rollout's seconds, from its first episode's start to its last one's end, over its own floor. All are medians over the rounds.
 """
 
 import argparse
@@ -39,6 +41,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.engine.keys import headers
 from nbrl.infra.home import Home
 from nbrl.infra.placed_folder import PlacedFolder
+from nbrl.infra.process.garbage import collect_rarely
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.nodes.rollout import rollout, task_rows
@@ -139,7 +142,9 @@ class Floors:
                 raise RuntimeError(f"the replay of {trajectory.id} differs: {played.status} {played.failure}")
             asked.append(policy.asked)
 
-        return await crowd([lambda each=each: play(each) for each in recorded], self._at_once), asked  # type: ignore[misc]
+        seconds = await crowd([lambda each=each: play(each) for each in recorded], self._at_once)  # type: ignore[misc]
+        await self._episodes._notebooks._pool.settle()
+        return seconds, asked
 
     async def engine(self, asked: Sequence[Sequence[Asked]]) -> float:
         config = self._services.config
@@ -172,8 +177,7 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
         home, model = Home(config.home), PlacedFolder(config.policy.path)
         plan = RunnerPlan(model, environments, data.attached_folder, storage, config.agent, config.sandbox, config.rollout, home)
         with account() as bill:
-            if bill is None:
-                raise SystemExit("rollout_floor.py: there is no cpuacct cgroup here, or this is not root")
+            assert bill is not None
             runner = Runner(plan, 0, LocalDesk())
             await runner.start()
             try:
@@ -181,6 +185,7 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
                 floors = Floors(services, runner, plan, config.rollout.episodes_per_runner)
                 found = []
                 for number in range(rounds + 1):  # the first is a rehearsal
+                    await services.engines.publish(None, "0")
                     scope = writer.iteration(number, Weights(digest=writer.run.policy))
                     prompts = await sample.alone(services, scope, number * config.rollout.prompts, 0)
                     trajectories = await rollout.alone(services, scope, prompts, 0)
@@ -189,9 +194,11 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
                     rows = {row["id"]: row for row in task_rows(table, config.rollout.group_size, scope.draw("rollout"))}
                     before = bill.read_ms()
                     kernels_s, asked = await floors.kernels(rows, recorded)
-                    kernels_cpu_s, before = (bill.read_ms() - before) / 1000, cpu_s(engine)
+                    kernels_cpu_s = (bill.read_ms() - before) / 1000
+                    await services.engines.publish(None, "0")
+                    before = cpu_s(engine) + bill.read_ms() / 1000
                     engine_s = await floors.engine(asked)
-                    engine_cpu_s = cpu_s(engine) - before
+                    engine_cpu_s = cpu_s(engine) + bill.read_ms() / 1000 - before
                     floor_s = (kernels_cpu_s + engine_cpu_s) / (os.cpu_count() or 1)
                     busy_s = trajectories.values["rollout/busy_seconds"]
                     found.append(
@@ -212,6 +219,7 @@ async def _rounds(config: RunConfig, writer: Writer, rounds: int) -> list[dict[s
 
 
 async def measure(rounds: int, folder: Path) -> dict[str, Any]:
+    collect_rarely()  # as in a runner
     settings = [f"home={folder / 'home'}", f"storage.root={folder / 'storage'}"]
     start = prepared("tiny-cpu", settings, "train")
     config, storage = start.config, Storage(start.config.storage)
@@ -237,6 +245,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    with account() as bill:
+        if bill is None:
+            raise SystemExit("rollout_floor.py: there is no cpuacct cgroup here, or this is not root")
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(asyncio.run(measure(given.rounds, Path(folder)))))
 

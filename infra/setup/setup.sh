@@ -25,13 +25,16 @@ base, home = (os.path.realpath(each) + "/" for each in (sys.base_prefix, os.path
 if sys.version_info[:2] != (3, 12) or home.startswith(base) or base.endswith("/.local/"):
     raise SystemExit(1)
 print(os.path.realpath(sys._base_executable))'
+# The one that there is stays, whoever runs this, and with whatever PATH.
 kernels_python() {
   local each
-  for each in "$python" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
+  for each in .venv-kernels/bin/python "$python" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
     "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.12.*-linux-x86_64-gnu/bin/python3.12; do
     "$each" -c "$fit_for_kernels" 2>/dev/null && return
   done
-  "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
+  for each in .venv-kernels/bin/python "$python"; do
+    "$each" -c 'import os, sys; print(os.path.realpath(sys._base_executable))' 2>/dev/null && return
+  done
 }
 
 kernels=$(kernels_python)
@@ -70,9 +73,9 @@ if ! command -v bwrap >/dev/null; then
   fi
 fi
 
-stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu $kernels"; } | sha256sum | cut -d' ' -f1)
-made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$stamp" ]; }
-made .venv && made .venv-kernels && made .venv-engine && exit 0
+stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
+made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$2" ]; }
+made .venv "$stamp" && made .venv-kernels "$stamp $kernels" && made .venv-engine "$stamp" && exit 0
 
 if ! command -v uv >/dev/null; then
   say "installing uv"
@@ -119,6 +122,6 @@ else
   with_torch .venv-engine
 fi
 echo "$stamp" >.venv-engine/.nbrl-setup
-echo "$stamp" >.venv-kernels/.nbrl-setup
+echo "$stamp $kernels" >.venv-kernels/.nbrl-setup
 echo "$stamp" >.venv/.nbrl-setup
 rm -f setup.log

@@ -26,6 +26,7 @@ from traitlets.config import Application
 from zmq.eventloop.zmqstream import ZMQStream
 
 from nbrl.sandbox.inside.adopted_kernel import adopt, configuration, no_debugger, wake_on_signals
+from nbrl.sandbox.inside.cell_source import CellSource
 from nbrl.sandbox.inside.line import ShellLine
 from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
 from nbrl.sandbox.inside.streams import allow_forks, bound_displays, restore_in_children
@@ -74,6 +75,8 @@ class ForkedKernel(IPythonKernel):
     control_stream: ZMQStream
     shell_stream = traitlets.Any()  # stock kernels allow a stream of libzmq only
 
+    _source: CellSource
+
     _supports_kernel_subshells = False
     _to_jupyter = False
     """Whether the clients are Jupyter's, not nbrl's own."""
@@ -95,6 +98,7 @@ class ForkedKernel(IPythonKernel):
         Application.instance().kernel = kernel  # type: ignore[attr-defined]
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        kernel._source = CellSource(kernel.shell)
         kernel._rehearse()
         allow_forks()
         done = kernel.shell.run_cell(prelude, silent=True)
@@ -179,6 +183,7 @@ class ForkedKernel(IPythonKernel):
 
     async def execute_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         """As ever; but an interrupt in the moments before and after the code is answered, where stock kernels fall silent."""
+        self._source.begin()
         try:
             await super().execute_request(stream, ident, parent)
         except KeyboardInterrupt:

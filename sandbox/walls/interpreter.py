@@ -1,7 +1,10 @@
 """The Python that kernels have: nbrl's own, or that of an environment of their own."""
 
 import functools
+import itertools
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from nbrl.sandbox.settings import SandboxSettings
 CHECKOUT = Path(nbrl.__file__).resolve().parents[1]
 MADE = CHECKOUT / ".venv-kernels"  # by set-up
 _LIMIT_S = 60.0
+_NORMAL = re.compile(r"[-_.]+")  # a package's name may be written with any of these
 _KERNEL = "ipykernel"  # on whose version the code inside depends
 _DESCRIBE = (
     "import importlib.metadata as m, json, os, sys; print(json.dumps([os.path.realpath(sys._base_executable), "
@@ -39,7 +43,7 @@ def for_kernels(settings: SandboxSettings) -> Interpreter:
     """The Python of kernels. Raises SandboxUnavailable if the environment that they should have cannot run them."""
     if settings.environment is not None:
         return _of(CHECKOUT / settings.environment)
-    return _of(MADE) if MADE.exists() else own()
+    return _of(MADE) if os.path.lexists(MADE) else own()
 
 
 @functools.cache
@@ -48,10 +52,21 @@ def own() -> Interpreter:
     return _interpreter(sys.executable, sys.base_prefix, sys.path, sys.implementation.cache_tag)
 
 
-def versions(python: Interpreter) -> dict[str, str]:
-    """Of Python, and of the packages that it can import, by name."""
-    found = distributions(path=[str(site) for site in python.sites])
-    return {"Python": python.tag} | {each.name: each.version.partition("+")[0] for each in found}  # of builds for CPUs and GPUs
+def versions(settings: SandboxSettings) -> dict[str, str]:
+    """What kernels have by name: the minor version of Python, and where they have an environment of their own its packages.
+
+    Raises SandboxUnavailable if there is no Python for them.
+    """
+    python = for_kernels(settings)
+    minor = python.tag.removeprefix("cpython-3")
+    if python == own():
+        return {"Python": f"3.{minor}, nbrl's own"}
+    path, found = [str(site) for site in python.sites], {"Python": f"3.{minor}"}
+    names = {each.name for each in distributions(path=path) if each.name}  # installers leave folders without a name behind
+    for name in sorted(names):
+        for first in itertools.islice(distributions(name=name, path=path), 1):  # what an import would find
+            found[_NORMAL.sub("-", name).lower()] = first.version.partition("+")[0]  # after it, of builds for CPUs and GPUs
+    return found
 
 
 @functools.cache

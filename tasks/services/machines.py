@@ -37,8 +37,7 @@ CODE = ("agent", "flows", "infra", "sandbox", "tasks")
 
 class Examination(NamedTuple):
     """What a machine is examined for: the code of the process that leads the run and the versions of what it uses, an object that
-    it put on the storage, and what may be placed there: an engine with the version of SGLang that it needs, and sandboxes, for
-    whose kernels the leading machine has `kernels`, if it has any.
+    it put on the storage, and what may be placed there: an engine with the version of SGLang that it needs, and sandboxes.
     """
 
     code: str
@@ -48,6 +47,14 @@ class Examination(NamedTuple):
     engine: EngineSettings | None
     sglang: str
     sandboxes: SandboxSettings | None
+
+
+class Examined(NamedTuple):
+    """What is wrong with a machine, in a sentence that says how to put it right, empty if nothing is; and the versions of what
+    its kernels have, where it may have sandboxes.
+    """
+
+    fault: str
     kernels: dict[str, str]
 
 
@@ -89,24 +96,23 @@ def examined(config: RunConfig, engines: bool = True) -> Iterator[Found]:
 
 def _examined(config: RunConfig, engines: bool, probe: str) -> Iterator[Found]:
     asked, nodes = [], ray.nodes()
-    try:
-        kernels = interpreter.versions(interpreter.for_kernels(config.sandbox))
-    except SandboxUnavailable:  # this machine may run none
-        kernels = {}
     sandboxes = for_sandboxes(nodes, config.rollout.resources)
     of_engines = of_engine(config.engine, sum(node["Alive"] for node in nodes))
     for node in sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"])):
         offered = node["Resources"]
         engine = config.engine if engines and offers(offered, of_engines) else None
         sandbox = config.sandbox if node["NodeID"] in sandboxes else None
-        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), sandbox, kernels)
+        wanted = Examination(code_digest(), versions(), config.storage, probe, engine, needed(), sandbox)
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         work: Any = ray.remote(num_cpus=0, max_retries=0)(examine)
         name = f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         asked.append((name, node["NodeID"], work.options(scheduling_strategy=place).remote(wanted)))
+    first: tuple[str, dict[str, str]] | None = None  # machine with sandboxes, with which others are compared
     for name, number, answer in asked:
         try:
-            yield Found(name, ray.get(answer, timeout=LIMIT_S))
+            fault, kernels = ray.get(answer, timeout=LIMIT_S)
+            first = first or ((name, kernels) if kernels else None)
+            yield Found(name, fault or (of_other_kernels(kernels, *first) if kernels and first else ""))
         except ray.exceptions.GetTimeoutError:
             if _lives(number):
                 fault = f"does not answer within {LIMIT_S:g} s; see whether it is up, or take it out of the cluster"
@@ -123,26 +129,65 @@ def _lives(number: str) -> bool:
     return any(node["Alive"] and node["NodeID"] == number for node in ray.nodes())
 
 
-def examine(wanted: Examination) -> str:
-    """What is wrong with this machine, in a sentence that says how to put it right; empty if nothing is."""
+def of_other_kernels(kernels: dict[str, str], machine: str, its: dict[str, str]) -> str:
+    """How what a machine has for kernels differs from what another `machine` has, in a sentence; empty if it does not."""
+    for name in ("Python", *sorted({*kernels, *its})):
+        own, other = kernels.get(name), its.get(name)
+        if own != other:
+            return (
+                f"has {f'{name} {own}' if own else f'no {name}'} for kernels, of which {machine} has {other or 'none'}: "
+                "have the same wherever there are sandboxes (`make setup` takes Python 3.12 where it finds one), or keep them "
+                "away by rollout.resources"
+            )
+    return ""
+
+
+def examine(wanted: Examination) -> Examined:
+    """Examine this machine, to its first fault."""
+    kernels: dict[str, str] = {}
+    fault = _of_code(wanted) or _of_itself()
+    if not fault and wanted.sandboxes is not None:
+        fault = next((f"{name}: {message}" for name, works, message in doctor.boundary() if not works), "")
+        try:
+            kernels = {} if fault else interpreter.versions(wanted.sandboxes)
+        except SandboxUnavailable as error:
+            fault = str(error)
+        fault = fault and f"cannot run sandboxes, {fault}; or keep them away by rollout.resources"
+    return Examined(fault or _of_engine(wanted) or _of_storage(wanted), kernels)
+
+
+def _of_code(wanted: Examination) -> str:
     if code_digest() != wanted.code:
         return "has another version of nbrl than the machine that leads the run; install the same one everywhere"
     own = versions()
     if other := [f"{name} {own[name]} instead of {led}" for name, led in wanted.versions.items() if own[name] != led]:
         return f"has {other[0]}, which the machine that leads the run has; run `make setup` there"
+    return ""
+
+
+def _of_itself() -> str:
     if (free := shared_memory_mb()) < SHARED_MEMORY_MB:
         return f"has {free} MB left in /dev/shm, and {SHARED_MEMORY_MB} are needed; enlarge it (docker: --shm-size=2g)"
     address = ray.util.get_node_ip_address()
     if interface_of(address) is None:
         return f"has no network interface with its address in the cluster, {address}; start Ray there with --node-ip-address"
-    if wanted.sandboxes is not None and (fault := _of_sandboxes(wanted.sandboxes, wanted.kernels)):
-        return f"{fault}; or keep sandboxes away by rollout.resources"
-    if (engine := wanted.engine) is not None and not engine.python.exists():
+    return ""
+
+
+def _of_engine(wanted: Examination) -> str:
+    if (engine := wanted.engine) is None:
+        return ""
+    if not engine.python.exists():
         return f"has no engine environment at {engine.folder}: run `make setup` there, or keep engines away by engine.resources"
-    if engine is not None and (found := installed(engine)) != wanted.sglang:
+    if (found := installed(engine)) != wanted.sglang:
         return (
             f"has {f'SGLang {found}' if found else 'no SGLang'} in {engine.folder}, not {wanted.sglang}: run `make setup` there"
         )
+    return ""
+
+
+def _of_storage(wanted: Examination) -> str:
+    address = ray.util.get_node_ip_address()
     try:
         storage, own_probe = Storage(wanted.storage, patience_s=PROBE_S), f"{wanted.probe}-{address}"
         if not storage.exists(wanted.probe):
@@ -154,22 +199,6 @@ def examine(wanted: Examination) -> str:
         return ""
     except StorageError as error:
         return f"does not reach the storage: {error}; see ray.forward for the variables of its credentials"
-
-
-def _of_sandboxes(settings: SandboxSettings, wanted: dict[str, str]) -> str:
-    for name, works, message in doctor.boundary():
-        if not works:
-            return f"cannot run sandboxes, {name}: {message}"
-    try:
-        found = interpreter.versions(interpreter.for_kernels(settings))
-    except SandboxUnavailable as error:
-        return f"cannot run sandboxes: {error}"
-    for name, led in wanted.items():
-        if (own := found.get(name, led)) != led:
-            return (
-                f"has {name} {own} for kernels instead of {led}, which the machine that leads the run has; run `make setup` there"
-            )
-    return ""
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls.interpreter import for_kernels
 
-PYTHONS = tuple(dict.fromkeys([os.path.realpath(sys.base_prefix), str(for_kernels(SandboxSettings()).base)]))
 NETWORK, S3_PORT, RAY_PORT = "10.77.0", 9000, 6379
 BOOT_S, RAY_S = 20.0, 90.0
 SECRET = uuid.uuid4().hex  # in no file, not even of the tests
@@ -47,6 +46,7 @@ mount --rbind /run/image "$image"
 for python; do
   mkdir -p "$python"
   mount --bind "/run/python$python" "$python"
+  mount -o remount,bind,ro "$python"
 done
 mount -o remount,bind,ro "$image"
 printf "127.0.0.1 localhost\\n$hosts\\n" >/run/hosts
@@ -78,6 +78,8 @@ class Machines:
     def __init__(self, checkout: Path, folder: Path, names: str = "abc") -> None:
         self.names, self.checkout, self._folder = names, checkout, folder
         self._prefix = f"nb{os.getpid() % 10000}"
+        kernels = str(for_kernels(SandboxSettings()).base)
+        self._pythons = list(dict.fromkeys([sys.base_prefix, os.path.realpath(sys.base_prefix), kernels]))
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._started: list[subprocess.Popen[bytes]] = []
         self.bucket = folder / "s3" / "bucket"
@@ -135,7 +137,7 @@ class Machines:
         run("ip", "-n", space, "link", "set", "eth0", "up")
         hosts = "\\n".join(f"{self.address(each)} machine-{each}" for each in self.names)
         spaces = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--propagation", "private"]
-        command = ["ip", "netns", "exec", space, *spaces, "bash", "-c", BOOT, name, str(self.checkout), hosts, *PYTHONS]
+        command = ["ip", "netns", "exec", space, *spaces, "bash", "-c", BOOT, name, str(self.checkout), hosts, *self._pythons]
         init = self._inits[name] = self._start(command, f"boot-{name}", {})
         deadline = time.monotonic() + BOOT_S
         while subprocess.run(self._inside(name, "test", "-e", "/run/booted"), capture_output=True).returncode:
