@@ -3,7 +3,7 @@
 # unless a lock changed, or the Python that kernels would get.
 #
 # PYTHON is the Python to make them with, python3 without it. Kernels get Python 3.12 where there is one, on the PATH or made by
-# pyenv or uv: they share more memory there, and take less of a core.
+# pyenv or uv: they share more memory there, and take less of a core. They keep it until .venv-kernels is removed.
 #
 # NBRL_SETUP_DEVICE says for which machine: cpu, cuda, or auto (as without it), which installs the CUDA builds where nvidia-smi
 # finds a GPU. An image for machines with GPUs is built with cuda on a machine that has none. With --dry-run nothing is
@@ -22,19 +22,17 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 fit_for_kernels='
 import bz2, ctypes, lzma, os, sqlite3, ssl, sys, zlib
 base, home = (os.path.realpath(each) + "/" for each in (sys.base_prefix, os.path.expanduser("~")))
-if sys.version_info[:2] != (3, 12) or home.startswith(base) or base.endswith("/.local/"):
+if "%d.%d" % sys.version_info[:2] not in sys.argv[1:] or home.startswith(base) or base.endswith("/.local/"):
     raise SystemExit(1)
 print(os.path.realpath(sys._base_executable))'
-# The one that there is stays, whoever runs this, and with whatever PATH.
+# What they have already stays while there is nothing better, whoever runs this and with whatever PATH.
 kernels_python() {
-  local each
-  for each in .venv-kernels/bin/python "$python" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
+  local each had=.venv-kernels/bin/python
+  for each in $had "$python" python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12 \
     "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-3.12.*-linux-x86_64-gnu/bin/python3.12; do
-    "$each" -c "$fit_for_kernels" 2>/dev/null && return
+    "$each" -c "$fit_for_kernels" 3.12 2>/dev/null && return
   done
-  for each in .venv-kernels/bin/python "$python"; do
-    "$each" -c 'import os, sys; print(os.path.realpath(sys._base_executable))' 2>/dev/null && return
-  done
+  $had -c "$fit_for_kernels" 3.11 2>/dev/null || "$python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
 }
 
 kernels=$(kernels_python)

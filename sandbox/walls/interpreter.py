@@ -55,7 +55,7 @@ def own() -> Interpreter:
 def versions(settings: SandboxSettings) -> dict[str, str]:
     """What kernels have by name: the minor version of Python, and where they have an environment of their own its packages.
 
-    Raises SandboxUnavailable if there is no Python for them.
+    Those of nbrl's own differ with extras and GPUs. Raises SandboxUnavailable if there is no Python for them.
     """
     python = for_kernels(settings)
     minor = python.tag.removeprefix("cpython-3")

@@ -132,12 +132,12 @@ def _lives(number: str) -> bool:
 def of_other_kernels(kernels: dict[str, str], machine: str, its: dict[str, str]) -> str:
     """How what a machine has for kernels differs from what another `machine` has, in a sentence; empty if it does not."""
     for name in ("Python", *sorted({*kernels, *its})):
-        own, other = kernels.get(name), its.get(name)
+        own, other = (f"{name} {each[name]}" if name in each else f"no {name}" for each in (kernels, its))
         if own != other:
+            found = ", which takes Python 3.12 where it finds one," if name == "Python" else ""
             return (
-                f"has {f'{name} {own}' if own else f'no {name}'} for kernels, of which {machine} has {other or 'none'}: "
-                "have the same wherever there are sandboxes (`make setup` takes Python 3.12 where it finds one), or keep them "
-                "away by rollout.resources"
+                f"has for kernels {own}, and {machine} has {other}: run `make setup`{found} on both, or keep sandboxes away by "
+                "rollout.resources"
             )
     return ""
 

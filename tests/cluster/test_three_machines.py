@@ -1,6 +1,7 @@
 """A training over three machines that share no disk: S3 and the network are all that they have in common."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.cluster.runs import TINY, command, flags, folder, settings, stored, t
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 SGLANG = f".venv-engine/lib/python3.{sys.version_info.minor}/site-packages/sglang-{needed()}.dist-info/METADATA"
+CHECKOUT = Path(__file__).parents[2]
+OF_NUMPY = CHECKOUT.glob(".venv-kernels/lib/*/site-packages/numpy-*.dist-info/METADATA")
+NUMPY = next((str(each.relative_to(CHECKOUT)) for each in OF_NUMPY), "")
 
 
 @pytest.mark.machines
@@ -64,6 +68,10 @@ def test_a_machine_with_sandboxes_that_falls_silent_costs_time_and_no_trajectory
         (
             f"sed 's/^Version: .*/Version: 0.1/' {{checkout}}/{SGLANG} >/tmp/x; mount --bind /tmp/x {{checkout}}/{SGLANG}",
             "has SGLang 0.1 in",
+        ),
+        (
+            f"sed 's/^Version: .*/Version: 0.1/' {{checkout}}/{NUMPY} >/tmp/x; mount --bind /tmp/x {{checkout}}/{NUMPY}",
+            "has for kernels numpy 0.1, and 10.77.0.1 (machine-a) has numpy ",
         ),
         ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "has 1 MB left in /dev/shm"),
     ],

@@ -69,10 +69,13 @@ def test_leftovers_of_installers_are_no_packages(monkeypatch: pytest.MonkeyPatch
     ("own", "told"),
     [
         ({"Python": "3.12", "numpy": "2"}, ""),
-        ({"Python": "3.11", "numpy": "1"}, "has Python 3.11 for kernels, of which a has 3.12: have the same wherever"),
-        ({"Python": "3.12", "numpy": "1"}, "has numpy 1 for kernels, of which a has 2: "),
-        ({"Python": "3.12"}, "has no numpy for kernels, of which a has 2: "),
-        ({"Python": "3.12", "more": "1", "numpy": "2"}, "has more 1 for kernels, of which a has none: "),
+        (
+            {"Python": "3.11", "numpy": "1"},
+            "has for kernels Python 3.11, and a has Python 3.12: run `make setup`, which takes Python 3.12 ",
+        ),
+        ({"Python": "3.12", "numpy": "1"}, "has for kernels numpy 1, and a has numpy 2: run `make setup` on both, or"),
+        ({"Python": "3.12"}, "has for kernels no numpy, and a has numpy 2: "),
+        ({"Python": "3.12", "more": "1", "numpy": "2"}, "has for kernels more 1, and a has no more: "),
     ],
 )
 def test_machines_whose_kernels_differ_are_told(own: dict[str, str], told: str) -> None:
