@@ -11,6 +11,7 @@ import ipykernel
 import pytest
 from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.ipkernel import IPythonKernel
+from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
@@ -103,6 +104,7 @@ def test_the_provisioners_are_registered() -> None:
         (OutStream, ["_flush", "_schedule_flush", "_flush_pending", "_buffers", "_buffer_lock", "fileno", "write"]),
         (OutStream, ["_parent_header_global", "_io_loop"]),
         (ZMQStream, ["_rebuild_io_state"]),
+        (InteractiveShell, ["transform_cell", "should_run_async", "run_cell_async"]),
     ],
 )
 def test_ipykernel_still_has_what_the_prepared_kernel_leans_on(owner: type, names: list[str]) -> None:
