@@ -3,7 +3,7 @@
 # unless a lock changed, or the Python that kernels would get.
 #
 # PYTHON is the Python to make them with, python3 without it. Kernels get Python 3.12 where there is one, on the PATH or made by
-# pyenv or uv: they share more memory there, and take less of a core. They keep it until .venv-kernels is removed.
+# pyenv or uv: they share more memory there, and take less of a core. A 3.12 that they have stays.
 #
 # NBRL_SETUP_DEVICE says for which machine: cpu, cuda, or auto (as without it), which installs the CUDA builds where nvidia-smi
 # finds a GPU. An image for machines with GPUs is built with cuda on a machine that has none. With --dry-run nothing is

@@ -20,8 +20,8 @@ def main() -> None:
     sources = list(dict.fromkeys([checkout, sys.prefix, sys.base_prefix, *made]))
     places = {source: place for place, source in _stage([[source, source] for source in sources])}
     if made:
-        python = Path(places[str(kernels.base)], kernels.executable.relative_to(kernels.base))
-        _put_over(Path(places[checkout], MADE.name), Path(home, "kernels"), Path(places[str(MADE)]), python)
+        reachable = Path(places[str(kernels.base)], kernels.executable.relative_to(kernels.base))
+        _put_over(Path(places[checkout], MADE.name), Path(home, "kernels"), Path(places[str(MADE)]), reachable)
     site = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     python = f"{places[sys.base_prefix]}/{Path(sys.executable).resolve().relative_to(Path(sys.base_prefix).resolve())}"
     environment = {
