@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import distributions, version
+from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
 import nbrl
@@ -62,11 +62,21 @@ def versions(settings: SandboxSettings) -> dict[str, str]:
     if python == own():
         return {"Python": f"3.{minor}, nbrl's own"}
     path, found = [str(site) for site in python.sites], {"Python": f"3.{minor}"}
-    names = {each.name for each in distributions(path=path) if each.name}  # installers leave folders without a name behind
-    for name in sorted(names):
+    for name in sorted({_name(each) for each in distributions(path=path)} - {""}):
         for first in itertools.islice(distributions(name=name, path=path), 1):  # what an import would find
             found[_NORMAL.sub("-", name).lower()] = first.version.partition("+")[0]  # after it, of builds for CPUs and GPUs
     return found
+
+
+def _name(package: Distribution) -> str:
+    """Empty for the folders without one that installers leave behind.
+
+    The standard library says None of them; importlib_metadata, which takes its place once anything has imported it, raises.
+    """
+    try:
+        return package.name or ""
+    except (FileNotFoundError, KeyError):
+        return ""
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """What a machine that is examined says of itself. Several real ones are examined in tests/cluster."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +10,6 @@ import pytest
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.walls import interpreter
-from nbrl.sandbox.walls.interpreter import Interpreter
 from nbrl.tasks.services import machines
 from nbrl.tasks.services.machines import Examination, code_digest, examine, of_other_kernels, versions
 
@@ -50,19 +51,30 @@ def test_kernels_of_nbrls_own_environment_have_its_python(monkeypatch: pytest.Mo
     assert interpreter.versions(SandboxSettings()) == {"Python": f"3.{sys.version_info[1]}, nbrl's own"}
 
 
-def test_leftovers_of_installers_are_no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.process
+@pytest.mark.parametrize("imported", ["importlib.metadata", "importlib_metadata"])  # which changes what the first one finds
+def test_leftovers_of_installers_are_no_packages(imported: str, tmp_path: Path) -> None:
     site = tmp_path / "site-packages"
     for folder, said in (
         ("Some_Thing-2.0+cpu", "Name: Some.Thing\nVersion: 2.0+cpu\n"),
         ("~ome_thing-1.0", "Name: Some.Thing\nVersion: 1.0\n"),
+        ("nameless-4.0", "Version: 4.0\n"),
         ("empty-3.0", ""),
     ):
         (site / f"{folder}.dist-info").mkdir(parents=True)
         if said:
             (site / f"{folder}.dist-info" / "METADATA").write_text(said)
-    made = Interpreter(tmp_path / "python", tmp_path, (site,), "cpython-312")
-    monkeypatch.setattr(interpreter, "for_kernels", lambda _: made)
-    assert interpreter.versions(SandboxSettings()) == {"Python": "3.12", "some-thing": "2.0"}
+    script = f"""
+import json, pathlib, {imported}
+from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.walls import interpreter
+folder = pathlib.Path({str(tmp_path)!r})
+made = interpreter.Interpreter(folder / "python", folder, (folder / "site-packages",), "cpython-312")
+interpreter.for_kernels = lambda _: made
+print(json.dumps(interpreter.versions(SandboxSettings())))
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout) == {"Python": "3.12", "some-thing": "2.0"}
 
 
 @pytest.mark.parametrize(
