@@ -83,7 +83,10 @@ def evaluate(
     def work() -> None:
         with Importing():
             from nbrl.flows.order import Order, done, planned
+            from nbrl.infra.storage import Storage
             from nbrl.tasks.errors import ConfigError
+            from nbrl.tasks.layout.runs import EvaluationLayout
+            from nbrl.tasks.runs.lease import holder_to_stop
 
         for option, given in (("--model", model), ("--name", name)):
             if given is not None and not given.strip():
@@ -116,7 +119,10 @@ def evaluate(
 
             return await flow(plan, take_over)
 
-        _print(done(plan) or run_flow(plan.config.home, flow, plan.config.ray), as_json, root_flag(plan.config))
+        if (summary := done(plan)) is None:
+            holder_to_stop(Storage(plan.config.storage), EvaluationLayout(plan.name), take_over)  # before Ray is started
+            summary = run_flow(plan.config.home, flow, plan.config.ray)
+        _print(summary, as_json, root_flag(plan.config))
 
     guard(work, lambda: f"the same command goes on with evaluation {begun[0]}" if begun else "")
 

@@ -1,7 +1,9 @@
 """Entry point of `nbrl`. The commands are in flows/cli/commands.py."""
 
 import io
+import os
 import sys
+from typing import TextIO
 
 from nbrl.flows.cli import interrupt
 from nbrl.flows.cli.ending import QuickEnd
@@ -23,7 +25,25 @@ def main() -> None:
         _take_any_text(stream)
     from nbrl.flows.cli.commands import app  # takes a tenth of a second
 
-    app(prog_name="nbrl")
+    try:
+        app(prog_name="nbrl")
+    except OSError as error:
+        if not (full := [stream for stream in (sys.stdout, sys.stderr) if not _can_be_written(stream)]):
+            raise
+        for stream in full:  # what it still holds would be written again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        print(f"nbrl: the output cannot be written: {error.strerror}; send it to another place", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def _can_be_written(stream: TextIO | None) -> bool:
+    """Whether it takes what it holds; nothing is ever written to a stream that was closed."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _take_any_text(stream: object) -> None:

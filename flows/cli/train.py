@@ -74,7 +74,7 @@ def train_run(
 
             return await flow(start, name, take_over=take_over, redo=list(redo))
 
-        summary = run_flow(config.home, flow, None if _is_finished(config, name) else config.ray)
+        summary = run_flow(config.home, flow, config.ray if _is_left(config, name, take_over, redo) else None)
         from nbrl.flows.display.report import closing, report
 
         out.print(report(summary))
@@ -83,15 +83,20 @@ def train_run(
     guard(work, stopped)
 
 
-def _is_finished(config: Any, name: str) -> bool:
-    """Whether the run has nothing left to do, for which Ray would be started."""
+def _is_left(config: Any, name: str, take_over: bool, redo: Sequence[tuple[int, str]]) -> bool:
+    """Whether the run has anything left to do, for which Ray is started. Raises HeldError if another process does it."""
     from nbrl.infra.storage import Storage
+    from nbrl.tasks.runs.lease import holder_to_stop
     from nbrl.tasks.runs.run import find_run
     from nbrl.tasks.runs.summary import finished
 
     storage = Storage(config.storage)
-    known = find_run(storage, name)
-    return known is not None and finished(known, config, storage) is not None
+    if (known := find_run(storage, name)) is None:
+        return True
+    if not redo and finished(known, config, storage) is not None:
+        return False
+    holder_to_stop(storage, known.layout, take_over)
+    return True
 
 
 def _plan(start: Any) -> None:

@@ -96,9 +96,7 @@ async def writing(
     of this process writes any more. It is cancelled too, and StoppedError raised, once somebody asks this process to stop.
     """
     layout = run.layout
-    held = await asyncio.to_thread(holder, storage, layout)
-    if held is not None and not take_over:
-        raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
+    held = await asyncio.to_thread(holder_to_stop, storage, layout, take_over)
     epoch = await asyncio.to_thread(take, storage, layout, settings, commit)
     if not await asyncio.to_thread(storage.exists, layout.identity):
         await asyncio.to_thread(storage.delete, layout.epoch(epoch.name))
@@ -200,6 +198,14 @@ def check_free(storage: Storage, layout: RunLayout) -> None:
     """Raises HeldError if a process trains the run."""
     if (held := holder(storage, layout)) is not None:
         raise HeldError(f"{_told(layout, held)}; wait for it to end")
+
+
+def holder_to_stop(storage: Storage, layout: RunLayout, take_over: bool) -> Lease | None:
+    """The lease of a process that works on the run and that `take_over` stops; HeldError is raised where it is not to be."""
+    held = holder(storage, layout)
+    if held is not None and not take_over:
+        raise HeldError(f"{_told(layout, held)}; wait for it to end, or add --take-over to stop it and continue here")
+    return held
 
 
 def _told(layout: RunLayout, held: Lease) -> str:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,15 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
         done = ended(PROGRAM.format(code=0), full)
     assert done.returncode == 120
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["runs"], ["train", "--help"]])
+def test_a_command_whose_output_cannot_be_written_says_so(arguments: list[str], tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "nbrl.flows.cli.main", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, env=BUFFERED, text=True, timeout=60, cwd=tmp_path)
+    said = "nbrl: the output cannot be written: No space left on device; send it to another place\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_an_interrupt_ends_the_wait_for_a_reader_who_does_not_read() -> None:
