@@ -99,6 +99,30 @@ def test_an_answer_that_is_a_program_is_wrong_and_does_nothing(tmp_path: Path) -
     assert mark.read_text() == ""
 
 
+@pytest.mark.sandbox
+def test_what_executes_an_answer_says_nothing_of_other_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As if the package executed any answer: what the child can reach is its own result."""
+    program = tmp_path / "scorer.py"
+    program.write_text(
+        Path(scorer.__file__).read_text().replace("def is_literal", "def harmless(answer): return True\n\n\ndef is_literal")
+    )
+    monkeypatch.setattr(confined, "PROGRAM", program)
+    lines = (
+        "import os\nfor f in range(3, 40):\n try: os.write(f, b'{\"score\": 1.0}\\n' * 50)\n except OSError: pass\nos._exit(0)"
+    )
+    asked = rows(data("binary_matrix", train=1))[0]
+    hostile = answered(asked, f"exec({lines!r})")
+    found = judge([answered(asked, "wrong"), hostile, *[answered(asked, "wrong")] * 3, answered(asked, asked["answers"][0])])
+    assert [judged.exact for judged in [found[0], *found[2:]]] == [0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.sandbox
+def test_an_answer_that_is_compared_and_not_executed_may_hold_anything() -> None:
+    asked = rows(data("codeio", train=40))
+    assert any(not scorer.harmless(row["answers"][0]) for row in asked)
+    assert judge([answered(row, row["answers"][0]) for row in asked]) == [Judged(1.0, 1.0)] * 40
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -115,13 +139,42 @@ def test_an_answer_that_is_a_program_is_wrong_and_does_nothing(tmp_path: Path) -
         "'a'(1)",
         "2(3)",
         "sin.f",
+        "(exec #;\n (x))",
+        "x.#\nreal",
+        "x.#\nreal + (2)",
+        "sin('%c' % 40)",
+        "'%c' % 40",
+        "'f(1)'",
+        "f'{1}'",
+        "[sin(x) for sin in [exec]]",
+        "(sin:=N, sin(x))",
+        "@f",
+        "lambda sin: sin(x)",
+        "sin(exec)",
+        "sin (x)（1)",
+        "ｅ(1)",
+        "[" * 10_000 + "''",
     ],
 )
 def test_what_could_call_anything_is_not_harmless(text: str) -> None:
     assert not scorer.harmless(text)
 
 
-@pytest.mark.parametrize("text", ["1 + (2*3)", "x**2 + 3*x", "sin(x) + log (2)", "[[1, 0], [0, 1]]", "1.5", "(1, 2)", "Q _\n_ Q"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 + (2*3)",
+        "x**2 + 3*x",
+        "sin(x) + log (2)",
+        "[[1, 0], [0, 1]]",
+        "1.5",
+        "(1, 2)",
+        "Q _\n_ Q",
+        "ABCD",
+        "['A', \"B\"]",
+        "sqrt(pi)*x!",
+    ],
+)
 def test_answers_as_the_tasks_want_them_are_harmless(text: str) -> None:
     assert scorer.harmless(text)
 

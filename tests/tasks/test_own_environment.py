@@ -141,11 +141,12 @@ def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_pac
 def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confined, "WALL_S", 12.0)
+    monkeypatch.setattr(confined, "CPU_S", 2.0)
+    monkeypatch.setattr(confined, "WALL_S", 20.0)
     faults = {
         "!raise": "ValueError: I cannot read this",
-        "!hang": "it took more than 12 s",
-        "!spin": "it took more than 5 s of processor time",
+        "!hang": "it took more than 20 s",
+        "!spin": "it took more than 2 s of processor time",
         "!exit": "its process ended",
         "!network": "OSError: ",
         "!many": "its score has 9 steps, the trajectory 2",

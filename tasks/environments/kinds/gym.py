@@ -23,6 +23,7 @@ REFUSED = {
     "list_functions": "its questions change from one reading to the next",
     "arc_agi": "its questions do not survive being stored",
     "rearc": "its questions do not survive being stored",
+    "coin_flip": "its scorer takes the answer 0 to nearly every question",
     "composite": "name the tasks themselves",
 }
 

@@ -1,7 +1,6 @@
 """Comparisons by packages that are not ours: in a program of its own, confined as a kernel is, never in a Ray worker."""
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -9,11 +8,13 @@ from typing import Any
 
 from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.errors import RewardError
+from nbrl.tasks.reward.rules.exchange import exchange
 
 PROGRAM = Path(__file__).with_name("scorer.py")
 START_S = 120.0
 CPU_S = 5.0  # of processor time for one comparison: it decides, so that a verdict is the same on a busy machine
 WALL_S = 60.0  # on the clock, for what waits instead of computing
+LINE_BYTES = 1 << 18  # more than the program says of one comparison
 READY = "ready"
 
 
@@ -37,14 +38,12 @@ def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[s
     """What the program said until it ended."""
     lines = "".join(f"{json.dumps(each)}\n" for each in comparisons)
     command = [*confined_program(PROGRAM, modules), rule, str(CPU_S), str(WALL_S)]
-    limit = START_S + (WALL_S + 1) * len(comparisons)
-    try:
-        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=limit, env={}, cwd="/", check=False)
-        said, complaint = done.stdout.splitlines(), done.stderr
-    except subprocess.TimeoutExpired as error:
-        said, complaint = (error.stdout or b"").decode(errors="replace").splitlines(), f"it took longer than {limit:g} s"
+    limit_s, limit_bytes = START_S + (WALL_S + 1) * len(comparisons), LINE_BYTES * (len(comparisons) + 1)
+    done = exchange(command, lines.encode(), limit_s, limit_bytes)
+    said = done.output.decode(errors="replace").splitlines()
     if said[:1] != [READY]:
-        reason = (complaint.strip().splitlines() or ["it said nothing"])[-1][:300]
+        told = (done.errors.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:300]
+        reason = f"it took longer than {limit_s:g} s" if done.late else told
         raise RewardError(f"the program that compares answers by the rule {rule!r} does not start: {reason}")
     return [_object(line) for line in said[1 : len(comparisons) + 1]]
 

@@ -11,6 +11,7 @@ of processor time, in whole seconds. One that waits uses none, and is ended afte
 this package but the vocabulary of environments of one's own.
 """
 
+import ast
 import base64
 import contextlib
 import ctypes
@@ -42,15 +43,38 @@ WARM = (r"\frac{1}{2}", r"$\boxed{x^2+\sqrt{3}}$", "0.5", "the answer is 5", "(1
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
 WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")  # of a language; commands of LaTeX begin with a backslash
 FUNCTIONS = {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "abs", "Abs"}
-CALLED = re.compile(r"([^\W\d]\w*|[\w)\]}'\"])\s*\(")
+CONSTANTS = {"pi", "oo"}  # besides names of one letter
+NAME = re.compile(r"[^\W\d]\w*")
+CALLED = re.compile(r"([^\W\d]\w*|[\w)\]}])\s*\(")
+# Private names, escapes, comments (a name may be called, or have an attribute, behind one), decorators, and attributes.
+NEVER = re.compile(r"__|\\|#|@|\.\s*[^\W\d]")
+BINDS = re.compile(r"[:=]")
+COMPARED = {"codeio"}  # tasks that execute programs of their own, and compare answers
 
 
 def harmless(answer: str) -> bool:
-    """Whether Python that evaluates the text calls nothing but functions of mathematics, so that it can only take time."""
+    """Whether an evaluation of the text as an expression, also twice, can do nothing but take time.
+
+    With parentheses, it calls nothing but functions of mathematics, by their own names. A string may be evaluated again, so
+    it may only be a literal, and one that says what calls nothing.
+    """
     text = unicodedata.normalize("NFKC", answer)  # as Python reads names
-    if "__" in text or "\\" in text or re.search(r"\.\s*[^\W\d]", text):
+    if NEVER.search(text):
         return False
-    return all(called in FUNCTIONS for called in CALLED.findall(text))
+    if "'" in text or '"' in text:
+        return "(" not in text and is_literal(text)
+    if "(" not in text:
+        return True
+    known = all(len(name) == 1 or name in FUNCTIONS | CONSTANTS for name in NAME.findall(text))
+    return text.isascii() and known and not BINDS.search(text) and all(name in FUNCTIONS for name in CALLED.findall(text))
+
+
+def is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 @cache
@@ -59,7 +83,7 @@ def task(name: str, settings: str) -> tuple[Any, bool]:
     from reasoning_gym.factory import create_dataset
 
     data = create_dataset(name, seed=0, size=1, **json.loads(settings))
-    return data, bool(EXECUTES.search(inspect.getsource(inspect.getmodule(type(data)) or type(data))))
+    return data, name not in COMPARED and bool(EXECUTES.search(inspect.getsource(inspect.getmodule(type(data)) or type(data))))
 
 
 def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +153,11 @@ def prepare(rule: str) -> None:
             import reasoning_gym.factory  # noqa: F401
 
 
-def compare(rule: str, line: bytes, cpu: float, wall: float) -> dict[str, Any]:
-    """The result of one comparison, made in a child. What it needs is made before the fork, so that it is made once."""
+def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> dict[str, Any]:
+    """The result of one comparison, made in a child. What it needs is made before the fork, so that it is made once.
+
+    The child does not keep the descriptor of the `results`, to which it could write those of others.
+    """
     if rule in ("reasoning_gym", "own"):
         reference = json.loads(json.loads(line)["reference"])
         try:
@@ -143,6 +170,7 @@ def compare(rule: str, line: bytes, cpu: float, wall: float) -> dict[str, Any]:
     if pid == 0:
         try:
             os.close(reading)
+            os.close(results)
             confine(cpu)
             write_all(writing, result_of(rule, line))
         finally:
@@ -225,7 +253,7 @@ def main(rule: str, cpu: float, wall: float) -> None:
     prepare(rule)
     print("ready", file=results, flush=True)
     for line in sys.stdin.buffer:
-        print(json.dumps(compare(rule, line, cpu, wall)), file=results, flush=True)
+        print(json.dumps(compare(rule, line, cpu, wall, results.fileno())), file=results, flush=True)
 
 
 if __name__ == "__main__":
