@@ -14,7 +14,7 @@ from nbrl.agent.trajectory import ROOT, Node, Status, Step, Trajectory
 
 PROMPT = "Answer the question. You may think first. End with one line: Answer: the answer alone, as short as possible."
 _THOUGHT = "</think>"
-_ANSWER = re.compile(r"^[\s*_#>]*answer[\s*_]*:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_ANSWER = re.compile(r"^[ \t*_#>]*answer[ \t*_]*:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 

@@ -110,7 +110,7 @@ class Grammar:
     def _code(self) -> re.Pattern[str]:
         if self.code_style == "tag":
             return re.compile(rf"\s*<{self.code_tag}>(.*?)</{self.code_tag}>\s*", re.DOTALL)
-        return re.compile(rf"\s*{FENCE}[^\S\n]*\n(.*?)```\s*", re.DOTALL)
+        return re.compile(rf"\s*{FENCE}[^\S\n]*\n(.*?)(?<=\n)```\s*", re.DOTALL)
 
     @cached_property
     def _tagged(self) -> re.Pattern[str]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nbrl.tasks.reward import l0
 from nbrl.tasks.reward.length import length_of
-from nbrl.tasks.reward.rules.rule import QA, Judged, given, judge
+from nbrl.tasks.reward.rules.rule import FILES, QA, Judged, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
 
 SCHEMA = pa.schema(
@@ -76,10 +76,10 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
         qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
     elif judged.value is not None:
         qa = settings.qa_weights.scaled(judged.value)
-    elif answer is None:
+    elif answer is None and row["rule"] != FILES:  # by that rule files are right or wrong, whatever is said
         qa = settings.qa_weights.scaled(0.0)
     else:
-        qa = settings.qa_weights.reward(judged.exact, judged.partial)
+        qa = settings.qa_weights.reward(judged.exact, judged.partial, answered=answer is not None)
     formats = [format_of(step) for step in steps]
     executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
     lengths = [thought_length(step, settings.length_target) for step in steps]

@@ -21,9 +21,9 @@ class QaWeights(BaseModel):
     low: float = Field(0.0, description="reward of a score of 0, which includes no answer")
     high: float = Field(1.0, description="reward of a score of 1")
 
-    def reward(self, exact: float, partial: float) -> float:
-        """The reward of an answer that was given."""
-        return self.scaled(self.f1 * partial + self.exact * exact + self.answered)
+    def reward(self, exact: float, partial: float, answered: bool = True) -> float:
+        """The reward of an answer, or of files that were made, with or without an answer."""
+        return self.scaled(self.f1 * partial + self.exact * exact + self.answered * answered)
 
     def scaled(self, score: float) -> float:
         return self.low + (self.high - self.low) * score

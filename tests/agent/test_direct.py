@@ -46,6 +46,7 @@ def ask(policy: Says | Broken, **settings: object) -> Trajectory:
         ("<think>Answer: 41</think>\nAnswer: 42\n", "42"),
         ("**Answer:** Paris.", "Paris."),
         ("Answer: 1\nno,\nanswer : 2", "2"),
+        ("Answer:\n\n42", "42"),
         (r"so it is \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         ("Paris", "Paris"),
         ("<think>long</think>", None),
@@ -54,6 +55,12 @@ def ask(policy: Says | Broken, **settings: object) -> Trajectory:
 )
 def test_an_answer_is_what_stands_after_the_last_mark(text: str, answer: str | None) -> None:
     assert read_answer(text) == answer
+
+
+@pytest.mark.timeout(60)
+def test_an_answer_that_is_mostly_blank_lines_is_read_at_once() -> None:
+    said = "a" + "\n" * 200_000 + "b"
+    assert read_answer(said) == said
 
 
 def test_a_direct_answer_is_a_trajectory_of_one_step_without_a_cell() -> None:

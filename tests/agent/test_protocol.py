@@ -51,6 +51,7 @@ def test_every_malformed_action_says_why(text: str, reason: str) -> None:
         ("<think>a</think>\n```\n```python", "closes with ```"),
         (f"<think>a</think>\nSee:\n{BLOCK}", "nothing around"),
         (f"<think>a</think>\n{BLOCK}\nDone.", "nothing around"),
+        (f"<think>a</think>\n{BLOCK}\nsee ``` and ```", "nothing around"),
         ("<think>a</think>\n```python\n\n```", "empty"),
         (f"<think>a\n{BLOCK}\n</think>\n{BLOCK}", "more than one ``` block"),
     ],

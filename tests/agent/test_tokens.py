@@ -1,3 +1,4 @@
+import io
 import json
 import shutil
 from pathlib import Path
@@ -5,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from tokenizers import Tokenizer
 
 from nbrl.agent.tokens.estimated import EstimatingRenderer
@@ -64,10 +66,21 @@ def test_without_a_tokenizer_ids_are_unknown_and_their_number_an_estimate(text: 
 
 
 def test_pictures_take_room_where_they_are_sent() -> None:
-    picture, forged = (bytes(16) + size.to_bytes(4, "big") * 2 for size in (600, 2**31))
+    picture, forged = (b"\x89PNG\r\n\x1a\n" + bytes(8) + size.to_bytes(4, "big") * 2 for size in (600, 2**31))
     assert len(EstimatingRenderer(sees_images=True).pictures([picture, picture])) == 2 * (4 + 480)
     assert len(EstimatingRenderer(sees_images=True).pictures([forged])) == 16_384
     assert EstimatingRenderer().pictures([picture]) == SHIPPED.pictures([picture]) == []
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_a_small_picture_of_any_kind_takes_little_room(kind: str) -> None:
+    made = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(made, kind)
+    assert len(EstimatingRenderer(sees_images=True).pictures([made.getvalue()])) == 4 + 5
+
+
+def test_a_picture_whose_size_cannot_be_read_takes_the_room_of_a_usual_one() -> None:
+    assert len(EstimatingRenderer(sees_images=True).pictures([b"\xff\xd8\xff" + b"x" * 100])) == 1_600
 
 
 @pytest.mark.parametrize("special", [True, False])

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nbrl.tasks.environments.files import read_passages, read_questions
+from nbrl.tasks.environments.files import read_passages, read_questions, read_rows
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError
 
@@ -55,6 +57,103 @@ def test_columns_that_are_there_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_numbers_as_answers_and_ids_are_their_text(tmp_path: Path) -> None:
     (row,) = read_questions(write(tmp_path / "x.csv", [{"id": 7, "question": "q?", "answers": 42}]), {}, "number").to_pylist()
     assert (row["id"], row["answers"]) == ("7", ["42"])
+
+
+WRITTEN = ["00501", "10:30", "1999-05-01", "1999-05-01T10:00", "12345678901234567890123", "3.14159265358979323846", "2.50", "1e5"]
+WORDS = ["NA", "NULL", "nan", "true", "FALSE", " x", "#N/A"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv"])
+@pytest.mark.parametrize("answer", [*WRITTEN, *WORDS])
+def test_a_text_stays_as_it_is_written(tmp_path: Path, suffix: str, answer: str) -> None:
+    row = {"id": "007", "question": answer, "answers": answer, "source": "1.0"}
+    path = write(tmp_path / f"x{suffix}", [row])
+    (read,) = read_questions(path, {}, "qa").to_pylist()
+    assert (read["id"], read["question"], read["answers"], read["source"]) == ("007", answer, [answer], "1.0")
+    assert read_rows(path) == [row]
+    passages = write(tmp_path / f"c{suffix}", [{"passage": answer}])
+    assert read_passages(passages, "environments.e.corpus").to_pylist() == [{"passage": answer}]
+
+
+@given(rows=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1), min_size=1, max_size=5))
+def test_any_text_comes_out_of_any_file_as_it_went_in(tmp_path_factory: pytest.TempPathFactory, rows: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    for suffix in (".jsonl", ".json", ".csv", ".tsv"):
+        path = write(folder / f"x{suffix}", [{"passage": text} for text in rows])
+        assert read_passages(path, "environments.e.corpus")["passage"].to_pylist() == rows
+
+
+def test_ids_that_differ_only_as_text_are_two(tmp_path: Path) -> None:
+    rows = [{"id": name, "question": "q?", "answers": "x"} for name in ("01", "1", "1e0")]
+    assert read_questions(write(tmp_path / "x.csv", rows), {}, "qa")["id"].to_pylist() == ["01", "1", "1e0"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_numbers_of_json_are_their_text_without_an_empty_fraction(tmp_path: Path, suffix: str) -> None:
+    numbers = ["42", "42.0", "2.50", "3.14159265358979323846", "12345678901234567890123", "1e-7", "-0.5", "true", '"x", 1.0']
+    rows = [f'{{"id": {place}, "question": "q?", "answers": [{text}]}}' for place, text in enumerate(numbers)]
+    path = tmp_path / f"x{suffix}"
+    path.write_text("\n".join(rows) if suffix == ".jsonl" else f"[{', '.join(rows)}]")
+    questions = read_questions(path, {}, "qa")
+    assert questions["answers"].to_pylist() == [[text] for text in ["42", "42", *numbers[2:-1]]] + [["x", "1"]]
+    assert questions["id"].to_pylist() == [str(place) for place in range(len(numbers))]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_an_empty_field_is_missing(tmp_path: Path, suffix: str) -> None:
+    rows = [{"question": "one?", "answers": "x"}, {"question": "two?", "answers": ""}]
+    with pytest.raises(ConfigError, match="1 rows have no 'answers'"):
+        read_questions(write(tmp_path / f"x{suffix}", rows), {}, "qa")
+    assert read_rows(tmp_path / f"x{suffix}")[1] == {"question": "two?", "answers": None}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_column_that_the_first_row_lacks_is_read(tmp_path: Path, suffix: str) -> None:
+    rows = [{"question": "one?", "answers": "x"}, {"question": "two?", "answers": "5 km", "rule": "number"}]
+    path = write(tmp_path / f"x{suffix}", rows)
+    assert read_rows(path) == [rows[0] | {"rule": None}, rows[1]]
+    with pytest.raises(ConfigError, match="1 rows have no 'rule'"):
+        read_questions(path, {}, "qa")
+    (tmp_path / "a.txt").write_text("a")
+    rows = [rows[0], rows[0] | {"files": "a.txt"}]
+    files = read_questions(write(path, rows), {}, "qa")["files"].to_pylist()
+    assert [[file["name"] for file in each] for each in files] == [[], ["a.txt"]]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_columns_that_nothing_names_may_hold_anything(tmp_path: Path, suffix: str) -> None:
+    odd = [None, "x", 2**70, [1, "x"], {"a": [{}]}, 1.5, True]
+    rows = [{"question": "q?", "answers": "x", "context": value} for value in odd]
+    path = write(tmp_path / f"x{suffix}", rows)
+    assert len(read_questions(path, {}, "qa")) == len(odd)
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("x.jsonl", '{"question": "q?"}\n\n{"question": "wh', r"line 3, character 14: Unterminated string"),
+        ("x.jsonl", '{"question": "q?"}\n[1]\n', "line 2 is no object with named values"),
+        ("x.jsonl", '{"question": "q?"}\n{"question": 1, "question": 2}', "line 2: an object has the name 'question' twice"),
+        ("x.jsonl", '{"answers": "x"}\n\n{"answers": ["x"]}\n', "line 3: 'answers' does not fit into its column: "),
+        ("x.jsonl", '{"answers": "x"}\n{"answers": "\\ud800"}\n', "line 2: 'answers' does not fit into its column: "),
+        ("x.jsonl", '{"answers": ["x"]}\n{"answers": {"text": "x"}}', "line 2: 'answers' does not fit into its column: "),
+        ("x.jsonl", "[" * 100_000, "line 1: maximum recursion"),
+        ("x.json", '[{"answers": "x"}, {"answers": ["x"]}]', "object 2: 'answers' does not fit into its column: "),
+        ("x.json", '[{"answers": "x"}, 7]', "object 2 is no object with named values"),
+        ("x.json", '{"answers": "x"}', "it is no list of objects"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_json_is_named_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=rf"data file .*/{name} cannot be read: {words}.*; it must be one of"):
+        read_questions(tmp_path / name, {}, "qa")
+
+
+def test_a_mark_of_utf_8_at_the_beginning_is_no_text(tmp_path: Path) -> None:
+    for suffix, text in ((".csv", "passage\nx\n"), (".jsonl", '{"passage": "x"}\n'), (".json", '[{"passage": "x"}]')):
+        (tmp_path / f"x{suffix}").write_text(text, encoding="utf-8-sig")
+        assert read_rows(tmp_path / f"x{suffix}") == [{"passage": "x"}]
 
 
 @pytest.mark.parametrize(

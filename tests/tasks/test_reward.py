@@ -3,6 +3,7 @@ from pydantic import ValidationError
 
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.length import length_of
+from nbrl.tasks.reward.rules.files import reference_of
 from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
 from nbrl.tasks.reward.score import execution_of, format_of, score
 from nbrl.tasks.reward.settings import QaWeights, RewardSettings
@@ -94,6 +95,15 @@ def test_a_wrong_answer_earns_having_answered_and_no_answer_nothing() -> None:
     assert score(row("Vorn", ["Keldra"], [step()]), RewardSettings())["qa"] == pytest.approx(0.1)
     assert score(row(None, ["Keldra"], [step()]), RewardSettings())["qa"] == 0.0
     assert score(row("  ", ["Keldra"], [step()]), RewardSettings())["answered"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "produced", "qa"),
+    [(None, b"x", 0.9), (None, b"y", 0.0), ("done", b"x", 1.0), ("done", b"y", 0.1)],
+)
+def test_right_files_are_paid_whether_or_not_an_answer_was_given(answer: str | None, produced: bytes, qa: float) -> None:
+    made = {"files": [{"path": "a.txt", "data": produced}], "reference": reference_of({"a.txt": b"x"})}
+    assert score(row(answer, [], [step()], "files") | made, RewardSettings())["qa"] == pytest.approx(qa)
 
 
 def test_a_trajectory_without_steps_scores_nothing() -> None:

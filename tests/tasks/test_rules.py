@@ -33,6 +33,13 @@ ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
         ("3.9 m", "3.9 m."),
         ("50 %", "50%"),
         ("４２", "42"),
+        ("25 cm²", "25"),
+        ("25 cm²", "25 cm2"),
+        ("25cm^2", "25 cm²"),
+        ("9.81 m/s²", "9.81 m/s2"),
+        ("3 m s⁻¹", "3 m s^-1"),
+        ("1e3 m2", "1000 m²"),
+        ("5 g H2O", "5"),
     ],
 )
 def test_numbers_of_one_value_are_equal(answer: str, reference: str) -> None:
@@ -62,6 +69,23 @@ def test_numbers_of_one_value_are_equal(answer: str, reference: str) -> None:
         ("1e999", "1"),
         ("nan", "nan"),
         ("x = 4", "4"),
+        ("10²", "102"),
+        ("10²", "100"),
+        ("10²", "10"),
+        ("1 ²³⁴", "1234"),
+        ("10⁻²", "10"),
+        ("10ⁿ", "10"),
+        ("10₂", "102"),
+        ("25 cm²", "25 cm³"),
+        ("3 m²", "3 m⁻²"),
+        ("3 m s⁻¹", "3 m s"),
+        ("1e9999", "1"),
+        ("1 e5", "1"),
+        ("2x5", "2"),
+        ("2x²", "2"),
+        ("5y-3", "5"),
+        ("5 km 3", "5"),
+        ("3 m12", "3"),
     ],
 )
 def test_other_numbers_and_what_is_no_number_are_not_equal(answer: str, reference: str) -> None:
@@ -76,7 +100,25 @@ def test_a_fraction_equals_itself_and_not_its_opposite(value: Fraction) -> None:
         assert number.equal(text, [f"{-value.numerator}/{value.denominator}"]) == float(value == 0)
 
 
-@given(text=st.text())
+RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉"
+
+
+@given(value=st.integers(-(10**9), 10**9), raised=st.text(RAISED, min_size=1, max_size=5), space=st.sampled_from(["", " ", "  "]))
+def test_a_number_with_raised_digits_is_none(value: int, raised: str, space: str) -> None:
+    assert number.quantity(f"{value}{space}{raised}") is None
+
+
+@given(
+    value=st.integers(-(10**9), 10**9), letters=st.text("abcdkmnopqrst", min_size=1, max_size=4), power=st.sampled_from(RAISED)
+)
+def test_a_power_of_a_unit_does_not_change_the_value(value: int, letters: str, power: str) -> None:
+    found = number.quantity(f"{value} {letters}{power}")
+    assert found is not None
+    assert found.value == value
+    assert number.equal(f"{value} {letters}{power}", [str(value)]) == 1.0
+
+
+@given(text=st.text(st.sampled_from("0123456789.,/-+−eExms²³⁻^ ")) | st.text())
 def test_any_text_is_a_number_with_a_unit_or_none(text: str) -> None:
     found = number.quantity(text)
     assert found is None or isinstance(found.value, Fraction)
@@ -87,7 +129,9 @@ LONG = 1_000_000
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("text", ["9" * LONG, "9e" + "9" * LONG, "1/" * LONG, "1," * LONG, "1 " * LONG, " " * LONG + "xy"])
+@pytest.mark.parametrize(
+    "text", ["9" * LONG, "9e" + "9" * LONG, "1/" * LONG, "1," * LONG, "1 " * LONG, " " * LONG + "xy", "9" + "m²" * LONG]
+)
 def test_a_text_of_any_length_is_read_in_the_end(text: str) -> None:
     assert number.quantity(text) is None
     assert choice.option(text) is None

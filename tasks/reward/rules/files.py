@@ -15,7 +15,8 @@ from nbrl.tasks.reward.rules.judged import Judged
 
 CLOSE = 1e-6  # relative; numbers of JSON that differ by less are equal
 DEPTH = 50  # of nested JSON
-DECIMAL = re.compile(r"[+-]?(0|[1-9]\d{0,29})(\.\d{0,30})?")  # of a cell
+# A number of a cell, as pandas and csv write it: .5, 1e-05. Both its parts are short, for what was made is hostile.
+DECIMAL = re.compile(r"[+-]?((0|[1-9]\d{0,29})(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?")
 CELLS = 200_000  # of a table
 
 
@@ -71,7 +72,7 @@ def _cells(data: bytes, delimiter: str) -> list[list[str]]:
 
 
 def _same_cell(one: str, other: str) -> bool:
-    """Equal as texts, or as decimal numbers; a number with leading zeros is a text."""
+    """Equal as texts, or as decimal numbers, with an exponent or without; a number with leading zeros is a text."""
     if one == other:
         return True
     return bool(DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)) and Decimal(one) == Decimal(other)
