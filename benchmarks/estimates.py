@@ -23,6 +23,7 @@ from nbrl.flows.measure import measure
 from nbrl.infra.memory import MemoryPeak
 from nbrl.tasks.runs.measured import Measured
 from nbrl.tasks.runs.preflight import prepared
+from nbrl.tasks.runs.recipes import load
 
 ROOT = Path(__file__).resolve().parent.parent
 NBRL = str(Path(sys.executable).with_name("nbrl"))
@@ -85,7 +86,7 @@ def main() -> None:
                     "real": checkpoint,
                 },
                 "seconds_of_an_iteration": {
-                    "measured": round(one.iteration_s, 1),
+                    "measured": round(one.iteration_s(load(arguments.recipe, overrides)), 1),
                     "real": [round(each, 1) for each in seconds],
                 },
                 "hardware": cpu_machine(),

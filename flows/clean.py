@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.order import ROOT
-from nbrl.infra.errors import HeldError
+from nbrl.infra.errors import HeldError, InfraError
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, RunError, StoppedError, TakenOverError
 from nbrl.tasks.layout.runs import RUNS, name_of
 from nbrl.tasks.nodes.artifact_keys import slug
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
@@ -41,15 +41,23 @@ async def clean(order: CleanOrder) -> list[str]:
     """Apply each run's `checkpoints` retention, sweep what ended processes left, and return what was deleted.
 
     A run that somebody trains is passed over. A dry run names the checkpoints alone: leftovers are found while they are deleted.
+    Where runs cannot be cleaned, the others are, and the first error is raised with the names of all.
     """
     storage = Storage(StorageSettings(root=order.root))
     deleted: list[str] = []
+    failed: dict[str, InfraError | RunError] = {}
     with ProgressDisplay(err, get_run_logger().info) as progress:
         for name in order.runs or await asyncio.to_thread(_names, storage):
             try:
                 found = await _clean(storage, known_run(storage, name), order.dry_run, progress)
-            except (HeldError, ConfigError) as error:
+            except (HeldError, TakenOverError, ConfigError) as error:
                 progress.say(f"{name} is passed over: {error}")
+                continue
+            except StoppedError:
+                raise
+            except (InfraError, RunError) as error:
+                progress.say(f"{name} cannot be cleaned: {error}")
+                failed[name] = error
                 continue
             for each in found:
                 progress.say(f"{'would delete' if order.dry_run else 'deleted'} {storage.uri(each)}")
@@ -57,6 +65,9 @@ async def clean(order: CleanOrder) -> list[str]:
     title = "Would be deleted" if order.dry_run else "Deleted"
     lines = [f"# {title}: {len(deleted)}", "", *(f"- `{each}`" for each in deleted[:SHOWN])]
     await acreate_markdown_artifact("\n".join(lines), key=slug("clean", order.root), description=f"clean {order.root}")
+    if failed:
+        first = next(iter(failed.values()))
+        raise type(first)(f"not cleaned: {', '.join(failed)}; the first because {first}") from first
     return deleted
 
 
@@ -70,7 +81,7 @@ async def _clean(storage: Storage, run: Run, dry_run: bool, progress: ProgressDi
 
     if dry_run:
         return (await asyncio.to_thread(to_go))[2]
-    async with writing(run, storage, False, progress.say, config.model_dump(mode="json")) as writer:
+    async with writing(run, storage, False, progress.say, config.model_dump(mode="json"), keep_ending=True) as writer:
         before = await asyncio.to_thread(storage.list, run.layout.folder)
         await asyncio.to_thread(sweep, storage, writer)
         records, scores, checkpoints = await asyncio.to_thread(to_go)

@@ -17,9 +17,10 @@ def sparkline(values: list[float]) -> str:
 def report(summary: Summary) -> RenderableType:
     scores = Table("", "before", "after", title="held-out questions", title_justify="left")
     names = {"success": "success", "em": "exact match", "f1": "F1"}
-    names |= {key: f"  {key.removeprefix('success/')}" for key in sorted(summary.after) if key.startswith("success/")}
+    known = sorted({*summary.before, *summary.after})
+    names |= {key: f"  {key.removeprefix('success/')}" for key in known if key.startswith("success/")}
     for key, name in names.items():
-        scores.add_row(name, f"{summary.before[key]:.3f}", f"{summary.after[key]:.3f}")
+        scores.add_row(name, *(f"{values[key]:.3f}" if key in values else "–" for values in (summary.before, summary.after)))
     times = Table("node", "seconds", "per iteration", title="where the time went", title_justify="left")
     for node in NODES:
         seconds = summary.seconds.get(node, 0.0)

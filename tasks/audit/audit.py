@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from nbrl.infra.errors import StorageError
+from pydantic import ValidationError
+
+from nbrl.infra.errors import DamagedError, StorageError, shortened
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -68,17 +70,25 @@ class Audit:
         yield from self._named("storage", leftovers(self._storage, self._run.layout, self.records, results, lag))
         yield from self._named("checkpoints", self._newest())
         if tracking is not None:
-            yield from self._named("MLflow", check_tracking(tracking, self._run, self.records))
+            yield from self._named("MLflow", check_tracking(tracking, self._run, self.records), ())
         if replayed is not None:
-            yield from self._named("replay", self._replay(replayed))
+            yield from self._named("replay", self._replay(replayed), ())
 
-    def _named(self, where: str, check: Iterator[str]) -> Iterator[Contradiction]:
-        """The contradictions of a check; what is lost or damaged is one, and ends the check."""
+    def _named(
+        self, where: str, check: Iterator[str], unfit: tuple[type[Exception], ...] = (LookupError, ValueError)
+    ) -> Iterator[Contradiction]:
+        """The contradictions of a check; what is lost or damaged is one, and ends the check.
+
+        So is what a whole JSON with other fields than it must have raises in the check, which is one of `unfit`.
+        """
         try:
             for what in check:
                 yield Contradiction(where, what)
         except (StorageError, BrokenInvariantError) as error:
             yield Contradiction(where, str(error))
+        except unfit as error:
+            fault = f"{type(error).__name__}: {shortened(error)}"
+            yield Contradiction(where, f"its files are damaged: they do not fit together ({fault}); bring them back from a copy")
 
     def _data(self) -> Iterator[str]:
         stored.check(self._storage, self._run.layout.data)
@@ -100,8 +110,14 @@ class Audit:
                 return
             self.records.append(record)
             copy = layout.iteration(number).record_copy
-            if copy in keys and Record.model_validate(self._storage.read_json(copy)) != record:
-                yield f"the copy of the record of iteration {number + 1} is another"
+            if copy in keys and self._copied(copy) != record:
+                yield f"the copy of the record of iteration {number + 1} is another, or damaged"
+
+    def _copied(self, key: str) -> Record | None:
+        try:
+            return Record.model_validate(self._storage.read_json(key))
+        except (DamagedError, ValidationError):
+            return None
 
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:
         policy, sampler = policy_after(self._run, before), self._sampler(before)

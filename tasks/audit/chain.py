@@ -4,6 +4,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.layout.checkpoints import HF, RESULT
@@ -34,9 +36,13 @@ def check_update(storage: Storage, config: RunConfig, run: Run, record: Record, 
         return
     for key, digest in updated.parts.items():
         storage.read_bytes(key, digest)
-    result = UpdateResult.model_validate_json(storage.read_bytes(f"{updated.path}/{RESULT}"))
-    if result.order != expected_order(storage, config, run, record, before, staleness):
-        yield "the checkpoint was not made by these trajectories and advantages from the checkpoint before it"
+    try:
+        made_by = UpdateResult.model_validate_json(storage.read_bytes(f"{updated.path}/{RESULT}")).order
+    except (ValidationError, KeyError):  # the second where it is like that of an earlier release
+        yield f"{storage.uri(f'{updated.path}/{RESULT}')} is damaged: it is no result of an update; bring it back from a copy"
+    else:
+        if made_by != expected_order(storage, config, run, record, before, staleness):
+            yield "the checkpoint was not made by these trajectories and advantages from the checkpoint before it"
     if storage.exists(f"{updated.path}/{MANIFEST}"):
         yield from _check_weights(storage, updated.path, updated.digest)
 
@@ -54,7 +60,7 @@ def _check_weights(storage: Storage, checkpoint: str, digest: str) -> Iterator[s
 def expected_order(storage: Storage, config: RunConfig, run: Run, record: Record, before: Weights, staleness: int) -> str:
     """The digest of the order that an iteration's artifacts make."""
     scope = Scope(run=run.name, run_id=run.run_id, seed=run.seed, epoch="", iteration=record.iteration, weights=before)
-    advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
+    (advantages,) = (artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
     order = make_order(config, scope, advantages, trajectories, staleness)
     start = sha256(storage.read_bytes(f"{before.checkpoint}/{RESULT}")) if before.checkpoint else order.initial

@@ -28,7 +28,7 @@ def check_evaluation(
         yield "it evaluated weights that no iteration of this run made"
         return
     artifact = result.artifact
-    sampled = next(filter(is_trajectories, artifact.parts))
+    sampled, *_ = filter(is_trajectories, artifact.parts)
     trajectories = storage.read_table(sampled, artifact.parts[sampled])
     questions = stored.read(storage, run.layout.data, "held_out")
     rows = asked(questions, config.evaluate, run.seed)

@@ -32,7 +32,8 @@ POLL_S = 0.5
 class Lease(BaseModel):
     """`beat`: the holder's clock when it last renewed the lease, in seconds since 1970. `ended`: it has let go.
 
-    `status` and `reason` say how it ended; they are empty until then, and where an earlier release wrote the lease.
+    `status` and `reason` say how the run's newest start ended; they are empty until then, and where an earlier release wrote the
+    lease. Whoever works on a run without starting it keeps them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,12 +89,14 @@ async def writing(
     say: Callable[[str], None],
     settings: dict[str, Any] | None = None,
     commit: str = "",
+    keep_ending: bool = False,
 ) -> AsyncIterator[Writer]:
     """Take an epoch of the run, for a start with these settings in a checkout of this commit, and keep its lease.
 
     Raises HeldError if another process holds the lease; with `take_over` that one is stopped; and InfraError if the run was
     removed meanwhile. The body is cancelled, and TakenOverError raised, once another process takes the run over; by then nothing
     of this process writes any more. It is cancelled too, and StoppedError raised, once somebody asks this process to stop.
+    With `keep_ending` this is no start of the run: how and when it ended, the lease says afterwards as before.
     """
     layout = run.layout
     held = await asyncio.to_thread(holder_to_stop, storage, layout, take_over)
@@ -108,7 +111,7 @@ async def writing(
     loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(thread_name_prefix="writer")
     loop.set_default_executor(threads)
     try:
-        async with _renewed(storage, layout, epoch):
+        async with _renewed(storage, layout, epoch, keep_ending):
             yield Writer(run, epoch.name)
     except TakenOverError:
         # A write goes on in its thread after the task that waited for it was cancelled.
@@ -118,17 +121,30 @@ async def writing(
 
 
 @asynccontextmanager
-async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIterator[None]:
-    """Renew the lease while the body runs, and cancel the body when a newer epoch or a mark to stop appears."""
+async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch, keep_ending: bool) -> AsyncIterator[None]:
+    """Renew the lease while the body runs, and cancel the body when a newer epoch or a mark to stop appears.
+
+    With `keep_ending` the lease has the earlier ending meanwhile, so that a process that is killed loses no more than its time.
+    """
     owner = asyncio.current_task()
     assert owner is not None
     ended: list[RunError] = []
     mark = layout.stop(epoch.name)
+    earlier = await asyncio.to_thread(_lease, storage, layout) if keep_ending else None
 
-    def beat(ending: Ending | None = None) -> None:
-        lease = Lease(epoch=epoch, beat=time.time())
-        if ending is not None:
-            lease = lease.model_copy(update={"ended": True, "status": ending.status, "reason": ending.reason})
+    def beat() -> None:
+        ending = {"status": earlier.status, "reason": earlier.reason} if earlier else {}
+        write(Lease(epoch=epoch, beat=time.time()).model_copy(update=ending))
+
+    def let_go(ending: Ending) -> None:
+        if earlier is not None:
+            write(earlier.model_copy(update={"ended": True}))
+        elif keep_ending:
+            storage.delete(layout.lease)
+        else:
+            write(Lease(epoch=epoch, beat=time.time(), ended=True, status=ending.status, reason=ending.reason))
+
+    def write(lease: Lease) -> None:
         storage.write_json(layout.lease, lease.model_dump())
 
     def look() -> None:
@@ -171,7 +187,7 @@ async def _renewed(storage: Storage, layout: RunLayout, epoch: Epoch) -> AsyncIt
             storage.delete(mark)
             held = holder(storage, layout)
             if held is not None and held.epoch.name == epoch.name:  # not that of who took over, and waits for this
-                beat(ending)
+                let_go(ending)
 
 
 def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverError | None:
@@ -187,9 +203,7 @@ def _taken_over(storage: Storage, layout: RunLayout, epoch: Epoch) -> TakenOverE
 
 def last_ending(storage: Storage, layout: RunLayout) -> tuple[Ending, float | None]:
     """How the newest start of a run that nobody trains ended, and when (seconds since 1970), as far as its lease tells."""
-    try:
-        lease = Lease.model_validate(storage.read_json(layout.lease))
-    except (MissingError, DamagedError, ValidationError):
+    if (lease := _lease(storage, layout)) is None:
         return Ending("KILLED", SILENT), None
     return (Ending(lease.status, lease.reason) if lease.status else Ending("KILLED", SILENT)), lease.beat
 
@@ -214,11 +228,16 @@ def _told(layout: RunLayout, held: Lease) -> str:
 
 def holder(storage: Storage, layout: RunLayout) -> Lease | None:
     """The lease of the run, if a process that may be alive holds it."""
+    lease = _lease(storage, layout)
+    return lease if lease is not None and lease.is_held else None
+
+
+def _lease(storage: Storage, layout: RunLayout) -> Lease | None:
+    """None where there is none that can be read."""
     try:
-        lease = Lease.model_validate(storage.read_json(layout.lease))
+        return Lease.model_validate(storage.read_json(layout.lease))
     except (MissingError, DamagedError, ValidationError):
         return None
-    return lease if lease.is_held else None
 
 
 async def _until_free(storage: Storage, layout: RunLayout, held: Lease) -> None:

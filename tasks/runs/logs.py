@@ -82,11 +82,15 @@ class Reader:
         self._read: dict[str, int] = {}  # bytes of the newest parts
 
     def lines(self) -> Iterator[str]:
-        """The lines that were not given before. A part is read again only while it may grow: the last of its start."""
+        """The lines that were not given before. A part is read again only while it may grow: the last of its start.
+
+        That of an earlier start may grow too: a start that is taken over says why it ended when the next one has begun.
+        """
         keys = [key for key in self._storage.list(self._layout.logs) if NUMBERED.fullmatch(key.rpartition("/")[2])]
         for key in keys:
             begun = self._read.get(key, 0)
-            if key in self._read and any(other > key and other in self._read for other in keys):
+            start = f"{key.rpartition('/')[0]}/"
+            if key in self._read and any(other > key and other.startswith(start) and other in self._read for other in keys):
                 continue
             try:
                 data = self._storage.read_bytes(key)

@@ -26,12 +26,12 @@ class Measured(BaseModel):
     checkpoint: int | None
     skipped: str = ""
 
-    @property
-    def iteration_s(self) -> float:
-        """Of an iteration all of whose trajectories are learnt from: of the measured one some groups may have been left out."""
+    def iteration_s(self, config: RunConfig) -> float:
+        """Of an iteration with a full batch: the measured one may have learnt from less."""
         learnt = self.metrics.get("advantage/trajectories", 0.0)
-        left_out = self.metrics["rollout/trajectories"] / learnt - 1 if learnt else 0.0
-        return self.metrics["time/iteration"] + self.metrics.get("time/update", 0.0) * left_out
+        full = config.rollout.prompts * (config.select.resample_to or config.rollout.group_size)
+        lacking = full / learnt - 1 if learnt else 0.0
+        return self.metrics["time/iteration"] + self.metrics.get("time/update", 0.0) * lacking
 
     @property
     def evaluation_s(self) -> float:
@@ -40,7 +40,7 @@ class Measured(BaseModel):
         return seconds / max(1.0, self.metrics["rollout/trajectories"]) * self.evaluated
 
     def total_s(self, config: RunConfig) -> float:
-        return self.start_s + config.iterations * self.iteration_s + evaluations(config) * self.evaluation_s
+        return self.start_s + config.iterations * self.iteration_s(config) + evaluations(config) * self.evaluation_s
 
 
 def evaluations(config: RunConfig) -> int:
@@ -58,7 +58,7 @@ def in_lines(measured: Measured, config: RunConfig) -> str:
         f"# measured: start {measured.start_s:.0f} s; an iteration {measured.metrics['time/iteration']:.1f} s ({nodes}), "
         f"of whose {all_:.0f} trajectories {learnt:.0f} were learnt from",
         f"# time: about {duration(measured.total_s(config))} for {config.iterations} iterations of "
-        f"{duration(measured.iteration_s)} that learn from all, and {evaluations(config)} evaluations of "
+        f"{duration(measured.iteration_s(config))} with a full batch, and {evaluations(config)} evaluations of "
         f"{duration(measured.evaluation_s)}",
         f"# memory: {in_words(measured.memory)} more than before at the most",
     ]

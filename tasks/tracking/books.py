@@ -34,6 +34,7 @@ from nbrl.tasks.tracking.steps import Steps, eval_metrics
 from nbrl.tasks.tracking.traces import log_traces
 
 DELIVERED, SUMMARY = "nbrl.delivered", "nbrl.summary"
+EVALUATED = "eval/em"  # every evaluation has it; where it stands in MLflow, all of the evaluation does
 ON_CHECKPOINT = "reward/em"  # every iteration has it, of every release
 OF_MODELS = ("reward", "eval")  # metrics that a checkpoint shows too, without those of environments and abilities
 TABLE, PICTURE, SETTINGS = "held-out", "learning-curve.png", "config.yaml"
@@ -117,7 +118,7 @@ class Books:
         self._steps = Steps(self._run)
         for record in filter(None, records):
             self._steps.add(record)
-        self._evaluated = {step for step, _ in self._tracking.history("eval/em")}
+        self._evaluated = {step for step, _ in self._tracking.history(EVALUATED)}
         self._uncounted = not delivered and bool(self._tracking.history(ON_CHECKPOINT))
         self._checkpoints.begin()
         self._begun = self._doubtful = True
@@ -140,18 +141,21 @@ class Books:
         self._metrics(metrics, step, record.finished or None, self._doubtful)
 
     def _metrics(self, metrics: dict[str, float], step: int, finished: float | None, doubtful: bool) -> None:
-        """Log metrics of a step, those of checkpoints with the one that was made at this step."""
+        """Log metrics of a step, those of checkpoints last and with the one that was made at this step."""
         model = self._checkpoints.at(step)
-        of_model = {name: value for name, value in metrics.items() if model and name.rpartition("/")[0] in OF_MODELS}
+        of_model = {name: value for name, value in metrics.items() if model and _of_model(name)}
         rest = {name: value for name, value in metrics.items() if name not in of_model}
-        if of_model:
-            there = {name for name in of_model if doubtful and step in {at for at, _ in self._tracking.history(name)}}
-            if missing := {name: value for name, value in of_model.items() if name not in there}:
-                self._tracking.log_metrics(missing, step, finished, model)
         if rest and doubtful:
             log_missing(self._tracking, rest, step, finished)
         elif rest:
             self._tracking.log_metrics(rest, step, finished)
+        if of_model:
+            there = {name for name in of_model if doubtful and self._has(name, step)}
+            if missing := {name: value for name, value in of_model.items() if name not in there}:
+                self._tracking.log_metrics(missing, step, finished, model)
+
+    def _has(self, metric: str, step: int) -> bool:
+        return step in {at for at, _ in self._tracking.history(metric)}
 
     def _traces(self, record: Record) -> None:
         if not self._config.record.traces:
@@ -167,12 +171,14 @@ class Books:
         log_traces(self._tracking, chosen, tags, self._doubtful)
 
     def _evaluations(self) -> None:
-        """The evaluations that are new: table and traces first, for the scores say that an evaluation was delivered."""
+        """The evaluations that are new: table and traces first, EVALUATED last."""
         tables: set[str] | None = None
         for step, weights, result in self._steps.evaluations(self._storage, self._evaluated):
             tables = self._tracking.tables(FOLDER) if tables is None else tables
             log_held_out(self._storage, self._run, weights, result, self._tracking, self._config.record.traces, tables)
-            self._metrics(eval_metrics(result), step, result.finished, doubtful=False)
+            metrics = _in_order(eval_metrics(result))
+            begun = self._has(next(iter(metrics)), step)  # by a delivery that was cut off
+            self._metrics(metrics, step, result.finished, doubtful=begun)
             self._evaluated.add(step)
 
     def _summary(self) -> None:
@@ -218,11 +224,21 @@ def _mark(record: Record) -> str:
     return f"{record.epoch} {record.finished}"
 
 
+def _of_model(metric: str) -> bool:
+    return metric.rpartition("/")[0] in OF_MODELS
+
+
+def _in_order(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation as they are logged: one whose first is there was begun, one whose last is there is whole."""
+    return dict(sorted(metrics.items(), key=lambda metric: (_of_model(metric[0]), metric[0] == EVALUATED)))
+
+
 def _scores(summary: Summary) -> dict[str, list[object]]:
-    names = sorted(name for name in summary.after if name in ("success", "em", "f1") or name.startswith("success/"))
+    known = {*summary.before, *summary.after}
+    names = sorted(name for name in known if name in ("success", "em", "f1") or name.startswith("success/"))
     return {
         "iterations": [summary.iterations] * len(names),
         "score": list(names),
-        "before": [summary.before[name] for name in names],
-        "after": [summary.after[name] for name in names],
+        "before": [summary.before.get(name) for name in names],
+        "after": [summary.after.get(name) for name in names],
     }

@@ -1,5 +1,6 @@
 """A run on a storage, as the delivery to MLflow and TensorBoard finds it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.results import evaluation_of, keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
+from nbrl.tasks.runs.summary import Summary
 from tests.flows.test_show import trajectory
 from tests.tasks.storing import stored
 
@@ -58,7 +60,7 @@ def iteration(storage: Storage, number: int, epoch: str = "e0001-abcdef") -> Non
     evaluated(storage, Weights(updates=number + 1, digest=f"w{number + 1}"))
 
 
-def evaluated(storage: Storage, policy: Weights) -> None:
+def evaluated(storage: Storage, policy: Weights, more: Mapping[str, float] | None = None) -> None:
     if evaluation_of(storage, RUN, policy) is not None:
         return
     scope = Scope(run="r", run_id="x", seed=0, epoch="e0001-abcdef", iteration=0, weights=policy, stage="evaluation")
@@ -66,7 +68,7 @@ def evaluated(storage: Storage, policy: Weights) -> None:
     said = to_table([trajectory(), trajectory().model_copy(update={"id": "q-1"})])
     sampled = stored(storage, layout.trajectories, said)
     parts = {sampled.path: sampled.digest, **sampled.parts}
-    metrics = of({"em": 0.5, "success": 0.5 + policy.updates / 10}, "last")
+    metrics = of({"em": 0.5, "success": 0.5 + policy.updates / 10, **(more or {})}, "last")
     digest = storage.write_table(layout.rewards, rewards())
     keep(storage, scope, "evaluate", [policy.digest], Artifact(path=layout.rewards, digest=digest, parts=parts, metrics=metrics))
 
@@ -82,3 +84,21 @@ def rewards() -> pa.Table:
         for number in (0, 1)
     ]
     return pa.Table.from_pylist([{"environment": "world", "ability": "qa", **row} for row in rows], schema=REWARDS)
+
+
+def summary_of(before: dict[str, float], after: dict[str, float]) -> Summary:
+    """Of a run of three iterations with these held-out scores."""
+    return Summary(
+        run="r",
+        before=before,
+        after=after,
+        iterations=3,
+        trajectories=12,
+        sampled_tokens=99,
+        mismatch_max=0.0,
+        overhead_share=0.1,
+        seconds={"iteration": 6.0},
+        curve=[0.0, 0.5, 1.0],
+        curve_path="learning-curve.png",
+        example="r/q-1",
+    )

@@ -14,11 +14,11 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import Ending
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.runs.setting_keys import dotted
-from nbrl.tasks.tracking.books import Books
+from nbrl.tasks.tracking.books import Books, _scores
 from nbrl.tasks.tracking.delivery import Delivery
 from nbrl.tasks.tracking.parameters import KEYS, parameters
 from tests.durability.crash_tracking import FileTracking
-from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration
+from tests.tasks.booked import CONFIG, RUN, begun, evaluated, iteration, summary_of
 
 
 class DeadError(Exception):
@@ -54,7 +54,7 @@ def test_everything_is_delivered_once_however_often_and_by_whom(storage: Storage
         "time/update": [[1, 1.0], [2, 1.0]],
     }
     assert sorted(found["models"]) == ["000001-r", "000002-r"]
-    assert found["of_models"] == {name: ["reward/em", "eval/em", "eval/success"] for name in found["models"]}
+    assert found["of_models"] == {name: ["reward/em", "eval/success", "eval/em"] for name in found["models"]}
     assert sorted(found["tables"]) == ["evaluations/000000", "evaluations/000001", "evaluations/000002"]
     assert found["tables"]["evaluations/000001"]["reference"] == ["1", "1"]
     assert found["datasets"] == ["world/held_out", "world/train"]
@@ -115,6 +115,7 @@ def test_a_storage_that_was_moved_keeps_its_checkpoints(storage: Storage, tmp_pa
 @pytest.mark.parametrize("same", [False, True], ids=["by another process", "by the same"])
 def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storage: Storage, tmp_path: Path, same: bool) -> None:
     evaluated(storage, Weights(digest="w0"))
+    evaluated(storage, Weights(updates=1, digest="w1"), {"success/world/qa": 0.7, "world/em": 0.2})
     for number in range(2):
         iteration(storage, number)
     books(storage, tmp_path).catch_up()
@@ -142,6 +143,17 @@ def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storag
         else:
             break
     assert at > 12
+
+
+def test_a_score_that_one_evaluation_alone_has_is_left_open_in_the_table_of_scores() -> None:
+    before = {"em": 0.5, "success": 0.5, "success/world/lost": 0.25, "reward/total": 1.0}
+    found = _scores(summary_of(before, {"em": 0.6, "success": 0.7, "success/world/rare": 1.0}))
+    assert found == {
+        "iterations": [3] * 4,
+        "score": ["em", "success", "success/world/lost", "success/world/rare"],
+        "before": [0.5, 0.5, 0.25, None],
+        "after": [0.6, 0.7, None, 1.0],
+    }
 
 
 def test_iterations_that_were_done_again_are_delivered_to_a_new_run(storage: Storage, tmp_path: Path) -> None:

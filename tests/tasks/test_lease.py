@@ -14,6 +14,7 @@ from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError, TakenOverError
 from nbrl.tasks.runs import epochs, lease
+from nbrl.tasks.runs.ending import SILENT, Ending
 from nbrl.tasks.runs.epochs import check_newest, newest, take
 from nbrl.tasks.runs.lease import Lease, check_free, last_ending, writing
 from nbrl.tasks.runs.run import Run, drop_if_empty, find_run
@@ -133,6 +134,40 @@ def test_the_lease_is_let_go_at_the_end(storage: Storage) -> None:
     enter(storage)
     assert storage.read_json(RUN.layout.lease)["ended"] is True
     check_free(storage, RUN.layout)
+
+
+async def cleaned(storage: Storage, error: Exception | None = None) -> Lease:
+    """Work on the run that is no start of it; returns the lease as it was meanwhile."""
+    async with writing(RUN, storage, False, lambda said: None, keep_ending=True):
+        meanwhile = Lease.model_validate(storage.read_json(RUN.layout.lease))
+        if error is not None:
+            raise error
+    return meanwhile
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+def test_work_that_is_no_start_of_a_run_leaves_how_and_when_it_ended(storage: Storage, fails: bool) -> None:
+    held = held_by(storage, ELSEWHERE, age=3600, ended=True)
+    ended = held.model_copy(update={"status": "FAILED", "reason": "the engine died"})
+    storage.write_json(RUN.layout.lease, ended.model_dump())
+    if fails:
+        with pytest.raises(ValueError, match="no"):
+            asyncio.run(cleaned(storage, ValueError("no")))
+    else:
+        meanwhile = asyncio.run(cleaned(storage))
+        assert meanwhile.is_held
+        assert (meanwhile.status, meanwhile.reason) == ("FAILED", "the engine died")
+    assert last_ending(storage, RUN.layout) == (Ending("FAILED", "the engine died"), held.beat)
+    check_free(storage, RUN.layout)
+
+
+def test_work_that_is_no_start_of_a_run_ends_none_that_died_silently(storage: Storage) -> None:
+    held = held_by(storage, ELSEWHERE, age=3600)
+    asyncio.run(cleaned(storage))
+    assert last_ending(storage, RUN.layout) == (Ending("KILLED", SILENT), held.beat)
+    storage.delete(RUN.layout.lease)
+    asyncio.run(cleaned(storage))
+    assert last_ending(storage, RUN.layout) == (Ending("KILLED", SILENT), None)
 
 
 def test_of_two_on_one_run_the_one_that_was_taken_over_stops_and_the_other_goes_on(storage: Storage) -> None:

@@ -17,13 +17,22 @@ METRICS = {
     "advantage/trajectories": 72.0,
 }
 MEASURED = Measured(start_s=30, metrics=METRICS, evaluated=192, memory=14e9, checkpoint=2_150_000_000)
+FULL = ("rollout.prompts=24", "rollout.group_size=4")  # a full batch has 96 trajectories
 
 
 def test_the_time_is_that_of_all_iterations_and_evaluations() -> None:
-    config = load("tiny-cpu", ["iterations=6"])
+    config = load("tiny-cpu", ["iterations=6", *FULL])
     assert MEASURED.evaluation_s == pytest.approx(96.0)  # two seconds for every four trajectories
-    assert MEASURED.iteration_s == pytest.approx(110.0)  # of whose trajectories the measured update left out a quarter
+    assert MEASURED.iteration_s(config) == pytest.approx(110.0)  # a quarter of a batch was lacking in the measured update
     assert MEASURED.total_s(config) == pytest.approx(30 + 6 * 110 + 2 * 96)
+
+
+@pytest.mark.parametrize("rolled_out", [96.0, 192.0, 288.0])
+@pytest.mark.parametrize("overrides", [["rollout.group_size=4"], ["rollout.group_size=8", "select.resample_to=4"]])
+def test_an_update_of_a_full_batch_takes_as_long_however_many_rounds_filled_it(rolled_out: float, overrides: list[str]) -> None:
+    metrics = METRICS | {"rollout/trajectories": rolled_out, "advantage/trajectories": 96.0}
+    config = load("tiny-cpu", ["rollout.prompts=24", *overrides])
+    assert MEASURED.model_copy(update={"metrics": metrics}).iteration_s(config) == 100.0
 
 
 @pytest.mark.parametrize(("every", "iterations", "expected"), [(0, 6, 2), (2, 6, 4), (2, 5, 4), (5, 6, 3), (6, 6, 2), (1, 3, 4)])
@@ -32,9 +41,9 @@ def test_an_evaluation_after_the_last_iteration_counts_once(every: int, iteratio
 
 
 def test_the_lines_say_time_memory_and_disk() -> None:
-    said = in_lines(MEASURED, load("tiny-cpu", ["iterations=6"]))
+    said = in_lines(MEASURED, load("tiny-cpu", ["iterations=6", *FULL]))
     assert "start 30 s; an iteration 100.0 s (rollout 40.0, reward 8.0, update 30.0, publish 0.0), of whose 96 " in said
-    assert "about 15 min for 6 iterations of 2 min that learn from all, and 2 evaluations of 2 min" in said
+    assert "about 15 min for 6 iterations of 2 min with a full batch, and 2 evaluations of 2 min" in said
     assert "14 GB more" in said
     assert "2.15 GB" in said
     assert all(line.startswith("# ") for line in said.splitlines())
@@ -43,7 +52,7 @@ def test_the_lines_say_time_memory_and_disk() -> None:
 def test_an_iteration_without_an_update_says_so_and_no_disk() -> None:
     metrics = {key: value for key, value in METRICS.items() if key not in ("time/update", "advantage/trajectories")}
     skipped = MEASURED.model_copy(update={"metrics": metrics, "checkpoint": 0, "skipped": "all groups are alike"})
-    assert skipped.iteration_s == 100.0
+    assert skipped.iteration_s(load("tiny-cpu")) == 100.0
     assert "# no update was measured: all groups are alike" in in_lines(skipped, load("tiny-cpu"))
     assert "# disk" not in in_lines(skipped, load("tiny-cpu"))
 

@@ -41,6 +41,18 @@ def test_a_follower_gets_each_line_once_and_in_order(storage: Storage, monkeypat
     assert len(storage.list(LAYOUT.logs)) > 5
 
 
+def test_a_follower_gets_the_last_lines_of_a_start_that_is_taken_over(storage: Storage) -> None:
+    later = "e0002-abcdef"
+    storage.write_json(LAYOUT.epoch(later), {"name": later})
+    first, second, reader = RunLog(storage, LAYOUT, EPOCH), RunLog(storage, LAYOUT, later), Reader(storage, LAYOUT)
+    found = list[str]()
+    for log, line in ((first, "begins"), (second, "the next begins"), (first, "ended: taken over"), (second, "goes on")):
+        log.write(line)
+        log.flush()
+        found += texts(reader)
+    assert found == ["begins", "the next begins", "ended: taken over", "goes on"]
+
+
 def test_what_is_kept_is_bounded_and_holds_the_beginning_and_the_end(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PART", 100)
     log = RunLog(storage, LAYOUT, EPOCH)
