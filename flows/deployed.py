@@ -4,6 +4,7 @@ Imported by Prefect's engine, it sets what libraries read before any of them is 
 """
 
 from nbrl.infra import variables
+from nbrl.infra.paths import expanded
 
 variables.set_here()
 
@@ -24,7 +25,7 @@ from nbrl.flows import evaluate as evaluation
 from nbrl.flows import prepare as preparation
 from nbrl.flows import train as training
 from nbrl.flows.display.terminal import say
-from nbrl.flows.order import ROOT, Order
+from nbrl.flows.order import ROOT, Order, check_root
 from nbrl.infra.errors import HeldError
 from nbrl.infra.process.parent import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
@@ -58,7 +59,9 @@ class TrainOrder(BaseModel):
         """Raises ConfigError where the training could not be made."""
         name, overrides = checked_name(self.run), (*as_overrides(self.settings), *self.overrides)
         if self.recipe:
-            return prepared(self.recipe, overrides, "train", name)
+            start = prepared(self.recipe, overrides, "train", name)
+            check_root(self.root, start.config)
+            return start
         config = resumed_config(Storage(StorageSettings(root=self.root)), name, overrides)
         return preflight(config, "train", name)
 
@@ -101,7 +104,7 @@ async def prepare(order: PrepareOrder) -> Any:
     """Make questions to train on, as `nbrl prepare` does."""
 
     async def work() -> str:
-        settings, folder = load(order.recipe, order.overrides), order.folder.expanduser().absolute()
+        settings, folder = load(order.recipe, order.overrides), expanded(order.folder).absolute()
         await asyncio.to_thread(check, settings, folder)
         await preparation.prepare.fn(settings, folder, order.home)
         return str(folder)

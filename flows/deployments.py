@@ -12,7 +12,8 @@ from nbrl.agent.http.address import check_address
 from nbrl.flows import deployed
 from nbrl.flows.clean import CleanOrder
 from nbrl.flows.deployed import PrepareOrder, TrainOrder
-from nbrl.flows.order import ROOT, Order
+from nbrl.flows.order import ROOT, Order, check_root
+from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
@@ -51,6 +52,8 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
     if wish.out:
         raise ConfigError("--out is the folder of a preparation; leave it out, or name the kind: prepare")
     config = load(wish.recipe, wish.overrides) if wish.recipe else None
+    if config is not None:
+        check_root(wish.root, config)
     root = config.storage.root if config else wish.root
     storage = Storage(StorageSettings(root=root))
     if wish.kind == "clean":
@@ -96,7 +99,7 @@ def _prepare(wish: Wish) -> RunnerDeployment:
     if wish.run:
         raise ConfigError("--run changes nothing in a preparation; leave it out")
     load_preparation(Path(wish.recipe), wish.overrides)
-    folder = Path(wish.out).expanduser().absolute().resolve()
+    folder = expanded(wish.out).absolute().resolve()
     if not folder.name:
         raise ConfigError(f"--out {wish.out}: name a folder of its own for what is prepared")
     order = PrepareOrder(recipe=Path(wish.recipe), folder=folder, overrides=wish.overrides, home=wish.home)

@@ -20,7 +20,7 @@ from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.deliver import was_delivered
-from nbrl.tasks.evaluation.subject import Subject, run_of, subject_of_policy, subject_of_run
+from nbrl.tasks.evaluation.subject import Subject, check_began_with, run_of, subject_of_policy, subject_of_run
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout
 from nbrl.tasks.model_folder.source import is_hub_name
@@ -87,6 +87,7 @@ def planned(order: Order) -> Plan:
     named = None
     if order.recipe:
         config = load(order.recipe, overrides)
+        check_root(order.root, config)
         storage = Storage(config.storage)
         named = run_of(storage, order.model) if order.model and not order.endpoint else None
     else:
@@ -101,6 +102,10 @@ def planned(order: Order) -> Plan:
         subject = _at_server(order, config)
     elif named is not None:
         subject = subject_of_run(storage, *named)
+        if order.recipe and not subject.updates:
+            of_policy = [each for each in overrides if each.startswith("policy.")]
+            config = config.model_copy(update={"policy": resumed_config(storage, named[0], of_policy).policy})
+        check_began_with(config, subject)
     else:
         if order.model:
             path = os.path.expanduser(order.model)
@@ -112,6 +117,15 @@ def planned(order: Order) -> Plan:
     questions = "" if order.recipe or order.judge else RunLayout(subject.run).data.folder
     start = preflight(config, "evaluate a server" if subject.server else "evaluate", name, EVALUATIONS, questions)
     return Plan(name=name, start=start, subject=subject)
+
+
+def check_root(root: str, config: RunConfig) -> None:
+    """Raises ConfigError if a root was given beside a recipe that names another."""
+    if root not in (ROOT, config.storage.root):
+        raise ConfigError(
+            f"--root {root} changes nothing where there is a recipe, whose storage.root is {config.storage.root}; give "
+            f"--set storage.root={root} instead"
+        )
 
 
 def done(plan: Plan) -> EvaluationSummary | None:

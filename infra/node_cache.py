@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder
+from nbrl.infra.paths import expanded
 from nbrl.infra.scratch import scratch
 from nbrl.infra.storage import Storage, sha256
 
@@ -67,7 +68,7 @@ class NodeCache:
     """The cache of this machine. Every method raises StorageError if storage or disk fail."""
 
     def __init__(self, settings: NodeSettings) -> None:
-        self._root, self._limit = Path(settings.cache).expanduser().absolute(), settings.cache_gb * 1e9
+        self._root, self._limit = expanded(settings.cache).absolute(), settings.cache_gb * 1e9
         self._seen: set[Path] = set()
 
     def lease(self, storage: Storage, key: str, part: str = "") -> Lease:

@@ -26,6 +26,7 @@ from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
 from nbrl.infra.parts import INDEX, joined
+from nbrl.infra.paths import expanded
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
 
@@ -285,7 +286,7 @@ def _blobs(root: str, patience_s: float) -> Blobs:
     """Raises StorageError for a root of no known kind, and for one whose package is not installed."""
     scheme, separator, rest = root.partition("://")
     if not separator:
-        return LocalBlobs(Path(root).expanduser())
+        return LocalBlobs(expanded(root))
     cloud: type[CloudBlobs]
     match scheme:
         case "s3":

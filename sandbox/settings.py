@@ -37,7 +37,9 @@ class SandboxSettings(BaseModel):
         ("numpy", "numpy.random"), description="modules that the zygote imports ahead of kernels, if installed"
     )
 
-    cell_timeout_s: float = Field(30.0, gt=0, description="wall time of a cell before it is interrupted")
+    cell_timeout_s: float = Field(
+        30.0, gt=0, description="wall time of a cell before it is interrupted; a run has agent.cell_timeout_s"
+    )
     interrupt_grace_s: float = Field(2.0, gt=0, description="time an interrupted cell has to end before it is killed")
 
     memory_mb: int = Field(
@@ -66,9 +68,9 @@ class SandboxSettings(BaseModel):
         50.0, gt=0, description="host calls per second, after a burst of the same number; further calls wait"
     )
 
-    collect_files: int = Field(64, ge=0, description="files collected from one workspace")
+    collect_files: int = Field(64, ge=0, description="files collected from one workspace; not in a run")
     collect_file_bytes: int = Field(8 * 1024 * 1024, ge=1, description="largest file collected from a workspace")
-    collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes collected from one workspace")
+    collect_bytes: int = Field(32 * 1024 * 1024, ge=1, description="bytes collected from one workspace; not in a run")
 
     require: tuple[Protection, ...] = Field(
         ("namespaces", "no_network", "no_capabilities", "seccomp"),

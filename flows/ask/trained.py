@@ -18,7 +18,7 @@ from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.evaluation.subject import model_folder, run_of, subject_of_run
+from nbrl.tasks.evaluation.subject import check_began_with, model_folder, run_of, subject_of_run
 from nbrl.tasks.rollout.corpora import open_corpus
 from nbrl.tasks.runs.resume import resumed_config
 from nbrl.tasks.runs.run import known_run
@@ -60,6 +60,7 @@ def trained(storage: Storage, model: str, environment: str | None, say: Callable
     if place is not None:
         corpus = open_corpus(home, place.digest, partial(_passages, storage, place), say)
     subject = subject_of_run(storage, run, updates)
+    check_began_with(config, subject)
     with model_folder(config, subject) as folder:
         server = launch(config.engine, folder, home.logs, version=str(subject.updates))
         wait([server])

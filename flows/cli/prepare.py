@@ -13,6 +13,7 @@ from nbrl.flows.cli.interrupt import Importing
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.display.terminal import out, plain, say
+from nbrl.infra.paths import expanded
 
 
 def prepare(
@@ -38,7 +39,7 @@ def prepare(
             from nbrl.tasks.prepare.preflight import check, plan
             from nbrl.tasks.prepare.recipe import load
 
-        settings, target = load(recipe, set_ or []), folder.expanduser().absolute()
+        settings, target = load(recipe, set_ or []), expanded(folder).absolute()
         counts = check(settings, target)
         if dry_run:
             out.print(plan(settings, folder, counts), markup=False, highlight=False, soft_wrap=True)

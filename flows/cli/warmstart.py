@@ -13,6 +13,7 @@ from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
+from nbrl.infra.paths import expanded
 
 
 def warmstart(
@@ -65,7 +66,7 @@ def warmstart(
 
         storage = storage_at(root)
         settings = load(Given(recipe, start, training, demonstrations), set_ or [], storage)
-        _warmstart(settings, storage, folder.expanduser().absolute(), checked_home(home), dry_run, begun)
+        _warmstart(settings, storage, expanded(folder).absolute(), checked_home(home), dry_run, begun)
 
     guard(work, lambda: "the same command continues" if begun else "nothing was written")
 
@@ -119,7 +120,7 @@ def distill(
         with Importing():
             from nbrl.tasks.warmstart.distill import write
 
-        count = write(storage_at(root), run, best, file.expanduser())
+        count = write(storage_at(root), run, best, expanded(file))
         shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")
         lines = [
             f"wrote {count} trajectories to {file}",

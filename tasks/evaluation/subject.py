@@ -66,6 +66,15 @@ def subject_of_policy(config: RunConfig) -> Subject:
     return Subject(name=config.policy.path, digest=content_digest(fetch(config.policy)))
 
 
+def check_began_with(config: RunConfig, subject: Subject) -> None:
+    """Raises ConfigError if `policy.path` holds another model than the one with which the subject's run began."""
+    if subject.run and not subject.updates and subject.digest not in ("", content_digest(fetch(config.policy))):
+        raise ConfigError(
+            f"policy.path {config.policy.path} holds another model than run {subject.run!r} began with; name the folder of that "
+            "one by --set policy.path=FOLDER, or a checkpoint by RUN@UPDATES"
+        )
+
+
 @contextmanager
 def folder_of(storage: Storage, home: Path, model: str) -> Iterator[Path]:
     """The local Hugging Face folder of `RUN`, `RUN@N` or a folder's path. Raises ConfigError."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.runs.recipe_tree import RecipeTree
@@ -23,7 +24,7 @@ def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
 
 
 def _found(recipe: str, folder: Path) -> Path:
-    path = Path(folder, Path(recipe).expanduser()).absolute()
+    path = Path(folder, expanded(recipe)).absolute()
     if not path.is_file():
         raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see examples/prepare/recipe.yaml")
     return path
@@ -35,4 +36,4 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
     for item in [values, *(item for each in lists for item in each if isinstance(item, dict))]:
         key = "replies" if item is values else "path"
         if isinstance(item.get(key), str) and item[key]:
-            item[key] = str(Path(folder, Path(item[key]).expanduser()).absolute())
+            item[key] = str(Path(folder, expanded(item[key])).absolute())

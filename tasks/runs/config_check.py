@@ -1,10 +1,10 @@
 """Checks that the settings of a run fit together and match the files that they name."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.policy import Sampling
@@ -26,6 +26,13 @@ Purpose = Literal["train", "evaluate", "evaluate a server"]
 RAREST = 10_000  # prompts, of which every environment with a weight has one at least
 # By rules that need more than this package: the module, the package that has it, and the extra that brings it.
 PACKAGES = {"math": ("math_verify", "math-verify", "math"), GYM: ("reasoning_gym", "reasoning-gym", "gym")}
+
+# Limits for programs that use the sandbox alone, and what to do in a run.
+UNUSED = {
+    "cell_timeout_s": "its cells have agent.cell_timeout_s; set that one",
+    "collect_files": "it reads the files that questions name, and collects none; leave it out",
+    "collect_bytes": "it reads the files that questions name, and collects none; leave it out",
+}
 
 
 def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tables]:
@@ -54,6 +61,7 @@ def check_with(config: RunConfig, purpose: Purpose, contents: Mapping[str, Conte
     _check_storage(config)
     rules = {rule for each in contents.values() for rule in each.rules}
     _check_packages(rules)
+    _check_sandbox(config)
     _check_tools(config, contents)
     _check_judge(config, rules)
     if purpose == "train":
@@ -104,6 +112,27 @@ def _check_packages(rules: set[str]) -> None:
     for rule, (module, package, extra) in PACKAGES.items():
         if rule in rules and find_spec(module) is None:
             raise ConfigError(f"the rule {rule} needs the package {package}: pip install 'nbrl[{extra}]'")
+
+
+def _check_sandbox(config: RunConfig) -> None:
+    """Check that no limit of the sandbox is set that a run does not use, and that none cuts off a tool before its own."""
+    for key in config.sandbox.model_dump(include=set(UNUSED), exclude_defaults=True):
+        raise ConfigError(f"sandbox.{key} has no effect in a run: {UNUSED[key]}")
+    limit = config.sandbox.call_timeout_s
+    for key, timeout_s in _timeouts(config.rollout.tools.model_dump(exclude_defaults=True), "rollout.tools"):
+        if timeout_s > limit:
+            raise ConfigError(
+                f"{key} is {timeout_s:g} but sandbox.call_timeout_s, which ends every call, only {limit:g}; raise the latter"
+            )
+
+
+def _timeouts(settings: Mapping[str, Any], key: str) -> Iterator[tuple[str, float]]:
+    """Every `timeout_s` in the settings, by its key."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _timeouts(value, f"{key}.{name}")
+        elif name == "timeout_s":
+            yield f"{key}.{name}", value
 
 
 def _check_tools(config: RunConfig, contents: Mapping[str, Contents]) -> None:

@@ -12,6 +12,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.memory import available_mb
+from nbrl.infra.paths import expanded
 from nbrl.infra.process.child import port_in_use
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
@@ -54,7 +55,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
     except InfraError as error:
         raise ConfigError(str(error)) from error
     if storage.is_local:
-        check_makeable("storage.root", Path(config.storage.root).expanduser())
+        check_makeable("storage.root", expanded(config.storage.root))
     known = None if run is None else find_run(storage, run, kind)
     if known is not None:
         check_continues(storage, known, config)

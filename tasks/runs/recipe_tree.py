@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 
 BASE, OVERRIDE = "base", "--set "
@@ -20,6 +21,7 @@ PATHS = (
     "storage.root",
 )
 # A mapping from names of the user's: a recipe leaves out those of its base that it does not name.
+UNREADABLE = (yaml.YAMLError, ValueError, TypeError, RecursionError)  # what PyYAML raises; an impossible date is a ValueError
 NAMED = "environments"
 
 Tree = dict[str, Any]
@@ -67,7 +69,7 @@ class RecipeTree:
                 raise ConfigError(f"--set {assignment!r}: a base stands in a recipe's file; name that recipe instead")
             try:
                 value = yaml.load(text, _Loader)
-            except yaml.YAMLError as error:
+            except UNREADABLE as error:
                 raise ConfigError(f"--set {assignment!r}: the value is not YAML: {_fault(error)}") from error
             nested: Tree = value
             for each in reversed(keys):
@@ -149,7 +151,7 @@ class _Loader(yaml.SafeLoader):
 def _read(path: Path) -> Tree:
     try:
         tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"recipe {path} is not YAML: {_fault(error)}") from error
     except OSError as error:
         raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
@@ -183,7 +185,7 @@ def _anchor(settings: Tree, folder: Path) -> None:
 def _absolute(key: str, text: str, folder: Path) -> str:
     if "://" in text:
         return text
-    path = Path(text).expanduser()
+    path = expanded(text)
     meant = path if path.is_absolute() else Path(folder, path)
     hub = key == "policy.path" and text.count("/") == 1 and text[0] not in "./~" and not meant.exists()
     return text if hub else str(meant.resolve() if key == "policy.path" else meant.absolute())

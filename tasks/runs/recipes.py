@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipe_tree import RecipeTree
@@ -28,7 +29,7 @@ def find(recipe: str, folder: Path | None = None) -> Path:
     named = FOLDER / f"{recipe}.yaml"
     place = Path(folder or Path.cwd(), recipe)
     with suppress(OSError, ValueError):  # a name that cannot be a path
-        path = named if named.is_file() else Path(folder or Path.cwd(), Path(recipe).expanduser())
+        path = named if named.is_file() else Path(folder or Path.cwd(), expanded(recipe))
         if path.is_file():
             return path
     hint = did_you_mean(recipe, names(), f"there are: {', '.join(names())}; or give the path of a YAML file.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import newest_settings
@@ -11,9 +12,18 @@ from nbrl.tasks.runs.run import Kind, known_run, stored_config
 
 
 def resumed_config(storage: Storage, name: str, overrides: Iterable[str], kind: Kind = RUNS) -> RunConfig:
-    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied. Raises ConfigError."""
+    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied.
+
+    Raises ConfigError, also for an override that names another storage: the run is not there.
+    """
     run = known_run(storage, name, kind)
     last = newest_settings(storage, run.layout)
     stored = stored_config(storage, run.model_copy(update={"config": last or run.config})).model_dump(mode="json")
     stored |= {"storage": storage.settings.model_dump(mode="json")}
-    return from_settings(RunConfig, stored, storage.uri(run.layout.config), overrides)
+    config = from_settings(RunConfig, stored, storage.uri(run.layout.config), overrides)
+    if config.storage.root != storage.settings.root:
+        raise ConfigError(
+            f"storage.root is {config.storage.root} but {run.layout.title} is in {storage.settings.root}; leave it out, or copy "
+            "the storage there and name it by --root"
+        )
+    return config

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import run_of
@@ -74,7 +75,7 @@ def _training(named: str, storage: Storage) -> str:
     """What `--training` means, as settings have it: a recipe, or a run of the storage. Raises ConfigError if it may be either."""
     run = run_of(storage, named)
     if run is None:
-        path = Path(named).expanduser()
+        path = expanded(named)
         return str(path.absolute()) if os.path.isfile(path) else named
     if named in training_recipes():
         raise ConfigError(
@@ -86,7 +87,7 @@ def _training(named: str, storage: Storage) -> str:
 
 def source_of(named: str, storage: Storage) -> dict[str, Any]:
     """The source of demonstrations that a word, a run's name or a path means, as settings. Raises ConfigError for none."""
-    path = Path(named).expanduser()
+    path = expanded(named)
     if named == "world":
         return {"kind": named}
     if run_of(storage, named) is not None:
@@ -102,7 +103,7 @@ def source_of(named: str, storage: Storage) -> dict[str, Any]:
 
 
 def _found(recipe: str, folder: Path) -> Path:
-    named, path = FOLDER / f"{recipe}.yaml", Path(folder, Path(recipe).expanduser()).absolute()
+    named, path = FOLDER / f"{recipe}.yaml", Path(folder, expanded(recipe)).absolute()
     with suppress(OSError, ValueError):  # a name that cannot be a path
         for place in (named, path):
             if place.is_file():
@@ -121,7 +122,7 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
     ]:
         text = section.get(key)
         if isinstance(text, str) and text and "://" not in text:
-            place = Path(folder, Path(text).expanduser()).absolute()
+            place = Path(folder, expanded(text)).absolute()
             if section is not values or (os.path.isfile(place) if key == "training" else os.path.exists(place)):
                 section[key] = str(place)
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nbrl.agent.settings import AgentSettings
+from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.subject import run_of, subject_of_run
@@ -51,7 +52,7 @@ def start_folder(start: str, storage: Storage, home: Path) -> Iterator[Path]:
 
 
 def _policy(start: str) -> PolicySettings:
-    folder = Path(start).expanduser()
+    folder = expanded(start)
     if folder.is_dir():
         if fault := lacks(folder):
             raise ConfigError(f"{start} {fault}")

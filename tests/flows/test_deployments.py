@@ -60,7 +60,7 @@ def test_prefects_own_form_refuses_what_the_model_refuses(flow: object, good: di
 
 @pytest.mark.process  # Prefect asks which platform this is
 def test_what_is_cleaned_is_the_storage_of_the_recipe(root: str) -> None:
-    (clean,) = wished(Wish(kind="clean", recipe="tiny-cpu", overrides=(f"storage.root={root}",), root="elsewhere"))
+    (clean,) = wished(Wish(kind="clean", recipe="tiny-cpu", overrides=(f"storage.root={root}",)))
     assert clean.parameters["order"]["root"] == root
 
 
@@ -82,7 +82,8 @@ def test_a_run_is_trained_evaluated_and_its_storage_cleaned(root: str) -> None:
     [
         ({"kind": "train"}, "name the run with --run"),
         ({"kind": "train", "run": "s"}, "there is no run 's'"),
-        ({"kind": "evaluate", "run": "s", "recipe": "tiny-cpu"}, "there is no run 's'"),
+        ({"kind": "evaluate", "run": "s"}, "there is no run 's'"),
+        ({"kind": "clean", "recipe": "tiny-cpu"}, r"^--root .* changes nothing where there is a recipe"),
         ({"kind": "train", "run": "r", "cron": "61 * * * *"}, "--cron '61 \\* \\* \\* \\*' is no schedule .*; give five fields"),
         ({"kind": "train", "run": "r", "cron": "* * * * * *"}, "it has 6 fields"),
         ({"kind": "train", "run": "r", "cron": "0 0 31 2 *"}, "it is never due"),

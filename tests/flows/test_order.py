@@ -1,6 +1,7 @@
 """What an evaluation is asked to do, before anything is asked."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from nbrl.flows.order import Order, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.evaluation.subject import model_folder
 from nbrl.tasks.layout.runs import EVALUATIONS
+from nbrl.tasks.model_folder.source import content_digest
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import check_continues, open_run
 from tests.agent.tool_server import Said, serving
@@ -93,3 +96,44 @@ def test_a_refused_name_lists_every_setting_that_differs_in_the_words_of_an_eval
         assert never not in words
     with pytest.raises(ConfigError, match=r'reward\.judge\.name is not set, the evaluation began with "m"'):
         check_continues(storage, run.model_copy(update={"config": now.model_dump(mode="json")}), began)
+
+
+def begun_with_another_model(folder: Path) -> tuple[Storage, Path]:
+    """The storage of a run `r`, not yet trained, that began with another model than the recipe names; and that folder."""
+    other = Path(shutil.copytree(load("tiny-cpu", []).policy.path, folder / "other"))
+    _change(other)
+    config = load("tiny-cpu", [f"storage.root={folder}/storage", f"policy.path={other}"])
+    open_run(config, "r", storage := Storage(config.storage))
+    return storage, other
+
+
+def _change(model: Path) -> None:
+    weights = model / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("model", ["r", "r@0"])
+@pytest.mark.parametrize("recipe", ["tiny-cpu", ""])
+def test_a_run_without_a_checkpoint_is_evaluated_with_the_model_that_it_began_with(
+    tmp_path: Path, recipe: str, model: str
+) -> None:
+    storage, other = begun_with_another_model(tmp_path)
+    given = {"overrides": (f"home={tmp_path}/home",), "root": storage.settings.root} if not recipe else {}
+    plan = planned(order(tmp_path, recipe=recipe, model=model, **given))
+    with model_folder(plan.config, plan.subject) as folder:
+        assert (folder, plan.subject.digest) == (other, content_digest(other))
+    moved = shutil.move(other, tmp_path / "moved")
+    if recipe:
+        assert planned(order(tmp_path, f"policy.path={moved}", model=model)).subject == plan.subject
+    _change(Path(shutil.copytree(moved, other)))
+    with pytest.raises(ConfigError, match=r"other holds another model than run 'r' began with; name .* --set policy\.path="):
+        planned(order(tmp_path, recipe=recipe, model=model, **given))
+
+
+def test_a_root_beside_a_recipe_that_names_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--root elsewhere changes nothing where there is a recipe, .* storage\.root=elsewhere"
+    ):
+        planned(order(tmp_path, model="r", root="elsewhere"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import FOLDER, load
@@ -20,7 +21,7 @@ def write(path: Path, **settings: object) -> str:
 
 
 def refusal(recipe: str, *overrides: str) -> str:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises((ConfigError, StorageError)) as error:
         check_config(load(recipe, overrides))
     return str(error.value)
 
@@ -134,6 +135,10 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         ("base=qwen3-0.6b", "a base stands in a recipe's file"),
         ("environments={a: {seed: 3}}", "kind is missing"),
         ("environments.world.kind=fils", "kind must be one of 'world', 'files', 'reasoning_gym', 'own', 'hub'"),
+        ("name=2024-13-45", "--set 'name=2024-13-45': the value is not YAML: month must be in 1..12"),
+        ("x={[1,2]: 3}", "the value is not YAML: "),
+        ("home=~nosuch/x", "~nosuch/x names the home of a user who is not known here; write the path out"),
+        ("storage.root=~nosuch/x", "~nosuch/x names the home of a user"),
         ("update=3", "this is a section of settings, not a value"),
         ("update.critic=true", "this is a section of settings, not a value"),
     ],

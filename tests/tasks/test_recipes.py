@@ -117,6 +117,40 @@ def test_more_episodes_than_kernels_are_refused() -> None:
     refuse(["rollout.episodes_per_runner=50", "sandbox.max_live=10"], "sandbox.max_live")
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (
+            "sandbox.cell_timeout_s=5",
+            "sandbox.cell_timeout_s has no effect in a run: its cells have agent.cell_timeout_s; set that one",
+        ),
+        ("sandbox.collect_files=1", "sandbox.collect_files has no effect in a run"),
+        ("sandbox.collect_bytes=5", "sandbox.collect_bytes has no effect in a run"),
+        (
+            "rollout.tools.read_page.timeout_s=120",
+            "rollout.tools.read_page.timeout_s is 120 but sandbox.call_timeout_s, which ends every call, only 30",
+        ),
+        ("rollout.tools.mcp={m: {command: [x], timeout_s: 31}}", "rollout.tools.mcp.m.timeout_s is 31"),
+    ],
+)
+def test_limits_that_a_run_does_not_use_or_that_others_cut_off_are_refused(override: str, words: str) -> None:
+    refuse([override], words)
+
+
+def test_tools_may_take_as_long_as_calls() -> None:
+    check_config(
+        load(
+            "tiny-cpu",
+            [
+                "sandbox.call_timeout_s=120",
+                "rollout.tools.inspect_file.timeout_s=120",
+                "rollout.tools.default=[search, inspect_file]",
+            ],
+        )
+    )
+    check_config(load("tiny-cpu", ["sandbox.call_timeout_s=5"]))  # the limits of tools that nobody set
+
+
 def test_a_missing_policy_is_refused(tmp_path: Path) -> None:
     refuse([f"policy.path={tmp_path}/nowhere/at/all"], "does not exist")
     refuse([f"policy.path={tmp_path}"], "config.json")

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from nbrl.agent.trajectory import Trajectory
+from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
@@ -40,7 +40,7 @@ class RunDemonstrations(Source):
 
     @property
     def _storage(self) -> Storage:
-        return Storage(StorageSettings(root=self.root if "://" in self.root else str(Path(self.root).expanduser().absolute())))
+        return Storage(StorageSettings(root=self.root if "://" in self.root else str(expanded(self.root).absolute())))
 
 
 def successes(storage: Storage, name: str, best: int) -> list[Trajectory]:

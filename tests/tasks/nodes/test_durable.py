@@ -148,6 +148,8 @@ def test_a_run_goes_on_from_its_storage_alone(tmp_path: Path) -> None:
     assert resumed_config(storage, "a", []).iterations == 77  # as it was started last
     with pytest.raises(ConfigError, match=r"there is no run 'b' in .*; there are: a"):
         resumed_config(storage, "b", [])
+    with pytest.raises(ConfigError, match=r"storage\.root is .*elsewhere but run 'a' is in .*; leave it out, or copy"):
+        resumed_config(storage, "a", ["storage.root=elsewhere"])
 
 
 def test_of_two_processes_that_open_a_new_run_one_creates_it_and_the_other_leaves_it_alone(
