@@ -1,5 +1,7 @@
-.PHONY: setup demo test test-machines test-fast test-long check format docs clean
+.PHONY: setup demo test test-more test-long test-fast test-machines check format docs
 PY := .venv/bin/python
+# In CI a report in JUnit's format is kept, and a test that costs too much fails.
+pytest = $(PY) -m pytest $(if $(CI),--junitxml reports/$@.xml)
 
 setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 	@infra/setup/setup.sh
@@ -7,17 +9,20 @@ setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 demo: setup       ## train the shipped tiny policy end to end on this machine
 	@.venv/bin/nbrl train tiny-cpu
 
-test: setup       ## all tests but the long ones and those over several machines, two at a time
-	$(PY) -m pytest -m "not long and not machines" -n 2 --durations 10
+test: setup       ## what every change must pass, within ten minutes on two cores, two tests at a time
+	$(pytest) -m "not more and not long and not machines" -n 2 $(if $(CI),--budget 10)
+
+test-more: setup  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
+	$(pytest) -m "more and not long and not machines" -n 2 $(if $(SHARD),--shard $(SHARD)) $(if $(TOUCHED),--touched $(TOUCHED))
+
+test-long: setup  ## the long matrices, three machines, and more examples of every property; SHARD=1/4 is a part of them
+	$(pytest) -m "long or machines or properties" --timeout 1800 --hypothesis-profile thorough $(if $(SHARD),--shard $(SHARD))
+
+test-fast: setup  ## the tests of `make test` that start no process
+	$(pytest) -m "inprocess and not more and not long" -n 2
 
 test-machines: setup  ## a training over three machines of namespaces, where root can make them; skipped elsewhere
-	$(PY) -m pytest -m machines --timeout 1200
-
-test-fast: setup  ## the tests that start no process
-	$(PY) -m pytest -m "inprocess and not long" -n 2
-
-test-long: setup  ## the long matrices
-	$(PY) -m pytest -m "long or machines" --timeout 1800
+	$(pytest) -m machines --timeout 1200
 
 check: setup      ## format, lint, types, import rules
 	$(PY) -m ruff format --check .

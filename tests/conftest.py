@@ -15,17 +15,23 @@ import nbrl.infra.engine.server
 from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
+from tests.budget import TIERS
+from tests.shards import unit
+
+pytest_plugins = ["tests.budget", "tests.shards"]
 
 # What a terminal or a CI service says of itself decides nothing: the tests set what they look at.
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
     os.environ.pop(name, None)
 
 # Time decides nothing: another process may hold this one up in the middle of an example.
-profiles.register_profile("nbrl", parent=profiles.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+profiles.register_profile(
+    "nbrl", parent=profiles.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=40
+)
+profiles.register_profile("thorough", parent=profiles.get_profile("nbrl"), max_examples=300)
 profiles.load_profile("nbrl")
 
 # Dearest first, which is the order of the tests: what takes minutes should not be the last thing that all wait for.
-TIERS = ("e2e", "ray", "engine", "sandbox", "process")
 # Whoever uses one of these has something of that tier.
 FIXTURES = {
     "tiny_engine": "engine",
@@ -35,12 +41,13 @@ FIXTURES = {
     "arena": "sandbox",
     "s3": "process",
 }
+INPROCESS = TIERS.index("inprocess")
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
 
 def tier(item: pytest.Item) -> int:
-    """Its place in TIERS; a test with several markers belongs to the dearest, one without to none."""
-    return min((number for number, name in enumerate(TIERS) if item.get_closest_marker(name)), default=len(TIERS))
+    """Return its place in TIERS; a test with several markers belongs to the dearest, one without any starts no process."""
+    return next((number for number, name in enumerate(TIERS) if item.get_closest_marker(name)), INPROCESS)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,11 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         for name in {FIXTURES[fixture] for fixture in item.fixturenames if fixture in FIXTURES}:
             item.add_marker(name)
-        if tier(item) == len(TIERS):
+        if getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker("properties")
+        if tier(item) == INPROCESS:
             item.add_marker("inprocess")
     files: dict[str, int] = {}
     for item in items:
-        files[item.location[0]] = min(tier(item), files.get(item.location[0], len(TIERS)))
+        files[item.location[0]] = min(tier(item), files.get(item.location[0], INPROCESS))
     items.sort(key=lambda item: files[item.location[0]])
 
 
@@ -77,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """A test without a tier starts no process: so the tiers stay true."""
     yield
-    if tier(item) == len(TIERS) and _started:
+    if tier(item) == INPROCESS and _started:
         pytest.fail(f"it started a process and has no marker of a tier ({', '.join(TIERS)}): {_started[0]}", pytrace=False)
 
 
@@ -93,8 +102,10 @@ def _carried(value: Any) -> Any:
             return value.encode(errors="backslashreplace").decode()
         case dict():
             return {_carried(key): _carried(each) for key, each in value.items()}
-        case list() | tuple():
+        case list():
             return [_carried(each) for each in value]
+        case tuple():  # the place and the reason of a skipped test: reports in JUnit's XML take it apart as a tuple
+            return tuple(_carried(each) for each in value)
     return value
 
 
@@ -114,18 +125,11 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServ
     server.stop()
 
 
-# What files share that is dear, by file: they go to one worker.
-SHARED = {"tests/infra/test_engine_policies.py": "tiny engine", "tests/flows/test_agent_engine.py": "tiny engine"}
-
-
 class _Units(LoadScopeScheduling):
     """Deals tests out to pytest-xdist's workers by whole files, and what shares something dear over files together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file.startswith("tests/hostile/"):
-            return "arena of bubblewrap" if "[bubblewrap" in nodeid else "arena of the zygote"
-        return SHARED.get(file, file)
+        return unit(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

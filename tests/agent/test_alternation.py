@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer
@@ -61,7 +61,6 @@ def conversations(draw: st.DrawFn) -> Turns:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
 @given(turns=conversations())
 def test_a_conversation_is_rendered_as_the_template_does_of_joined_turns(
     loaded: dict[str, Pair], name: str, turns: Turns

@@ -4,8 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.agent.context.notepad import MAX_CHARS, MAX_ITEMS, REPORT_CHARS, State, read_state
@@ -66,7 +65,6 @@ class Forger:
 
 
 @given(st.lists(REPORT, max_size=6), st.sampled_from(["none", "hard", "soft"]))
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_report_is_data(reports: list[Any], trim: str) -> None:
     policy = Asked([act("pass")])
     chosen = settings(trim=trim, max_steps=7, context_tokens=700)
@@ -81,7 +79,6 @@ def test_any_report_is_data(reports: list[Any], trim: str) -> None:
 
 
 @given(REPORT)
-@hypothesis_settings(max_examples=300, deadline=None)
 def test_what_is_read_of_a_report_is_small(reported: Any) -> None:
     state = read_state(reported, State())
     state.model_dump_json()
@@ -148,7 +145,6 @@ ATTACKS = st.sampled_from(
 
 
 @given(st.lists(ATTACKS, min_size=1, max_size=6), st.sampled_from(["hard", "soft"]))
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_sequence_of_cells_breaks_the_loop(cells: list[str], trim: str) -> None:
     policy = Asked([act(cell) for cell in cells])
     trajectory = play(policy, settings(trim=trim, max_steps=len(cells) + 2))

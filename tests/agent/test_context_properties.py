@@ -3,8 +3,7 @@
 import json
 from itertools import pairwise
 
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.agent.settings import AgentSettings
@@ -41,7 +40,6 @@ def limits(draw: st.DrawFn) -> AgentSettings:
 
 
 @given(st.lists(CELLS, min_size=1, max_size=10), SUMMARIES, limits())
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_prompt_fits_and_is_the_path_to_its_action(cells: list[str], summaries: list[str], chosen: AgentSettings) -> None:
     policy = Asked(cells, summaries)
     trajectory = play(policy, chosen)
@@ -64,7 +62,6 @@ def test_every_prompt_fits_and_is_the_path_to_its_action(cells: list[str], summa
 
 
 @given(st.lists(CELLS, min_size=1, max_size=6), SUMMARIES, st.sampled_from(["hard", "soft"]))
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_earlier_cell_is_in_history_as_it_was(cells: list[str], summaries: list[str], trim: str) -> None:
     look = act("import json\nprint(json.dumps([[c.number, c.think, c.code, c.output] for c in history]))")
     trajectory = play(Asked([*cells, look], summaries), settings(trim=trim, max_steps=len(cells) + 1))
@@ -74,7 +71,6 @@ def test_every_earlier_cell_is_in_history_as_it_was(cells: list[str], summaries:
 
 
 @given(st.lists(CELLS, min_size=2, max_size=8), limits())
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_path_shows_each_cell_once_and_in_order(cells: list[str], chosen: AgentSettings) -> None:
     trajectory = play(Asked(cells), chosen)
     for index, node in enumerate(trajectory.nodes):

@@ -9,7 +9,7 @@ from pathlib import Path
 import bm25s
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.agent.errors import ToolError
@@ -44,7 +44,6 @@ def by_bm25s(passages: list[str], queries: list[str], k: int) -> list[list[str]]
     return answers
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(TEXT, max_size=40), st.lists(TEXT | st.text(max_size=12), min_size=1, max_size=5), st.integers(1, 50))
 def test_a_corpus_on_disk_and_one_in_memory_find_what_bm25s_finds(passages: list[str], queries: list[str], k: int) -> None:
     passages.append("Tilo was born in Keldra")

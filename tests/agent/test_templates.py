@@ -65,7 +65,7 @@ def conversations(draw: st.DrawFn) -> Turns:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=conversations())
 def test_a_conversation_is_rendered_as_the_template_does(
     ours: dict[str, ChatTokenizer], theirs: dict[str, Any], name: str, turns: Turns
@@ -74,7 +74,7 @@ def test_a_conversation_is_rendered_as_the_template_does(
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(st.sampled_from([*CONTROLS, "a", "\n", " "]), max_size=8))
 def test_no_text_becomes_a_control_token(ours: dict[str, ChatTokenizer], name: str, pieces: list[str]) -> None:
     text, tokenizer = "".join(pieces), ours[name]
@@ -100,7 +100,7 @@ def test_a_tag_the_recipe_asks_for_is_the_models_own_token_and_a_tools_is_not(
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sampled=st.lists(st.integers(0, 262), max_size=20))
 def test_history_keeps_the_sampled_ids_and_closes_them_once(
     ours: dict[str, ChatTokenizer], name: str, sampled: list[int]

@@ -88,7 +88,7 @@ WAYS = ["the same home", "another home", "another Prefect"]
 FEW = sorted(random.Random(0).sample(range(1, 129), 8))
 
 
-@pytest.mark.parametrize("point", FEW)
+@pytest.mark.parametrize("point", [*FEW[:3], *(pytest.param(point, marks=pytest.mark.more) for point in FEW[3:])])
 def test_a_killed_run_ends_as_if_it_had_not_been(
     labs: list[Lab], undisturbed: dict[str, Any], tmp_path: Path, point: int
 ) -> None:
@@ -106,7 +106,9 @@ def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undi
 AT_RANDOM = [(1, random.Random(1).uniform(0.2, 0.8)), (1, random.Random(2).uniform(0.2, 0.8))]
 
 
-@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6), *AT_RANDOM])
+@pytest.mark.parametrize(
+    ("lag", "share"), [(1, 0.45), *(pytest.param(*each, marks=pytest.mark.more) for each in [(2, 0.6), *AT_RANDOM])]
+)
 def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
     labs: list[Lab], undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int, share: float
 ) -> None:
@@ -129,6 +131,7 @@ def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
 CORRECTED = ["iterations=3", "pipeline.lag=1", "update.tis.kind=mask_tokens", "checkpoints.keep_last=2"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("share", "same"), [(0.3, False), (0.85, True)], ids=["while it samples", "when all is sampled"])
 def test_a_loss_that_reads_log_probs_gives_the_same_weights_after_a_kill_if_nothing_was_being_sampled(
     labs: list[Lab], tmp_path: Path, share: float, same: bool
@@ -173,7 +176,7 @@ def test_a_question_that_was_answered_right_is_not_asked_again(whole_with_lag: W
     assert records[-1].cursor > asked  # positions of retired questions were passed over
 
 
-@pytest.mark.parametrize(("lag", "samplers"), [(1, [0, 0, 1]), (2, [0, 0, 0, 1, 2])])
+@pytest.mark.parametrize(("lag", "samplers"), [(1, [0, 0, 1]), pytest.param(2, [0, 0, 0, 1, 2], marks=pytest.mark.more)])
 def test_with_lag_each_batch_is_sampled_from_weights_so_many_updates_older(
     whole_with_lag: Wholes, lag: int, samplers: list[int]
 ) -> None:

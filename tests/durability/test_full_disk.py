@@ -20,7 +20,7 @@ def check(labs: list[Lab], whole: tuple[Path, int], folder: Path, point: int) ->
     assert state(folder) == state(whole[0]), f"full from step {point} on"
 
 
-@pytest.mark.parametrize("point", [1, 30, 70, 100])
+@pytest.mark.parametrize("point", [30, *(pytest.param(point, marks=pytest.mark.more) for point in (1, 70, 100))])
 def test_a_run_goes_on_when_there_is_room_again(labs: list[Lab], whole: tuple[Path, int], tmp_path: Path, point: int) -> None:
     check(labs, whole, tmp_path, point)
 

@@ -62,7 +62,7 @@ def contradictions(root: Path | str) -> list[Any]:
     return list(Audit(storage, stored_config(storage, run), run, lambda said: None).contradictions())
 
 
-@pytest.mark.parametrize("point", [15, 40, 58, 62, pytest.param(85, marks=pytest.mark.long)])
+@pytest.mark.parametrize("point", [40, *(pytest.param(point, marks=pytest.mark.more) for point in (15, 58, 62, 85))])
 def test_the_one_that_took_over_goes_on(labs: list[Lab], tmp_path: Path, point: int) -> None:
     first, second, held = contend(labs, tmp_path / "root", tmp_path, point)
     assert held

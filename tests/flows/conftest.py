@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import nbrl.flows.display.terminal  # noqa: F401  # a console made while a test sets COLUMNS would keep that width
+from nbrl.infra import prefect_server
+from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows import typed
 from tests.processes import left_over, mark
@@ -36,9 +38,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(home: Path) -> Iterator[subprocess.CompletedProcess[str]]:
-    done = subprocess.run(command(home, "small"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False)
+    done = subprocess.run(
+        command(home, "small", "iterations=2"), capture_output=True, text=True, timeout=600, env=mark("trained"), check=False
+    )
     yield done
     assert left_over("trained") == []
+
+
+@pytest.fixture(scope="session")
+def prefect(home: Path) -> Iterator[None]:
+    """A Prefect server that all commands of this home join, instead of starting one each."""
+    server = prefect_server.ensure(Home(home))
+    yield
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,8 @@ def test_the_same_agent_learns_from_the_very_tokens_that_were_sampled(storage: S
     assert [each.nodes for each in found.trajectories] == [each.nodes for each in successes(storage, "small", 1)]
 
 
+@pytest.mark.more
+@pytest.mark.usefixtures("prefect")
 def test_a_policy_learns_from_the_successes_of_its_run(home: Path, storage: Storage, tmp_path: Path) -> None:
     flags = ["--from", "small@1", "--demonstrations", "small", "--root", storage.settings.root, "--home", str(home)]
     settings = ["--set", "batch=4", "--set", "checkpoint_steps=100", "--set", "update.workers=1"]

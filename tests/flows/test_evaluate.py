@@ -22,7 +22,7 @@ from nbrl.tasks.rollout.plan import Server
 from tests.flows.conftest import NBRL
 from tests.processes import left_over, mark
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefect")]
 
 
 def evaluate(storage: Storage, *options: str, name: str = "evaluate") -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ def test_a_run_ends_with_its_table_and_what_to_type_next(storage: Storage, train
     for words in ("exact match", "before", "after", "rollout", "nbrl show small/", "nbrl ui", "learning curve"):
         assert words in trained.stdout
     assert "Traceback" not in trained.stderr
-    assert trained.stderr.count("iteration ") == 3
+    assert trained.stderr.count("iteration ") == 2
 
 
 def test_every_iteration_leaves_its_artifacts_and_its_record_last(storage: Storage) -> None:
@@ -69,24 +69,21 @@ def test_the_weights_changed_and_no_prompt_was_asked_twice(storage: Storage) -> 
     assert len({*asked[0], *asked[1]}) == 16
 
 
-def test_tokens_rewards_advantages_and_weights_are_those_of_every_run_with_this_seed(home: Path, storage: Storage) -> None:
-    """Bit for bit: against the digests on record for this family of processors or, on another, against a second run."""
-    found = digests(storage, "small", 3)
+def test_tokens_rewards_advantages_and_weights_are_those_on_record(storage: Storage) -> None:
+    """Bit for bit. Where no digests are on record for this family of processors, `make test-more` compares two runs."""
     known = json.loads(FILE.read_text())
     if machine() not in known:
-        again = subprocess.run(command(home, "twin"), capture_output=True, text=True, timeout=600, env=mark("twin"), check=False)
-        assert again.returncode == 0, again.stderr[-3000:]
-        known[machine()] = digests(storage, "twin", 3)
-    assert found == known[machine()]
+        pytest.skip(f"no digests are on record for {machine()}")
+    assert digests(storage, "small", 2) == known[machine()][:2]
 
 
 @pytest.mark.long
 def test_weights_that_the_learner_sends_make_the_same_run(home: Path, storage: Storage) -> None:
-    line = command(home, "sent", "publish.via=broadcast")
+    line = command(home, "sent", "iterations=2", "publish.via=broadcast")
     sent = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("sent"), check=False)
     assert sent.returncode == 0, sent.stderr[-3000:]
     assert "load them from the storage" not in sent.stderr
-    assert digests(storage, "sent", 3) == digests(storage, "small", 3)
+    assert digests(storage, "sent", 2) == digests(storage, "small", 2)
     assert record(storage, "sent", 0).metrics["publish/tensors_proved"] == 34
     assert left_over("sent") == []
 
@@ -104,28 +101,20 @@ def test_every_node_is_a_prefect_task_and_mlflow_has_the_metrics(home: Path, sto
     with sqlite3.connect(f"file:{home}/mlflow/mlflow.db?mode=ro", uri=True) as database:
         keys = {row[0] for row in database.execute("select distinct key from metrics")}
         assert {"reward/em", "eval/em", "mismatch/logprob_max_abs", "time/overhead_share", "time/rollout"} <= keys
-        assert database.execute("select count(*) from logged_models where name like '%-small'").fetchone() == (3,)
+        assert database.execute("select count(*) from logged_models where name like '%-small'").fetchone() == (2,)
         assert database.execute("select count(*) from trace_info").fetchone()[0] >= 2
 
 
-@pytest.mark.parametrize("resumed", [False, True], ids=["train", "resume"])
+@pytest.mark.parametrize("resumed", [pytest.param(False, marks=pytest.mark.more), True], ids=["train", "resume"])
 def test_a_finished_run_is_not_done_again(home: Path, storage: Storage, resumed: bool) -> None:
     before = storage.read_bytes("runs/small/summary.json")
-    line = [str(NBRL), "resume", "small", "--root", f"{home}/storage"] if resumed else command(home, "small")
+    line = [str(NBRL), "resume", "small", "--root", f"{home}/storage"] if resumed else command(home, "small", "iterations=2")
     again = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark("again"), check=False)
     assert again.returncode == 0, again.stderr[-3000:]
     assert "iteration" not in again.stderr
     assert "exact match" in again.stdout
     assert json.loads(storage.read_bytes("runs/small/summary.json")) == json.loads(before)
     assert left_over("again") == []
-
-
-def test_another_configuration_under_the_same_name_is_refused(home: Path, storage: Storage) -> None:
-    other = subprocess.run(
-        command(home, "small", "update.lr=0.01"), capture_output=True, text=True, timeout=120, env=mark("other"), check=False
-    )
-    assert other.returncode == 1
-    assert "another configuration" in other.stderr
 
 
 def test_a_trajectory_can_be_read(home: Path, storage: Storage) -> None:
@@ -137,17 +126,29 @@ def test_a_trajectory_can_be_read(home: Path, storage: Storage) -> None:
     assert "world-" in listed.stdout
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=["ctrl-c", "sigterm"]
-)
-def test_a_stopped_run_leaves_no_process(home: Path, storage: Storage, number: signal.Signals) -> None:
-    name = f"stopped-{number.name}"
+@pytest.mark.more
+def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(home: Path, storage: Storage) -> None:
+    stop(home, "interrupted", signal.SIGINT, "iteration ", "iterations=2")
+    resume = [str(NBRL), "resume", "interrupted", "--root", f"{home}/storage"]
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=600, env=mark("resumed"), check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert left_over("resumed") == []
+    assert digests(storage, "interrupted", 2) == digests(storage, "small", 2)
+
+
+@pytest.mark.long
+def test_a_terminated_run_leaves_no_process(home: Path) -> None:
+    stop(home, "terminated", signal.SIGTERM, "evaluation", "iterations=50")
+
+
+def stop(home: Path, name: str, number: signal.Signals, line_begins: str, *overrides: str) -> None:
+    """Send a training a signal a second after such a line; it must end as an interrupted one, without a process left."""
     process = subprocess.Popen(
-        command(home, name, "iterations=50"), stderr=subprocess.PIPE, text=True, env=mark(name), preexec_fn=heed_interrupts
+        command(home, name, *overrides), stderr=subprocess.PIPE, text=True, env=mark(name), preexec_fn=heed_interrupts
     )
     assert process.stderr
     for line in process.stderr:
-        if line.startswith("evaluation"):
+        if line.startswith(line_begins):
             break
     time.sleep(1.0)
     process.send_signal(number)
@@ -173,6 +174,7 @@ def test_a_killed_run_leaves_no_process(home: Path, storage: Storage) -> None:
     assert left_over("killed") == []
 
 
+@pytest.mark.more
 def test_an_engine_that_does_not_come_up_is_one_error_and_leaves_nothing(home: Path) -> None:
     done = subprocess.run(
         command(home, "broken", "engine.extra_args={no-such-flag: x}"),

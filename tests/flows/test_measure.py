@@ -9,7 +9,7 @@ import pytest
 from tests.flows.conftest import command
 from tests.processes import left_over, mark
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 
 def test_a_measurement_says_time_memory_and_disk_and_leaves_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.flows import made
 from tests.flows.conftest import command
 from tests.processes import left_over, mark
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 SMALL = ["rollout.group_size=2", "evaluate.questions=4", "select.drop_rate=1.0", "select.max_rounds=1"]
 

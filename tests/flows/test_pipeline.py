@@ -11,7 +11,7 @@ from tests.flows.conftest import command
 from tests.flows.made import audited, record
 from tests.processes import left_over, mark
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more, pytest.mark.usefixtures("prefect")]
 
 
 ONE = ["pipeline.lag=1", "update.tis.kind=mask_tokens", "publish.via=broadcast"]

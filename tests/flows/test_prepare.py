@@ -87,6 +87,7 @@ def server() -> Iterator[Rater]:
         yield server
 
 
+@pytest.mark.more
 def test_a_kill_in_the_middle_of_rating_changes_no_byte_and_no_reply_is_paid_for_twice(folder: Path, server: Rater) -> None:
     environment = {"RATER_KEY": "key-of-the-rater", "COLUMNS": "200"}
     whole = nbrl(*command(folder, server, "whole"), **environment)

@@ -21,7 +21,7 @@ from tests.flows.conftest import NBRL, command
 from tests.flows.made import audited, record
 from tests.processes import left_over, mark
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 PREFECT = Path(sys.executable).with_name("prefect")
 RUN = RunLayout("nightly")

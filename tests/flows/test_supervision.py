@@ -22,7 +22,7 @@ from tests.flows.made import audited
 from tests.flows.test_loop import NBRL, command
 from tests.processes import descendants, left_over, mark, stat
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 SCHEDULER, DETOKENIZER = "sglang::scheduler", "sglang::detokenizer"
 RANK, RUNNER = "ray::RayTrainWorker", "ray::Runner"
@@ -107,11 +107,19 @@ def _is(pid: int, word: str) -> bool:
     return False
 
 
-def same_as_ever(running: Running) -> None:
-    """Bit for bit, where this family of processors has digests on record."""
-    known = json.loads(FILE.read_text())
-    if machine() in known:
-        assert digests(Storage(StorageSettings(root=str(running.place.files))), running.name, 3) == known[machine()]
+@pytest.fixture
+def same_as_ever(request: pytest.FixtureRequest) -> Callable[[Running], None]:
+    """Compares a run bit for bit with the digests on record or, on another processor, with a run that nothing disturbed."""
+
+    def compare(running: Running) -> None:
+        found = digests(Storage(StorageSettings(root=str(running.place.files))), running.name, 3)
+        known = json.loads(FILE.read_text())
+        if machine() in known:
+            assert found == known[machine()]
+        else:
+            assert found[:2] == digests(request.getfixturevalue("storage"), "small", 2)
+
+    return compare
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.long)])
@@ -138,7 +146,9 @@ def run(tmp_path: Path, place: Place) -> Iterator[Callable[..., Running]]:
         running.kill()
 
 
-def test_killed_engine_and_killed_learner_are_started_again(run: Callable[..., Running]) -> None:
+def test_killed_engine_and_killed_learner_are_started_again(
+    run: Callable[..., Running], same_as_ever: Callable[[Running], None]
+) -> None:
     running = run("parts")
     running.busy("rollout", 0)
     running.strike(SCHEDULER)
@@ -159,7 +169,7 @@ def test_killed_engine_and_killed_learner_are_started_again(run: Callable[..., R
 
 @pytest.mark.long
 @pytest.mark.parametrize("word", [RAYLET, GCS])
-def test_a_run_outlives_its_ray_cluster(run: Callable[..., Running], word: str) -> None:
+def test_a_run_outlives_its_ray_cluster(run: Callable[..., Running], same_as_ever: Callable[[Running], None], word: str) -> None:
     running = run("ray")
     running.busy("rollout", 1)
     running.strike(word)
@@ -175,7 +185,7 @@ def test_a_run_outlives_its_ray_cluster(run: Callable[..., Running], word: str) 
 
 
 @pytest.mark.long
-def test_a_run_outlives_its_prefect_server(run: Callable[..., Running]) -> None:
+def test_a_run_outlives_its_prefect_server(run: Callable[..., Running], same_as_ever: Callable[[Running], None]) -> None:
     running = run("prefect")
     running.busy("rollout", 0)
     running.strike(PREFECT)
@@ -187,7 +197,7 @@ def test_a_run_outlives_its_prefect_server(run: Callable[..., Running]) -> None:
 
 
 @pytest.mark.long
-def test_a_runner_may_die_twice_and_a_zygote_too(run: Callable[..., Running]) -> None:
+def test_a_runner_may_die_twice_and_a_zygote_too(run: Callable[..., Running], same_as_ever: Callable[[Running], None]) -> None:
     running = run("runner")
     for iteration in range(2):
         running.busy("rollout", iteration)

@@ -7,7 +7,7 @@ import pytest
 from tests.hostile.arena import Arena, Kernel
 
 
-@pytest.fixture(scope="package", params=["zygote", "bubblewrap"])
+@pytest.fixture(scope="package", params=["zygote", pytest.param("bubblewrap", marks=pytest.mark.more)])
 def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
     arena = Arena(request.param)
     yield arena

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,15 +85,20 @@ def test_a_folder_of_the_server_that_a_cut_upload_left_is_no_obstacle(tmp_path: 
         assert not storage.exists("a/1")
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "delete 1001 keys"])
-def test_an_outage_is_a_pause(proxy: Proxy, settings: StorageSettings, name: str) -> None:
-    storage = Storage(settings)
-    for key in ("a/1", "a/2"):
-        storage.write_bytes(key, b".")
+@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.long)])  # 6: longer than botocore's own tries
+def test_an_outage_is_a_pause_for_all_that_is_asked_meanwhile(proxy: Proxy, settings: StorageSettings, seconds: int) -> None:
+    names = [name for name in OPERATIONS if name != "delete 1001 keys"]
+    storages = [Storage(StorageSettings(root=f"{settings.root}/{number}")) for number in range(len(names))]
+    for storage in storages:
+        for key in ("a/1", "a/2"):
+            storage.write_bytes(key, b".")
     proxy.down = True
-    back = threading.Timer(6, lambda: setattr(proxy, "down", False))  # longer than botocore's own tries
+    back = threading.Timer(seconds, lambda: setattr(proxy, "down", False))
     back.start()
-    OPERATIONS[name][0](storage)
+    with ThreadPoolExecutor(len(names)) as threads:
+        asked = [threads.submit(OPERATIONS[name][0], storage) for name, storage in zip(names, storages, strict=True)]
+    for name, answer in zip(names, asked, strict=True):
+        assert answer.exception() is None, name
     assert not proxy.down
     back.join()
 
@@ -114,13 +120,3 @@ def test_an_outage_that_lasts_is_one_error(proxy: Proxy, settings: StorageSettin
     proxy.down = True
     with pytest.raises(StorageError, match=r"^cannot read s3://bucket/.*/x: Connection was closed"):
         Storage(settings, patience_s=1).read_bytes("x")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["read", "write", "create", "exists", "list", "delete a folder"])
-def test_an_outage_of_a_minute_is_a_pause(proxy: Proxy, settings: StorageSettings, name: str) -> None:
-    storage = Storage(settings)
-    storage.write_bytes("a/1", b".")
-    proxy.down = True
-    threading.Timer(60, lambda: setattr(proxy, "down", False)).start()
-    OPERATIONS[name][0](storage)

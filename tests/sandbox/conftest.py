@@ -6,7 +6,8 @@ import pytest
 
 from tests.sandbox.sandbox_lab import Lab, SharedLab
 
-PROVISIONERS = ["zygote", "bubblewrap"]
+# Recipes use the zygote.
+PROVISIONERS = ["zygote", pytest.param("bubblewrap", marks=pytest.mark.more)]
 
 
 @pytest.fixture(params=PROVISIONERS)

@@ -112,16 +112,19 @@ def test_a_storage_that_was_moved_keeps_its_checkpoints(storage: Storage, tmp_pa
     assert has(tmp_path)["models"]["000003-r"] == uri
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.more)], ids=["every fourth", "every"])
 @pytest.mark.parametrize("same", [False, True], ids=["by another process", "by the same"])
-def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(storage: Storage, tmp_path: Path, same: bool) -> None:
+def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(
+    storage: Storage, tmp_path: Path, same: bool, every: int
+) -> None:
     evaluated(storage, Weights(digest="w0"))
     evaluated(storage, Weights(updates=1, digest="w1"), {"success/world/qa": 0.7, "world/em": 0.2})
     for number in range(2):
         iteration(storage, number)
     books(storage, tmp_path).catch_up()
-    whole, at = has(tmp_path), 0
+    whole, at = has(tmp_path), 1 - every
     while True:
-        at += 1
+        at += every
         (tmp_path / "mlflow.json").unlink()
         left = iter(range(at))
 

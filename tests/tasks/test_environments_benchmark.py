@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks/environments.py"
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_the_search_of_a_small_corpus_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(SCRIPT.parent)
@@ -25,12 +25,3 @@ def test_the_search_of_a_small_corpus_is_measured(monkeypatch: pytest.MonkeyPatc
             assert found[f"{way}_{figure}"] > 0
     assert min(found[key] for key in ("index_s", "index_mb", "text_mb", "index_peak_mb", "shared_pss_mb")) > 0
     assert found["machine"]
-
-
-def test_the_passages_are_the_same_whenever_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    benchmark = importlib.import_module(SCRIPT.stem)
-    texts = list(benchmark.passages(30))
-    assert texts == list(benchmark.passages(30))
-    assert all(one != other for one, other in pairwise(texts))
-    assert all(60 <= len(text.split()) <= 100 for text in texts)

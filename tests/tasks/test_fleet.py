@@ -133,8 +133,8 @@ def scheduler(others: set[int]) -> int:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     """It is answered by the engine that was started again, with the tokens that it would have had from the first."""
-    monkeypatch.setattr(sglang_fleet, "SILENT_S", 3.0)
-    monkeypatch.setattr(sglang_fleet, "PROBE_LIMIT_S", 2.0)
+    monkeypatch.setattr(sglang_fleet, "SILENT_S", 20.0)  # a busy machine may hold up an engine that works
+    monkeypatch.setattr(sglang_fleet, "PROBE_LIMIT_S", 15.0)
     said: list[str] = []
     others = set(descendants(os.getpid()))
 
@@ -164,7 +164,7 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
             how = (
                 r"engine 0 ended \((its scheduler ended: )?killed by signal 9\)"
                 if number == signal.SIGKILL
-                else "did not answer for 3 s"
+                else "did not answer for 20 s"
             )
             assert re.search(how + r"; started again in \d+ s, nothing was lost", said[0])
 

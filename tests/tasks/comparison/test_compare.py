@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nbrl.flows.cli.commands import app
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking, TrackingSettings
+from nbrl.tasks.comparison import sigmoid
 from nbrl.tasks.comparison.compare import Comparison, compare, sides_of
 from nbrl.tasks.comparison.page import page
 from nbrl.tasks.comparison.picture import draw
@@ -27,11 +29,12 @@ OTHERS = [{"id": f"q{number}", "question": f"Who is {number}?", "answers": [str(
 RISING = [0.1, 0.15, 0.3, 0.5, 0.65, 0.72, 0.76, 0.78]
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Storage:
     """Two runs whose evaluations differ, a long one, one without any, and evaluations on the same and on other questions."""
-    storage = made.storage_in(tmp_path / "s")
-    home = f"home={tmp_path / 'home'}"
+    folder = tmp_path_factory.mktemp("compared")
+    storage = made.storage_in(folder / "s")
+    home = f"home={folder / 'home'}"
     made.run(storage, "slow", {0: [0, 0, 0, 0], 2: [1, 0, 0, 0]}, [0.0, 0.2], overrides=[home])
     spent = {"cpu/rollout": 1.5, "gpu/rollout": 4.0}
     made.run(
@@ -43,6 +46,18 @@ def storage(tmp_path: Path) -> Storage:
     made.evaluation(storage, "batch", [1, 1, 1, 1], overrides=[home])
     made.evaluation(storage, "elsewhere", [1, 1, 1, 1], OTHERS, overrides=[home])
     return storage
+
+
+@pytest.fixture
+def storage(stored: Storage, tmp_path: Path) -> Storage:
+    """A copy that a test may change."""
+    shutil.copytree(stored.settings.root, tmp_path / "s")
+    return made.storage_in(tmp_path / "s")
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sigmoid, "RESAMPLES", 20)
 
 
 def compared(storage: Storage, *labels: str, indifferent: bool = False) -> Comparison:
@@ -221,18 +236,22 @@ def test_a_picture_that_cannot_be_written_is_one_error_before_the_work(
 
 @pytest.mark.process  # MLflow asks the system where it is
 def test_mlflows_page_compares_the_same_runs(storage: Storage, tmp_path: Path) -> None:
-    sides = sides_of(storage, ["slow", "fast", "batch"])
+    home = f"home={tmp_path / 'home'}"
+    for name in ("one", "two"):
+        made.run(storage, name, {0: [1, 0, 0, 0], 1: [1, 1, 0, 0]}, [0.1], overrides=[home])
+    made.evaluation(storage, "third", [1, 1, 1, 1], overrides=[home])
+    sides = sides_of(storage, ["one", "two", "third"])
     tracking = Tracking(TrackingSettings(), Home(tmp_path / "home"))
     ids = []
     for side in sides[:2]:
         assert side.run is not None
         ids.append(tracking.start_run(side.run.name, {}, identity(side.run)))
     assert page(sides).why == "MLflow does not have all of them; `nbrl track NAME` delivers one"
-    ids.append(tracking.start_run("batch", {}, EVALUATION))
+    ids.append(tracking.start_run("third", {}, EVALUATION))
     listed = "%2C".join(f"%22{each}%22" for each in ids)
     asked = f"runs=%5B{listed}%5D&experiments=%5B%22{tracking.experiment_id}%22%5D&workflowType=machine_learning"
     assert page(sides).address == f"/#/compare-runs?{asked}"
-    assert page(sides_of(storage, ["fast", "fast@0"])).why == "they are one run in MLflow"
+    assert page(sides_of(storage, ["two", "two@0"])).why == "they are one run in MLflow"
 
 
 def test_a_server_that_does_not_answer_is_one_line(storage: Storage) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_a_lost_identity_is_told(storage: Storage) -> None:
     assert "run.json is missing" in only(storage).reason
 
 
-def test_the_command_prints_the_rows_or_json(storage: Storage) -> None:
+def test_the_command_prints_the_rows_or_json(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)  # ages are in both prints
     run = made.run(storage, "a-run-with-a-rather-long-name-that-is-not-cut", {0: [1, 0, 0, 0]}, [0.1])
     made.ended(storage, run, "FAILED", "the [engine] broke")
     printed = CliRunner().invoke(app, ["runs", "--root", storage.settings.root], env={"COLUMNS": "40"})

@@ -87,7 +87,7 @@ def test_with_the_first_values_of_zero_gae_is_reinforce(policy64: Path, tmp_path
     assert with_critic.metrics["critic/value"] == 0
 
 
-@pytest.mark.parametrize("estimate", [GAE, BILEVEL])
+@pytest.mark.parametrize("estimate", [GAE, pytest.param(BILEVEL, marks=pytest.mark.more)])
 def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, estimate: AdvantageSettings) -> None:
     results = run_of(make_learner(policy64, **CRITIC | {"lr": 1e-9, "critic": {"lr": 1e-2}}), tmp_path, estimate, range(6))
     losses = [result.metrics["critic/loss"] for result in results]
@@ -116,6 +116,7 @@ def test_a_critic_whose_loss_is_not_finite_takes_no_step_while_the_policy_does(p
     assert any(not torch.equal(value, before[name]) for name, value in weights(result).items())
 
 
+@pytest.mark.more
 def test_estimators_with_a_critic_act(policy64: Path, tmp_path: Path) -> None:
     made = {}
     for name, estimate in {

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.more]
 
 NBRL = str(Path(sys.executable).with_name("nbrl"))
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
