@@ -20,8 +20,17 @@ from nbrl.sandbox.walls.cgroups import hierarchies
 TIERS = ("e2e", "ray", "engine", "sandbox", "process", "inprocess")
 SLOWER = ("machines", "long", "more")  # what `make test` leaves out; a test belongs to the first that it has
 FILE = Path(__file__).with_name("costs.json")
-# Fixtures that may cost more than one test may: real parts, started once.
-SHARED_LIMITS = {"trained": 400.0, "tiny_engine": 90.0, "cluster": 60.0, "labs": 60.0}
+# What may cost more than other tests may, since a real part is started for it: a shared fixture, or a test by how its path begins.
+DEAR = {
+    "fixture trained": 400.0,
+    "fixture tiny_engine": 60.0,
+    "fixture engine": 60.0,
+    "fixture labs": 60.0,
+    "fixture whole": 30.0,
+    "tests/durability/": 30.0,
+    "tests/flows/test_loop.py": 60.0,
+    "tests/infra/test_ray_cluster.py": 60.0,
+}
 SHOWN = 10
 
 
@@ -133,10 +142,13 @@ class Reporting:
         """Return a line for each test, and for each shared fixture, that costs more than it may."""
         if not self._limit:
             return []
-        costs = [(name, cpu, self._limit) for name, cpu in self._tests.items()]
-        for name, seconds in self._shared.items():
-            costs.append((f"fixture {name}", seconds / self._starts[name], SHARED_LIMITS.get(name, self._limit)))
-        return [f"{name}: {cpu:.1f} s of processor time, {limit:g} allowed" for name, cpu, limit in costs if cpu > limit]
+        costs = self._tests | {f"fixture {name}": seconds / self._starts[name] for name, seconds in self._shared.items()}
+        limits = {name: next((DEAR[each] for each in DEAR if name.startswith(each)), self._limit) for name in costs}
+        return [
+            f"{name}: {cpu:.1f} s of processor time, {limits[name]:g} allowed"
+            for name, cpu in costs.items()
+            if cpu > limits[name]
+        ]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

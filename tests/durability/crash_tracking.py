@@ -104,9 +104,13 @@ class FileTracking:
         return list(self.read()["tables"].get(table, {}).get(name, []))
 
     def log_table(self, name: str, columns: Mapping[str, Sequence[object]]) -> None:
+        """A table that is there grows, as in MLflow."""
         run = self.read()
-        assert name not in run["tables"], f"table {name} is logged twice"
-        run["tables"][name] = {key: list(values) for key, values in columns.items()}
+        there = run["tables"].setdefault(name, {})
+        rows, more = (set(map(str, zip(*table.values(), strict=True))) for table in (there, columns))
+        assert rows.isdisjoint(more), f"rows of table {name} are logged twice"
+        for key, values in columns.items():
+            there[key] = [*there.get(key, []), *values]
         self.write(run)
 
     def log_file(self, path: Path) -> None:

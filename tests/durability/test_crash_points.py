@@ -106,9 +106,8 @@ def test_a_run_can_be_killed_in_front_of_any_of_its_writes(labs: list[Lab], undi
 AT_RANDOM = [(1, random.Random(1).uniform(0.2, 0.8)), (1, random.Random(2).uniform(0.2, 0.8))]
 
 
-@pytest.mark.parametrize(
-    ("lag", "share"), [(1, 0.45), *(pytest.param(*each, marks=pytest.mark.more) for each in [(2, 0.6), *AT_RANDOM])]
-)
+@pytest.mark.more
+@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6), *AT_RANDOM])
 def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
     labs: list[Lab], undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int, share: float
 ) -> None:
@@ -164,6 +163,7 @@ def records_of(folder: Path) -> tuple[Storage, list[Record]]:
     return storage, [record for record in read if record]
 
 
+@pytest.mark.more
 def test_a_question_that_was_answered_right_is_not_asked_again(whole_with_lag: Wholes) -> None:
     storage, records = records_of(whole_with_lag(1)[0])
     passed: set[str] = set()
@@ -176,7 +176,8 @@ def test_a_question_that_was_answered_right_is_not_asked_again(whole_with_lag: W
     assert records[-1].cursor > asked  # positions of retired questions were passed over
 
 
-@pytest.mark.parametrize(("lag", "samplers"), [(1, [0, 0, 1]), pytest.param(2, [0, 0, 0, 1, 2], marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize(("lag", "samplers"), [(1, [0, 0, 1]), (2, [0, 0, 0, 1, 2])])
 def test_with_lag_each_batch_is_sampled_from_weights_so_many_updates_older(
     whole_with_lag: Wholes, lag: int, samplers: list[int]
 ) -> None:

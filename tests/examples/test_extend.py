@@ -58,6 +58,7 @@ def test_every_block_is_known() -> None:
     assert len(BLOCKS) == 16
 
 
+@pytest.mark.more
 def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
     cells = ["print(min(soundings('north basin')), balance('dredging'))", "submit_final_answer('yes')"]
     with model_server(*map(act, cells)) as server:

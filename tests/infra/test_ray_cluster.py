@@ -42,7 +42,7 @@ if sys.argv[2] == "stop":
 """
 
 
-@pytest.mark.parametrize("ending", ["stop", "kill"])
+@pytest.mark.parametrize("ending", ["stop", pytest.param("kill", marks=pytest.mark.more)])
 def test_works_and_leaves_nothing(tmp_path: Path, ending: str, processes: Callable[[str], list[int]]) -> None:
     mark = f"ray-{os.getpid()}-{ending}"
     outcome = subprocess.run(
@@ -71,6 +71,7 @@ else:
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mode", "token"), [("disabled", ""), ("token", "a" * 64)])
 def test_who_has_not_the_token_is_refused(tmp_path: Path, mode: str, token: str) -> None:
     script = DRIVER.replace("import ray, ray.data", "print(ray_cluster._port, flush=True)\nsys.stdin.read()\nsys.exit()", 1)
@@ -87,6 +88,7 @@ def test_who_has_not_the_token_is_refused(tmp_path: Path, mode: str, token: str)
     assert "refused" in told.stdout or told.returncode != 0
 
 
+@pytest.mark.more
 def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
     script = DRIVER.replace(
         "import ray, ray.data",
@@ -142,6 +144,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 cluster.terminate()
 
 
+@pytest.mark.more
 def test_a_cluster_that_asks_for_a_token_is_joined_with_it_and_not_with_another(
     tmp_path: Path, guarded: tuple[str, dict[str, str]]
 ) -> None:

@@ -21,6 +21,7 @@ _KERNELS_PYTHON = "tests/sandbox/test_sandbox_environment.py::test_kernels_have_
 _ALL = ["tests/hostile", "tests/sandbox/test_sandbox_kernel.py", _POOL]
 
 
+@pytest.mark.more
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "tests",

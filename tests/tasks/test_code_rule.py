@@ -124,7 +124,10 @@ DEFINED = "def double(x): return x * 2\n"  # what would be right by itself
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(each, marks=pytest.mark.more) if each in ("fork bomb", "loop", "loop at load") else each for each in ATTACKS],
+)
 def test_an_attack_earns_nothing_and_what_comes_after_it_is_right(attack: str) -> None:
     assert judged(DOUBLE, ATTACKS[attack], DEFINED) == [WRONG, RIGHT]
 

@@ -65,7 +65,13 @@ def test_other_content_has_another_index(tmp_path: Path) -> None:
     assert (len(other), other.retrieve("town", 1)) == (12, [])
 
 
-@pytest.mark.parametrize("name", ["passages.arrow", "words.arrow", "indices.csc.index.npy", "manifest.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "indices.csc.index.npy",
+        *(pytest.param(name, marks=pytest.mark.more) for name in ("passages.arrow", "words.arrow", "manifest.json")),
+    ],
+)
 def test_a_damaged_index_is_made_again(tmp_path: Path, name: str) -> None:
     opened(tmp_path, [])
     [path] = tmp_path.glob(f"corpora/*/{name}")

@@ -106,7 +106,7 @@ def test_search_without_a_corpus_is_refused_before_any_work(tmp_path: Path) -> N
 
 
 def test_a_simulated_search_for_questions_without_answers_is_refused_before_any_work() -> None:
-    data = {"kind": "reasoning_gym", "tasks": ["chain_sum"]}
+    data = {"kind": "reasoning_gym", "tasks": ["chain_sum"], "train": 8, "held_out": 8}
     search = {"engine": "simulated", "model": {"base_url": "http://127.0.0.1:1/v1", "name": "m"}}
     with pytest.raises(ConfigError, match=r"simulated from a question's answers, which those of environments\.e lack"):
         check_config(config({"default": ["search"], "search": search}, environments={"e": data}), "evaluate")

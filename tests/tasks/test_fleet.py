@@ -129,6 +129,7 @@ def scheduler(others: set[int]) -> int:
     return found
 
 
+@pytest.mark.more
 @pytest.mark.engine
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:

@@ -76,6 +76,7 @@ def test_answers_are_judged_by_the_tasks_own_scorers() -> None:
     assert found[20:] == [Judged(0.0, 0.0)] * 10
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_an_answer_that_is_a_program_is_wrong_and_does_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
@@ -116,6 +117,7 @@ def test_what_executes_an_answer_says_nothing_of_other_answers(monkeypatch: pyte
     assert [judged.exact for judged in [found[0], *found[2:]]] == [0.0, 0.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_an_answer_that_is_compared_and_not_executed_may_hold_anything() -> None:
     asked = rows(data("codeio", train=40))

@@ -89,6 +89,7 @@ def proof(root: Path) -> ProofSequence:
     return result.proof.sequences[0]
 
 
+@pytest.mark.more
 @pytest.mark.engine
 def test_an_export_is_scored_by_transformers_and_sglang_as_its_proof_was(root: Path, tmp_path: Path) -> None:
     scored_before, target = proof(root), tmp_path / "new" / "model"
@@ -153,6 +154,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_a_disk_without_room_for_the_weights_is_one_sentence_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
     line = [sys.executable, "-c", FULL, "export", "a", str(tmp_path / "out"), "--dtype", "bfloat16", "--root", str(root)]

@@ -23,6 +23,7 @@ def workers() -> list[int]:
     return [pid for pid in descendants(os.getpid()) if told(pid).startswith(b"ray::RayTrainWorker")]
 
 
+@pytest.mark.more
 def test_orders_errors_and_a_killed_worker(policy: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         handle = LearnerHandle.start(

@@ -30,7 +30,7 @@ from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.sending_lab import SendingRank
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.more]
 
 LORA = LoraSettings(rank=2, publish="adapter")
 

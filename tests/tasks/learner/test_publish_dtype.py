@@ -63,6 +63,7 @@ def test_a_small_step_of_a_policy_in_bfloat16_reaches_the_published_weights(halv
     assert (kept, named) == ("bfloat16", "float32")
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("alone")
 def test_an_engine_on_the_cpu_serves_what_the_trainer_has_of_a_policy_in_bfloat16(halved: Path, tmp_path: Path) -> None:
     results = {dtype: step(halved, tmp_path / dtype, 1e-2, dtype) for dtype in ("stored", "float32")}

@@ -57,6 +57,7 @@ async def until_said(said: list[str]) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.more
 def test_requests_without_the_key_are_refused_and_it_stands_in_no_log(plan: EnginePlan, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncExitStack() as stack:
@@ -80,6 +81,7 @@ def test_requests_without_the_key_are_refused_and_it_stands_in_no_log(plan: Engi
     assert KEY not in log
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("whole", [False, True], ids=["the engine", "its actor too"])
 def test_what_dies_is_started_again_with_the_weights_it_served(
     plan: EnginePlan, monkeypatch: pytest.MonkeyPatch, whole: bool

@@ -28,6 +28,8 @@ from nbrl.tasks.rollout.runner import Live, PooledRunner
 from nbrl.tasks.rollout.samplers import EngineSamplers
 from nbrl.tasks.runs.recipes import load
 
+pytestmark = pytest.mark.more
+
 
 def make_pool(folder: Path, monkeypatch: pytest.MonkeyPatch, runner: type, runners: int = 1) -> RunnerPool:
     monkeypatch.setattr(pool, "PooledRunner", runner)

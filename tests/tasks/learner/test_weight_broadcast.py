@@ -26,7 +26,7 @@ from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.sending_lab import SendingRank
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engine, pytest.mark.more, pytest.mark.timeout(300)]
 
 CANARY = [5, *range(40)]
 PROOF = [ProofSequence(token_ids=CANARY, first=1, logprobs=[0.0] * 40)]
