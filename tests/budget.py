@@ -20,7 +20,7 @@ from nbrl.sandbox.walls.cgroups import hierarchies
 TIERS = ("e2e", "ray", "engine", "sandbox", "process", "inprocess")
 SLOWER = ("machines", "long", "more")  # what `make test` leaves out; a test belongs to the first that it has
 FILE = Path(__file__).with_name("costs.json")
-# What may cost more than other tests may, since a real part is started for it: a shared fixture, or a test by how its path begins.
+# What starts a real part may cost more than other tests: a shared fixture, or a test by how its path begins.
 DEAR = {
     "fixture trained": 400.0,
     "fixture tiny_engine": 60.0,
@@ -142,7 +142,8 @@ class Reporting:
         """Return a line for each test, and for each shared fixture, that costs more than it may."""
         if not self._limit:
             return []
-        costs = self._tests | {f"fixture {name}": seconds / self._starts[name] for name, seconds in self._shared.items()}
+        fixtures = {f"fixture {name}": seconds / self._starts[name] for name, seconds in self._shared.items()}
+        costs = {**self._tests, **fixtures}
         limits = {name: next((DEAR[each] for each in DEAR if name.startswith(each)), self._limit) for name in costs}
         return [
             f"{name}: {cpu:.1f} s of processor time, {limits[name]:g} allowed"
