@@ -120,6 +120,7 @@ def test_hostile_bytes_are_a_clear_error(path: str, make: Callable[[], bytes]) -
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.more
 def test_a_file_that_unpacks_to_much_more_ends_its_reader_only() -> None:
     try:
         text = text_of("a.docx", bomb())

@@ -1,6 +1,7 @@
 """Fixtures of the tests that kill and damage runs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -11,26 +12,38 @@ from nbrl.infra.home import Home
 from tests.durability.crash_lab import LAG, Lab
 
 
-@pytest.fixture(scope="package")
-def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lab]]:
-    """Two labs, each with a Prefect server of its own."""
-    servers, started = [], []
-    try:
-        for name in ("one", "other"):
-            folder = tmp_path_factory.mktemp(name)
+class Labs:
+    """Labs by number, each with a Prefect server of its own, started when they are first asked for."""
+
+    def __init__(self, folder: Callable[[str], Path]) -> None:
+        self._folder, self._ending = folder, ExitStack()
+        self._started: dict[int, Lab] = {}
+
+    def __getitem__(self, number: int) -> Lab:
+        if number not in self._started:
+            folder = self._folder(f"lab-{number}")
             home = Home(folder / "prefect-home")
-            servers.append(prefect_server.ensure(home))
-            started.append(Lab(folder, prefect_server.environment(home, servers[-1].url)))
-        yield started
-    finally:
-        for lab in started:
-            lab.stop()
-        for server in servers:
-            server.stop()
+            server = prefect_server.ensure(home)
+            self._ending.callback(server.stop)
+            self._started[number] = Lab(folder, prefect_server.environment(home, server.url))
+            self._ending.callback(self._started[number].stop)
+        return self._started[number]
+
+    def stop(self) -> None:
+        self._ending.close()
 
 
 @pytest.fixture(scope="package")
-def whole(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
+    labs = Labs(tmp_path_factory.mktemp)
+    try:
+        yield labs
+    finally:
+        labs.stop()
+
+
+@pytest.fixture(scope="package")
+def whole(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The folder of a run that nothing disturbed, and its number of steps."""
     folder = tmp_path_factory.mktemp("whole")
     done = labs[0].train(folder / "root", folder / "home")
@@ -39,7 +52,7 @@ def whole(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.fixture(scope="package")
-def whole_with_lag(labs: list[Lab], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, int]]:
+def whole_with_lag(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Path, int]]:
     """As `whole`, of runs with this lag."""
 
     @cache

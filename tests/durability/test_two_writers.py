@@ -16,6 +16,7 @@ from nbrl.tasks.audit.audit import Audit
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.run import known_run, stored_config
 from tests.clouds import s3_server
+from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN, Lab
 
 pytestmark = pytest.mark.process
@@ -35,7 +36,7 @@ def stopped(lab: Lab) -> dict[str, Any]:
     raise AssertionError("the process did not stop")
 
 
-def contend(labs: list[Lab], root: Path | str, folder: Path, point: int) -> tuple[dict[str, Any], dict[str, Any], bool]:
+def contend(labs: Labs | list[Lab], root: Path | str, folder: Path, point: int) -> tuple[dict[str, Any], dict[str, Any], bool]:
     """Stop one process in front of a step, let another take its run over, and let the first go on.
 
     Returns both ends, and whether the first held the run: where it does not have the lease yet, or all of the run is done, nobody
@@ -62,8 +63,9 @@ def contradictions(root: Path | str) -> list[Any]:
     return list(Audit(storage, stored_config(storage, run), run, lambda said: None).contradictions())
 
 
-@pytest.mark.parametrize("point", [40, *(pytest.param(point, marks=pytest.mark.more) for point in (15, 58, 62, 85))])
-def test_the_one_that_took_over_goes_on(labs: list[Lab], tmp_path: Path, point: int) -> None:
+@pytest.mark.more
+@pytest.mark.parametrize("point", [15, 40, 58, 62, 85])
+def test_the_one_that_took_over_goes_on(labs: Labs, tmp_path: Path, point: int) -> None:
     first, second, held = contend(labs, tmp_path / "root", tmp_path, point)
     assert held
     assert second["status"] == 0, second["said"]
@@ -74,7 +76,7 @@ def test_the_one_that_took_over_goes_on(labs: list[Lab], tmp_path: Path, point: 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_the_one_that_took_over_goes_on_wherever_the_other_was(labs: list[Lab], whole: tuple[Path, int], tmp_path: Path) -> None:
+def test_the_one_that_took_over_goes_on_wherever_the_other_was(labs: Labs, whole: tuple[Path, int], tmp_path: Path) -> None:
     for point in range(1, whole[1], 3):
         folder = tmp_path / str(point)
         first, second, held = contend(labs, folder / "root", folder, point)
@@ -86,7 +88,7 @@ def test_the_one_that_took_over_goes_on_wherever_the_other_was(labs: list[Lab], 
 
 
 @pytest.fixture
-def cloud_labs(labs: list[Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lab]]:
+def cloud_labs(labs: Labs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lab]]:
     """Labs that reach an S3 server, one that ignores conditional writes."""
     with s3_server(tmp_path) as variables:
         for name, value in variables.items():

@@ -10,7 +10,8 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.runs.history import Record, newest_record, read_record
 from nbrl.tasks.runs.run import known_run
-from tests.durability.crash_lab import RUN, Lab
+from tests.durability.conftest import Labs
+from tests.durability.crash_lab import RUN
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +39,7 @@ def records(folder: Path) -> list[Record]:
 
 
 def test_a_run_that_learns_nothing_ends_after_its_patience_and_more_patience_goes_on_with_the_next_prompts(
-    labs: list[Lab], tmp_path: Path, impossible: list[str]
+    labs: Labs, tmp_path: Path, impossible: list[str]
 ) -> None:
     for patience, cursors in ((2, [2, 4]), (3, [2, 4, 6])):
         done = labs[0].train(tmp_path / "root", tmp_path / str(patience), overrides=[*impossible, f"select.patience={patience}"])

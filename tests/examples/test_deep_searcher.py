@@ -52,6 +52,7 @@ def test_offline_it_writes_a_report_through_a_context_too_small_for_it(tmp_path:
     assert len(notepad["facts"]) > 8
 
 
+@pytest.mark.more
 def test_a_model_behind_a_server_gets_the_corpus_and_the_notepad(tmp_path: Path) -> None:
     cells = ["notepad.add_facts(['noted'])\nprint(search('fish gate'))", "submit_final_answer('done, see [9]')"]
     with model_server(*map(act, cells)) as server:
@@ -63,6 +64,7 @@ def test_a_model_behind_a_server_gets_the_corpus_and_the_notepad(tmp_path: Path)
         assert words in asked
 
 
+@pytest.mark.more
 def test_what_would_do_nothing_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "--web", "serper")
     assert done.returncode == 2

@@ -43,7 +43,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> "subprocess.Comple
     return nbrl("agent", *arguments, folder=folder, extras=False, COLUMNS="200", **environment)
 
 
-@pytest.fixture(params=["sglang", "chat"])
+@pytest.fixture(params=["sglang", pytest.param("chat", marks=pytest.mark.more)])
 def speaks(request: pytest.FixtureRequest) -> bool:
     """Whether the server is a SGLang server."""
     return bool(request.param == "sglang")
@@ -221,7 +221,7 @@ def test_the_files_that_the_agent_made_come_out_and_nothing_else(tmp_path: Path)
     assert "--files-to out has files in it; name a folder that is new or empty" in again.stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.more)])
 def test_what_was_done_before_ctrl_c_is_saved(tmp_path: Path, ending: signal.Signals) -> None:
     with model_server(act("print('done before')"), None, sglang=True) as server:
         process = start(tmp_path, "q", "--endpoint", server.url, "--save", "out.ipynb")

@@ -35,7 +35,7 @@ def completion(text: str) -> Said:
     return Said({"model": "m", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.more)])
 @pytest.mark.parametrize(("key", "words"), [(None, "name that one by --api-key-env NAME"), ("sk-1", "that --api-key-env names")])
 def test_a_refused_key_names_the_option_for_it(tmp_path: Path, status: int, key: str | None, words: str) -> None:
     options = [] if key is None else ["--api-key-env", "MY_KEY"]
@@ -47,6 +47,7 @@ def test_a_refused_key_names_the_option_for_it(tmp_path: Path, status: int, key:
     assert "key_variable" not in done.stderr
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("path", ["", "/v1"])
 def test_a_server_that_hides_its_models_asks_for_the_key_or_a_model(tmp_path: Path, path: str) -> None:
     with serving(route=said(completion(act("submit_final_answer(1)")), models=Said(status=401))) as server:
@@ -78,8 +79,10 @@ def test_quiet_is_quiet_about_further_tries_too(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-@pytest.mark.parametrize("engine", ["serper", "exa", "firecrawl"])
-@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize(
+    "engine", ["serper", pytest.param("exa", marks=pytest.mark.more), pytest.param("firecrawl", marks=pytest.mark.more)]
+)
+@pytest.mark.parametrize("by_file", [False, pytest.param(True, marks=pytest.mark.more)])
 def test_a_search_without_its_key_is_refused_before_the_model_is_asked(tmp_path: Path, engine: str, by_file: bool) -> None:
     (tmp_path / "tools.yaml").write_text(f"default: [search]\nabilities: {{none: []}}\nsearch: {{engine: {engine}}}\n")
     options = ["--tool-settings", "tools.yaml"] if by_file else ["--web", engine]
@@ -116,6 +119,7 @@ def test_what_cannot_begin_is_an_error_and_shows_no_task(tmp_path: Path, options
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.more
 def test_json_holds_token_ids_where_they_are_known(tmp_path: Path) -> None:
     known: dict[bool, list[dict[str, object]]] = {}
     for sglang in (True, False):

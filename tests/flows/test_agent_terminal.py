@@ -57,6 +57,7 @@ def test_steps_are_shown_while_they_happen(tmp_path: Path) -> None:
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is shown again"
 
 
+@pytest.mark.more
 def test_ctrl_c_ends_a_cell_that_would_go_on_for_ever(tmp_path: Path) -> None:
     stubborn = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
     pressed: list[bytes] = []

@@ -76,7 +76,7 @@ def test_an_empty_list_of_environments_is_refused_and_not_taken_for_all(tmp_path
 @pytest.mark.parametrize(
     "variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
-@pytest.mark.parametrize("what", ["r", "r/q-0"])
+@pytest.mark.parametrize("what", [pytest.param("r", marks=pytest.mark.more), "r/q-0"])
 def test_what_an_encoding_lacks_is_replaced(root: str, variables: dict[str, str], what: str) -> None:
     plain = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_ALL", "PYTHONUTF8")}
     line = [NBRL, "show", what, "--root", root]

@@ -18,7 +18,7 @@ from nbrl.tasks.runs.lease import Lease
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.stop import stop
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.more]
 
 BEFORE = """
 import asyncio, json, sys

@@ -80,6 +80,7 @@ def posted() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
+@pytest.mark.more
 def test_a_failure_and_a_worse_evaluation_are_each_reported_once(tmp_path: Path, posted: tuple[str, list[str]]) -> None:
     url, found = posted
     home = Home(tmp_path / "home")

@@ -54,6 +54,7 @@ def test_a_database_that_is_there_stays(tmp_path: Path) -> None:
     assert file.read_bytes() == b"of an earlier run"
 
 
+@pytest.mark.more
 @pytest.mark.process  # MLflow asks which machine it is on
 def test_an_environment_without_prepared_databases_leaves_it_to_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +109,7 @@ def test_mlflow_takes_the_copy_as_its_own(tmp_path: Path, marked: Callable[[data
     assert "marked" in tables(tmp_path / "mlflow/mlflow.db")
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_prefect_takes_the_copy_as_its_own(tmp_path: Path, marked: Callable[[databases.Server], None]) -> None:
     marked("prefect")
@@ -117,6 +119,7 @@ def test_prefect_takes_the_copy_as_its_own(tmp_path: Path, marked: Callable[[dat
     assert "marked" in tables(tmp_path / "prefect/prefect.db")
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_set_up_leaves_databases_alone_that_the_users_environment_names(tmp_path: Path) -> None:
     theirs = f"sqlite+aiosqlite:///{tmp_path}/theirs.db"

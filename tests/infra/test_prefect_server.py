@@ -42,6 +42,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.more
 def test_flows_run_on_a_server_that_others_join(home: Home, processes: Callable[[str], list[int]]) -> None:
     server = prefect_server.ensure(home)
     try:
@@ -60,6 +61,7 @@ def test_flows_run_on_a_server_that_others_join(home: Home, processes: Callable[
     assert processes(str(home.root)) == []
 
 
+@pytest.mark.more
 def test_a_killed_server_is_started_again_on_its_port_while_a_flow_waits(
     home: Home, processes: Callable[[str], list[int]], tmp_path: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_killed_server_is_started_again_on_its_port_while_a_flow_waits(
     assert processes(str(home.root)) == []
 
 
+@pytest.mark.more
 def test_ends_with_a_killed_owner(home: Home, processes: Callable[[str], list[int]]) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(home.root)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -95,6 +98,7 @@ def test_ends_with_a_killed_owner(home: Home, processes: Callable[[str], list[in
     assert until(lambda: processes(str(home.root)) == [])
 
 
+@pytest.mark.more
 def test_server_that_does_not_start(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     (home.prefect / "prefect.db").write_text("this is no database, but it is long enough to be taken for one" * 20)
     monkeypatch.setattr(prefect_server, "START_TIMEOUT_S", 60)

@@ -50,7 +50,7 @@ def locked(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("where", ["variable", "file"])
+@pytest.mark.parametrize("where", ["variable", pytest.param("file", marks=pytest.mark.more)])
 def test_what_is_locked_comes_from_the_index_that_pip_uses_behind_its_certificate(locked: Path, where: str) -> None:
     with serving(locked / "index", locked / "company.pem") as url:
         settings = {"PIP_INDEX_URL": url, "PIP_CERT": f"{locked}/company.pem"}
@@ -66,6 +66,7 @@ def test_what_is_locked_comes_from_the_index_that_pip_uses_behind_its_certificat
         subprocess.run([f"{locked}/{folder}/bin/python", "-c", "import probe"], check=True)
 
 
+@pytest.mark.more
 def test_another_file_of_the_same_name_is_not_installed(locked: Path) -> None:
     wheel = locked / "wheels/probe-1.0-py3-none-any.whl"
     with wheel.open("ab") as file:
@@ -78,7 +79,8 @@ def test_another_file_of_the_same_name_is_not_installed(locked: Path) -> None:
     assert not list((locked / "made").rglob("probe.py"))
 
 
-@pytest.mark.parametrize("alone", ["", "true"])
+@pytest.mark.more
+@pytest.mark.parametrize("alone", [pytest.param("", marks=pytest.mark.more), "true"])
 def test_what_is_locked_comes_from_folders_of_wheels_and_missing_ones_are_skipped(locked: Path, alone: str) -> None:
     links = f"{locked}/nowhere {locked}/wheels"
     done = run(
@@ -93,6 +95,7 @@ def test_what_is_locked_comes_from_folders_of_wheels_and_missing_ones_are_skippe
     subprocess.run([f"{locked}/made/bin/python", "-c", "import probe"], check=True)
 
 
+@pytest.mark.more
 def test_what_is_locked_comes_from_a_further_index_behind_the_bundle_that_pip_trusts(locked: Path) -> None:
     with serving(locked / "index", locked / "company.pem") as url:
         bundle = {"REQUESTS_CA_BUNDLE": f"{locked}/company.pem"}
@@ -101,6 +104,7 @@ def test_what_is_locked_comes_from_a_further_index_behind_the_bundle_that_pip_tr
     subprocess.run([f"{locked}/made/bin/python", "-c", "import probe"], check=True)
 
 
+@pytest.mark.more
 def test_indexes_that_are_missing_folders_are_skipped_and_uvs_own_settings_stay(locked: Path) -> None:
     said = run(locked, 'echo "$UV_INDEX"', PIP_EXTRA_INDEX_URL=f"https://a/simple file://{locked}/nowhere file://{locked}/index")
     assert said.stdout.split() == ["https://a/simple", f"file://{locked}/index"]
@@ -108,7 +112,7 @@ def test_indexes_that_are_missing_folders_are_skipped_and_uvs_own_settings_stay(
     assert own.stdout.split() == ["https://b", "7"]
 
 
-@pytest.mark.parametrize("certificate", [True, False])
+@pytest.mark.parametrize("certificate", [True, pytest.param(False, marks=pytest.mark.more)])
 def test_what_could_not_be_reached_is_said_in_a_line(locked: Path, certificate: bool) -> None:
     with serving(locked / "index", locked / "company.pem") as url:
         pass

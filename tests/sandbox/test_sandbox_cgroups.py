@@ -241,7 +241,7 @@ def test_where_no_group_can_be_made_kernels_run_without(lab: Lab, monkeypatch: p
         lab.cells("1", require=REQUIRED)
 
 
-@pytest.mark.parametrize("way", ["hidden", "user"])
+@pytest.mark.parametrize("way", ["user", pytest.param("hidden", marks=pytest.mark.more)])
 def test_a_machine_without_groups(way: str, lab: Lab) -> None:
     script = f"""
 import asyncio

@@ -70,7 +70,7 @@ def groups(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("victim", ["child", "launcher", "bubblewrap", "inside"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.more)])
 def test_the_pool_goes_on_when_a_part_of_a_sandbox_is_killed(
     lab: Lab, victim: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def test_what_one_kernel_does_to_the_preludes_objects_another_does_not_see(lab: 
     assert said[1] == ["[1] 1\n", "[1] 1\n"]
 
 
+@pytest.mark.more
 def test_generators_that_the_prelude_used_go_on_differently_in_each_kernel(lab: Lab) -> None:
     for expression in ("ssl.RAND_bytes(8)", "tempfile.mktemp()", "random.random()", "numpy.random.rand()"):
         ((first, second),) = _two(_DRAWN, lab, f"print({expression})")

@@ -40,6 +40,7 @@ def test_the_walls_that_everything_leans_on_cannot_be_given_up(name: str) -> Non
         SandboxSettings(require=(*SandboxSettings().require, "firewall"))  # type: ignore[arg-type]
 
 
+@pytest.mark.more
 def test_without_a_filter_kernels_run_only_where_it_is_not_required(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxUnavailable, match=r"without seccomp \(.*riscv64\).*or take seccomp out of sandbox\.require"):

@@ -59,6 +59,7 @@ def test_a_small_corpus_leaves_nothing_on_disk(tmp_path: Path) -> None:
     assert (said, list(tmp_path.iterdir())) == ([], [])
 
 
+@pytest.mark.more
 def test_other_content_has_another_index(tmp_path: Path) -> None:
     opened(tmp_path, [])
     other = open_corpus(Home(tmp_path), "d2", lambda: pa.chunked_array([["Vorn"] * 12]), print)
@@ -83,6 +84,7 @@ def test_a_damaged_index_is_made_again(tmp_path: Path, name: str) -> None:
     assert len(said) == 2
 
 
+@pytest.mark.more
 def test_an_index_that_lost_a_file_is_made_again(tmp_path: Path) -> None:
     opened(tmp_path, [])
     next(tmp_path.glob("corpora/*/words.arrow")).unlink()

@@ -249,7 +249,15 @@ QUIET = ["--disable-component-update", "--disable-sync", "--enable-logging=stder
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("path", ["/", "/runs/r", "/runs/r/iterations-000002", "/runs/r/iterations-000002/q:1-1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/", marks=pytest.mark.more),
+        pytest.param("/runs/r", marks=pytest.mark.more),
+        pytest.param("/runs/r/iterations-000002", marks=pytest.mark.more),
+        "/runs/r/iterations-000002/q:1-1",
+    ],
+)
 def test_a_browser_shows_the_page_without_a_fault(served: str, tmp_path: Path, path: str) -> None:
     browser = shutil.which("chromium")
     if browser is None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from nbrl.tasks.learner.process.memory import give_back
@@ -18,6 +19,14 @@ def test_what_is_free_between_pieces_in_use_is_given_back() -> None:
     kept = pieces[::20]
     del pieces
     before = resident()
-    give_back()
+    give_back(torch.device("cpu"))
     assert before - resident() > PIECES * BYTES // 2
     assert all(bool((each == 1).all()) for each in kept)
+
+
+def test_what_torch_keeps_free_of_a_gpu_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine on the same GPU has no other way to it."""
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    give_back(torch.device("cuda"))
+    assert emptied == [True]

@@ -99,6 +99,19 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("targets", [1, 7, 300])
+def test_on_a_gpu_rows_of_logits_begin_at_whole_16_bytes(monkeypatch: pytest.MonkeyPatch, targets: int) -> None:
+    """Whatever the number of targets; the last slice is what the vocabulary leaves. Log-probs do not change."""
+    monkeypatch.setattr(logprob, "LOGITS_AT_ONCE", {"cpu": 2001})
+    monkeypatch.setattr(logprob, "WHOLE", {"cpu": logprob.WHOLE["cuda"]})
+    hidden_ND, weight_VD, target_N, _ = made(2, targets, 1000, 4, torch.float64)
+    parts = logprob._slices(hidden_ND, weight_VD)
+    assert all(len(part_WD) * torch.bfloat16.itemsize % 16 == 0 for _, part_WD in parts)
+    assert all(len(part_WD) == len(parts[0][1]) for _, part_WD in parts[:-1])
+    assert torch.equal(torch.cat([part_WD for _, part_WD in parts]), weight_VD)
+    torch.testing.assert_close(target_logprobs(hidden_ND, weight_VD, target_N), full(hidden_ND, weight_VD, target_N))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_no_pass_holds_more_logits_than_a_slice(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     at_once = 1 << 13
