@@ -9,13 +9,14 @@ use_pips_sources() {
 }
 
 # tried <command…>: run uv and keep what it says for `failed`.
-tried() { "$@" 2>setup.log; }
+log=setup.log
+tried() { "$@" 2>"$log"; }
 
 # failed <what>: say in a line what could not be had, and end.
 failed() {
   local reason
-  reason=$({ grep -m1 -E '^(error:|ERROR:|  ×)' setup.log || tail -n1 setup.log; grep -E '^ *(Caused by|cause|╰─▶):?' setup.log | tail -n1; } | tr -s ' \n' ' ')
-  die "$1 could not be installed: ${reason:0:400}(all of it: $PWD/setup.log). Look at the network, and at pip's settings, which are used: index-url, extra-index-url, find-links, no-index, cert, proxy."
+  reason=$({ grep -m1 -E '^(error:|ERROR:|  ×)' "$log" || tail -n1 "$log"; grep -E '^ *(Caused by|cause|╰─▶):?' "$log" | tail -n1; } | tr -s ' \n' ' ')
+  die "$1 could not be installed: ${reason:0:400}(all of it: $PWD/$log). Look at the network, and at pip's settings, which are used: index-url, extra-index-url, find-links, no-index, cert, proxy."
 }
 
 # synced <folder> <project> <uv flags…>: make the environment what the project's lock says.

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 . infra/setup/packages.sh
 
-say() { printf '\033[1m%s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\033[1m%s\033[0m\n' "$*"; else echo "$*"; fi; }
 
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
@@ -98,28 +98,53 @@ with_torch() {
   fi
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
-say "making .venv (main)"
-extras=(--all-extras)
-headers='import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
-if ! command -v "${CC:-cc}" >/dev/null || ! "$python" -c "$headers"; then
-  say "there is no C compiler with Python's headers, so the extra gym (reasoning-gym) is left out"
-  extras+=(--no-extra gym)
-fi
-synced .venv . "${extras[@]}" --no-install-package torch
-with_torch .venv
-.venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
-say "making .venv-kernels (what cells can import, with $("$kernels" --version))"
-[ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$kernels" ] || rm -rf .venv-kernels
-python=$kernels synced .venv-kernels . --only-group kernels
-if [ -d sandbox/inside ]; then .venv-kernels/bin/python -m compileall -q sandbox/inside; fi  # an image gets the code later
-say "making .venv-engine (SGLang)"
-if [ -n "$gpu" ]; then
-  synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
-else
-  synced .venv-engine "$engine" --no-install-package torch
-  with_torch .venv-engine
-fi
-echo "$stamp" >.venv-engine/.nbrl-setup
-echo "$stamp $kernels" >.venv-kernels/.nbrl-setup
-echo "$stamp" >.venv/.nbrl-setup
-rm -f setup.log
+
+make_main() {
+  local extras=(--all-extras)
+  local headers='import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+  if ! command -v "${CC:-cc}" >/dev/null || ! "$python" -c "$headers"; then
+    say "there is no C compiler with Python's headers, so the extra gym (reasoning-gym) is left out"
+    extras+=(--no-extra gym)
+  fi
+  synced .venv . "${extras[@]}" --no-install-package torch
+  with_torch .venv
+  .venv/bin/python infra/setup/databases.py || die "the databases that new homes begin with could not be made; see above."
+}
+
+make_kernels() {
+  [ "$(realpath .venv-kernels/bin/python 2>/dev/null)" = "$kernels" ] || rm -rf .venv-kernels
+  python=$kernels synced .venv-kernels . --only-group kernels
+  if [ -d sandbox/inside ]; then .venv-kernels/bin/python -m compileall -q sandbox/inside; fi  # an image gets the code later
+}
+
+make_engine() {
+  if [ -n "$gpu" ]; then
+    synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
+  else
+    synced .venv-engine "$engine" --no-install-package torch
+    with_torch .venv-engine
+  fi
+}
+
+# The three share nothing but uv's cache, which takes several at once. What one of them says of uv is in a log of its own.
+waits=()
+# begin <folder> <what> <stamp> <function>: begin to make an environment, unless it is as its stamp says.
+begin() {
+  made "$1" "$3" && return
+  say "making $1 ($2)"
+  (
+    trap - INT  # which a shell ignores in what it does beside
+    SECONDS=0 log=setup$1.log
+    "$4"
+    echo "$3" >"$1/.nbrl-setup"
+    rm -f "$log"
+    say "made $1 in $SECONDS s"
+  ) &
+  waits+=($!)
+}
+begin .venv main "$stamp" make_main
+begin .venv-kernels "what cells can import, with $("$kernels" --version)" "$stamp $kernels" make_kernels
+begin .venv-engine SGLang "$stamp" make_engine
+failures=0
+for each in "${waits[@]}"; do wait "$each" || failures=$((failures + 1)); done
+[ $failures = 0 ] || exit 1
