@@ -38,6 +38,8 @@ ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread left behind must not start a cluster of its own after ours was shut down
 }
+HEAD = Path(__file__).with_name("own_ray") / "head.py"
+HOOK = {"RAY_START_HOOK": "nbrl.infra.own_ray.head.leave_out"}
 DEATH = re.compile(r"END (\w+)\.out tail \(exit code\(s\)=(-?\d+)")
 STOP_GRACE_S = 0.3  # raylet and actors end in half of it; the other servers wait longer, with nothing to put in order
 CONNECT_S = 5.0  # Ray itself tries for minutes
@@ -91,9 +93,8 @@ def launch(settings: RaySettings, log_dir: Path) -> None:
     _folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=TEMPORARY))
     _draw_token(_folder)
     _port = free_port()
-    _child = Child.start(
-        _command(settings, _port, _folder), env=os.environ, log=log_dir / "ray.log", name="Ray", grace_s=STOP_GRACE_S
-    )
+    line, log = _command(settings, _port, _folder), log_dir / "ray.log"
+    _child = Child.start(line, env=os.environ | HOOK, log=log, name="Ray", grace_s=STOP_GRACE_S)
     atexit.register(stop)
 
 
@@ -194,7 +195,7 @@ def _read_token() -> None:
 
 
 def _command(settings: RaySettings, port: int, folder: Path) -> list[str]:
-    line = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+    line = [sys.executable, str(HEAD), "start", "--head", "--block", "--disable-usage-stats", "--no-monitor"]
     line += ["--include-dashboard=false", "--include-log-monitor=false", "--node-ip-address=127.0.0.1", f"--port={port}"]
     line += [f"--temp-dir={folder / 'ray'}", f"--object-store-memory={settings.object_store_mb << 20}"]
     if settings.num_cpus is not None:

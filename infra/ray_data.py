@@ -7,12 +7,25 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
+from ray.data._internal import stats
 from ray.exceptions import RayTaskError
 
 from nbrl.infra.errors import ServerError
 
 NODE = "ray.io/node-id"  # a label that Ray gives each machine
 LOGGER = logging.getLogger("ray.data")
+
+
+class _Nobody:
+    """In place of Ray Data's actor that keeps figures of maps for a dashboard: its process would take each start seconds."""
+
+    def __getattr__(self, name: str) -> "_Nobody":
+        return self
+
+    def remote(self, *_: Any, **__: Any) -> None: ...
+
+
+stats.get_or_create_stats_actor = _Nobody
 
 
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:

@@ -1,6 +1,7 @@
 """A configuration with which work may start."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, PrivateAttr
 
@@ -25,6 +26,10 @@ class Prepared(BaseModel):
         made = cls(config=config, questions=questions)
         made._tables = tables
         return made
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+        return {"type": "object"}  # Prefect asks when a flow is imported, and that of all settings would take half a second
 
     @property
     def tables(self) -> Mapping[str, Tables] | None:

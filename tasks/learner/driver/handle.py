@@ -54,7 +54,7 @@ class LearnerHandle:
         settings = settings.model_copy(update={"dtype": settings.passes_dtype(cuda)})  # the same on all machines
         mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, label_selector=here()).remote(settings.workers)
         run: Run = Future()
-        threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed, again), daemon=True).start()
+        threading.Thread(target=_fit, args=(run, settings, places, notes, mailbox, cuda, seed, grows, again), daemon=True).start()
         return cls(mailbox, run)
 
     async def ready(self) -> None:
@@ -149,7 +149,15 @@ async def _resolve(reference: Any) -> Any:
 
 
 def _fit(
-    run: Run, settings: UpdateSettings, places: Places, notes: str, mailbox: ActorHandle, cuda: bool, seed: int, again: bool
+    run: Run,
+    settings: UpdateSettings,
+    places: Places,
+    notes: str,
+    mailbox: ActorHandle,
+    cuda: bool,
+    seed: int,
+    joined: bool,
+    again: bool,
 ) -> None:
     # Ray Train's preemption watcher costs a process, and any failure ends this run anyway.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
@@ -162,6 +170,7 @@ def _fit(
 
         trainer = LearnerTrainer(
             rank,
+            joined=joined,
             train_loop_config={"settings": settings, "places": places, "mailbox": mailbox, "seed": seed},
             backend_config=MeetThemselves(),
             scaling_config=ScalingConfig(

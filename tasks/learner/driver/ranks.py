@@ -1,5 +1,6 @@
 """What the driver and Ray Train's controller know of the ranks. It imports no torch, which would take both seconds."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ class MeetThemselves(BackendConfig):
 
 def rank(config: dict[str, Any]) -> None:
     """Run a rank in the process that Ray Train started for it."""
+    sys.modules["scipy"] = None  # type: ignore[assignment]  # transformers would import much of it, for losses of object detection
     with without_collection():
         from nbrl.tasks.learner.driver.worker import loop
 

@@ -6,11 +6,9 @@ model itself; with the adapters scaled to 0 the model is the reference of a KL.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,6 +17,9 @@ from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.check import ADAPTER_WEIGHTS
+
+if TYPE_CHECKING:  # peft is imported where there are adapters: it would take every rank half a second
+    from peft import LoraConfig
 
 NAME = "default"  # peft's name of the only adapter
 
@@ -35,6 +36,8 @@ def adapt(lm: PreTrainedModel, settings: LoraSettings, dtype: torch.dtype, seed:
     if unknown := [name for name in settings.target_modules if name not in linear]:
         layers = ", ".join(sorted(linear))
         raise UpdateError(f"update.lora.target_modules {unknown[0]!r} is no linear layer of the model; there are {layers}")
+    from peft import inject_adapter_in_model
+
     targets = [name for last in settings.target_modules or linear for name in linear[last]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,6 +52,8 @@ class Unadapted:
     """A policy model without its adapters: the initial model, without a second copy in memory. Call it without gradients."""
 
     def __init__(self, policy_model: PolicyModel) -> None:
+        from peft.tuners.lora import LoraLayer
+
         self.policy_model = policy_model
         self._layers = [module for module in policy_model.modules() if isinstance(module, LoraLayer)]
 
@@ -87,7 +92,9 @@ def write(folder: Path, weights: Mapping[str, Tensor], settings: LoraSettings) -
     save_file(named, folder / ADAPTER_WEIGHTS, {"format": "pt"})
 
 
-def _config(settings: LoraSettings, targets: Iterable[str]) -> LoraConfig:
+def _config(settings: LoraSettings, targets: Iterable[str]) -> "LoraConfig":
+    from peft import LoraConfig
+
     return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
