@@ -17,6 +17,8 @@ from .test_processes import until
 
 pytestmark = pytest.mark.ray
 
+ROOT = Path(__file__).parents[2]
+
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
@@ -40,6 +42,33 @@ if sys.argv[2] == "stop":
     assert not ray.is_initialized()
     ray_cluster.stop()
 """
+
+
+FEW = """
+import os, sys
+from pathlib import Path
+from nbrl.infra import ray_cluster
+from tests.processes import descendants, told
+
+ray_cluster.start(ray_cluster.RaySettings(num_cpus=1, object_store_mb=100), Path(sys.argv[1]))
+import ray
+
+@ray.remote(num_cpus=0, runtime_env={"env_vars": {"GIVEN": "as asked"}})
+def given():
+    import gc
+    return os.environ["GIVEN"], gc.get_threshold()[0]
+
+print(ray.get(given.remote()))
+running = [told(pid).partition(b"raylet_socket")[0] for pid in descendants(os.getpid())]  # the raylet's line names its workers
+print([each for each in (b"client.server", b"monitor.py", b"dashboard.py") if any(each in line for line in running)])
+ray_cluster.stop()
+"""
+
+
+@pytest.mark.more
+def test_servers_that_nobody_uses_are_left_out_and_workers_get_the_variables_that_they_are_given(tmp_path: Path) -> None:
+    outcome = subprocess.run([sys.executable, "-c", FEW, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert outcome.stdout == "('as asked', 50000)\n[]\n", outcome.stderr
 
 
 @pytest.mark.parametrize("ending", ["stop", pytest.param("kill", marks=pytest.mark.more)])

@@ -1,8 +1,9 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Nine things differ:
+Ten things differ:
 
 - Garbage is not collected during the imports, and what they made is left out of later collections.
+- Nothing imports scipy, which only losses of transformers use.
 - The workers are forked from this process instead of spawned, so that SGLang is imported once, not three times, which is most of
   its start.
 - Attention is that of attention.py.
@@ -18,6 +19,7 @@ import multiprocessing
 import sys
 
 if __name__ == "__main__":
+    sys.modules["scipy"] = None  # type: ignore[assignment]  # transformers would import it for losses of object detection
     gc.disable()  # it would look at all that was imported so far again and again, a fifth of the imports' time
     multiprocessing.set_start_method("fork")
     multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[method-assign, assignment]  # SGLang asks for "spawn"
