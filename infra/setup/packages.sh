@@ -15,7 +15,7 @@ tried() { "$@" 2>"$log"; }
 # failed <what>: say in a line what could not be had, and end.
 failed() {
   local reason
-  reason=$({ grep -m1 -E '^(error:|ERROR:|  ×)' "$log" || tail -n1 "$log"; grep -E '^ *(Caused by|cause|╰─▶):?' "$log" | tail -n1; } | tr -s ' \n' ' ')
+  reason=$({ grep -m1 -E '^(error:|ERROR:|  ×)' "$log" || tail -n1 "$log"; grep -E '^ *(Caused by|cause|╰─▶):?' "$log" | tail -n1; } | tr -s ' \n' ' ') || true  # not every error has a cause
   die "$1 could not be installed: ${reason:0:400}(all of it: $PWD/$log). Look at the network, and at pip's settings, which are used: index-url, extra-index-url, find-links, no-index, cert, proxy."
 }
 

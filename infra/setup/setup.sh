@@ -148,3 +148,4 @@ begin .venv-engine SGLang "$stamp" make_engine
 failures=0
 for each in "${waits[@]}"; do wait "$each" || failures=$((failures + 1)); done
 [ $failures = 0 ] || exit 1
+rm -f setup.log  # that of uv itself

@@ -1,9 +1,15 @@
 """What set-up installs is what the locks say, with a GPU and without one."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parents[2]
 CPU, CUDA = HERE / "infra/engine/environment", HERE / "infra/engine/cuda"
@@ -48,3 +54,35 @@ def test_nothing_that_torch_needs_is_missing_beside_a_gpu() -> None:
     }
     here = {package["name"] for package in read(HERE / "uv.lock")["package"]}
     assert of_torch - beside - here == set()
+
+
+# In place of uv: it makes environments whose Python does nothing, but none from the engine's lock.
+UV = """#!/bin/sh
+case "$*" in *infra/engine*) echo "error: there is no network" >&2; exit 2 ;; esac
+if [ "$1" = sync ]; then
+  mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
+  ln -sf /bin/true "$UV_PROJECT_ENVIRONMENT/bin/python"
+fi
+"""
+
+
+@pytest.mark.process
+def test_an_environment_that_cannot_be_made_is_said_in_a_line_and_what_else_was_made_stays(tmp_path: Path) -> None:
+    for folder in ("infra/setup", "infra/engine/environment"):
+        shutil.copytree(HERE / folder, tmp_path / folder)
+    for name in ("pyproject.toml", "uv.lock"):
+        shutil.copy(HERE / name, tmp_path)
+    (tmp_path / "uv").write_text(UV)
+    (tmp_path / "uv").chmod(0o755)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_"))}
+    variables |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": f"{sys.base_prefix}/bin/python3"}
+    variables |= {"PIP_CONFIG_FILE": os.devnull, "NBRL_SETUP_DEVICE": "cpu"}
+    done = subprocess.run(["infra/setup/setup.sh"], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("setup: .venv-engine could not be installed: error: there is no network ")
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "setup.venv-engine.log").read_text() == "error: there is no network\n"
+    told = [re.sub(r"\d+ s$", "… s", line.partition(" (")[0]) for line in done.stdout.splitlines()]
+    assert told[:3] == ["making .venv", "making .venv-kernels", "making .venv-engine"]
+    assert sorted(told[3:]) == ["made .venv in … s", "made .venv-kernels in … s"]
+    assert sorted(each.parent.name for each in tmp_path.glob(".venv*/.nbrl-setup")) == [".venv", ".venv-kernels"]
