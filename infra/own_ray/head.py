@@ -23,7 +23,7 @@ def leave_out(parameters: Any, head: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.modules.update(dict.fromkeys(UNUSED))  # so that an import fails, as where they are not installed
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # an import then fails, as of what is not installed
     from ray.scripts.scripts import main
 
     main()
