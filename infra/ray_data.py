@@ -16,16 +16,16 @@ NODE = "ray.io/node-id"  # a label that Ray gives each machine
 LOGGER = logging.getLogger("ray.data")
 
 
-class _Nobody:
+class _NoStatistics:
     """In place of Ray Data's actor that keeps figures of maps for a dashboard: its process would take each start seconds."""
 
-    def __getattr__(self, name: str) -> "_Nobody":
+    def __getattr__(self, name: str) -> "_NoStatistics":
         return self
 
     def remote(self, *_: Any, **__: Any) -> None: ...
 
 
-stats.get_or_create_stats_actor = _Nobody
+stats.get_or_create_stats_actor = _NoStatistics
 
 
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:
