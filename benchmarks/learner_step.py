@@ -100,15 +100,17 @@ def make_sequences(count: int, prompt: int, sampled: int, vocabulary: int) -> li
 class Ours:
     """What Learner.execute does between reading the order and writing the checkpoint."""
 
-    def __init__(self, folder: str, device: torch.device, dtype: Dtype, tokens: int, recompute: bool = False) -> None:
+    def __init__(
+        self, folder: str, device: torch.device, dtype: Dtype, tokens: int, recompute: bool = False, timer: Timer | None = None
+    ) -> None:
         self._settings = UpdateSettings(
             workers=1, dtype=dtype, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, grad_clip=CLIP, kl_coefficient=0,
             tokens_per_micro_batch=tokens, activation_checkpointing=recompute,
         )  # fmt: skip
-        ranks, self._timer = Ranks(device), Timer(device)
-        policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, recompute=recompute)
-        self._models = {STATE: OptimizedModel(policy.lm, self._settings, lambda step: LR)}
-        self._passes = Passes(self._settings, ranks, device, self._timer, policy, None, None)
+        ranks, self._timer = Ranks(device), timer or Timer(device)
+        self.policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, recompute=recompute)
+        self._models = {STATE: OptimizedModel(self.policy.lm, self._settings, lambda step: LR)}
+        self._passes = Passes(self._settings, ranks, device, self._timer, self.policy, None, None)
 
     def step(self, sequences: list[Sequence]) -> float:
         """The loss before the step."""
@@ -302,10 +304,13 @@ def utilisation(given: argparse.Namespace, folder: str) -> dict[str, object]:
     }
 
 
-def make_model(shape: dict[str, Any], folder: str, dtype: torch.dtype) -> None:
+def make_model(shape: dict[str, Any], folder: str, dtype: torch.dtype, device: str = "cpu") -> None:
+    """Random weights, drawn on the device."""
     torch.manual_seed(0)
     config = Qwen3Config(**shape, max_position_embeddings=40_960, tie_word_embeddings=True)
-    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+    with torch.device(device):
+        lm = Qwen3ForCausalLM(config).to(dtype)
+    lm.save_pretrained(folder)
 
 
 def main() -> None:
