@@ -125,8 +125,7 @@ class Learner:
         trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
         write_tokens = partial(token_logprobs.write, batch=batch, logp_N=trained.before_N)
         sequences = self._write(loaded, order, partial(proof_sequences, order, batch.forest, loaded.passes), write_tokens)
-        if self._device.type == "cpu":
-            give_back()
+        give_back(self._device)
         metrics = trained.metrics | estimated | timer.metrics()
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(

@@ -9,15 +9,18 @@ from torch.autograd.function import once_differentiable
 
 # Logits held at one time: few enough to stay in a core's cache, and enough to fill a GPU (256 MiB in float32).
 LOGITS_AT_ONCE = {"cpu": 1 << 21, "cuda": 1 << 26}
+# A slice has a multiple of so many ids: on a GPU, matrix products are slow unless rows of logits begin at whole 16 bytes.
+WHOLE = {"cpu": 1, "cuda": 128}
 
 
 def target_logprobs(hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor) -> Tensor:
     """log softmax(hidden @ weight.T) at the targets, [N] in float32 (float64 for float64).
 
-    Neither pass holds more than LOGITS_AT_ONCE logits or gradients of them; the backward pass recomputes them, and computes a
-    weight gradient only if the weight requires one. Each row of that gradient is written once, so its sum over targets is
-    taken inside one matrix product. Liger's fused loss and torch's linear_cross_entropy are unsuitable: the first sums that
-    gradient in its forward pass, before a token's weight is known, the second rounds log-probs to the dtype of the passes.
+    Neither pass holds more than LOGITS_AT_ONCE logits or gradients of them, or WHOLE of each target; the backward pass
+    recomputes them, and computes a weight gradient only if the weight requires one. Each row of that gradient is written once,
+    so its sum over targets is taken inside one matrix product. Liger's fused loss and torch's linear_cross_entropy are
+    unsuitable: the first sums that gradient in its forward pass, before a token's weight is known, the second rounds log-probs
+    to the dtype of the passes.
     """
     logp_N: Tensor = _TargetLogprobs.apply(hidden_ND, weight_VD, target_N)
     return logp_N
@@ -69,7 +72,9 @@ def _exp(logits_NW: Tensor, less_N: Tensor) -> Tensor:
 
 def _slices(hidden_ND: Tensor, weight_VD: Tensor) -> list[tuple[int, Tensor]]:
     """Runs of the vocabulary, each with its first id."""
-    width = max(1, LOGITS_AT_ONCE[hidden_ND.device.type] // max(1, len(hidden_ND)))
+    device = hidden_ND.device.type
+    whole = WHOLE[device]
+    width = max(1, LOGITS_AT_ONCE[device] // max(1, len(hidden_ND)) // whole) * whole
     return [(first, weight_VD[first : first + width]) for first in range(0, len(weight_VD), width)]
 
 
