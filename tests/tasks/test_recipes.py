@@ -21,7 +21,10 @@ def refuse(overrides: list[str], *words: str) -> None:
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("name", names())
+GYM = ("mixed-cpu", "smollm2-135m-format")  # whose import takes seconds
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.more if name in GYM else ()) for name in names()])
 def test_a_shipped_recipe_loads_and_can_work(name: str) -> None:
     config = load(name)
     if "/models/" in config.policy.path:  # made first, by `nbrl warmstart`

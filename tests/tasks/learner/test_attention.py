@@ -130,6 +130,7 @@ def test_blocks_give_the_output_and_the_gradients_of_segments(
         assert_near(found, results(tree_mask(end_T, CPU).attend, len(end_T), dtype, size), error)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("trains_on_the_cpu")
 def test_two_compilations_serve_trees_of_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without gradients; torch ends a run that asks for more than eight.

@@ -108,12 +108,13 @@ def die(store: str, policy: Path, order: UpdateOrder, event: str, path: str) -> 
     learner.execute(order)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("event", "path"),
     [
-        pytest.param("open", ".partial/state/__0_0.distcp", id="in the state", marks=pytest.mark.more),
-        pytest.param("open", ".partial/result.json", id="before the result", marks=pytest.mark.more),
+        pytest.param("open", ".partial/state/__0_0.distcp", id="in the state"),
+        pytest.param("open", ".partial/result.json", id="before the result"),
         pytest.param("os.rename", "/out", id="before the name"),
     ],
 )

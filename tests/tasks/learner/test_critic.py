@@ -140,6 +140,7 @@ def test_a_value_clip_acts_on_later_steps(policy64: Path, tmp_path: Path) -> Non
     assert losses[0] < losses[1]
 
 
+@pytest.mark.more
 def test_a_resumed_critic_is_bitwise_that_of_an_undisturbed_one(policy64: Path, tmp_path: Path) -> None:
     undisturbed = run_of(make_learner(policy64, **CRITIC), tmp_path, BILEVEL, range(4), out="a")
     resumed = run_of(make_learner(policy64, **CRITIC), tmp_path, BILEVEL, range(2, 4), undisturbed[1].checkpoint, "b")
@@ -149,6 +150,7 @@ def test_a_resumed_critic_is_bitwise_that_of_an_undisturbed_one(policy64: Path, 
         assert left.metrics["critic/explained_variance"] == right.metrics["critic/explained_variance"]
 
 
+@pytest.mark.more
 def test_a_kl_in_the_reward_acts_once_the_policy_has_moved(policy64: Path, tmp_path: Path) -> None:
     fields = STEP | {"kl_in": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}
     with_kl = run_of(make_learner(policy64, **fields), tmp_path / "with", REINFORCE, range(2))

@@ -112,6 +112,7 @@ def test_a_held_out_question_in_other_white_space_or_capitals_is_the_same() -> N
     assert ([each.id for each in found.trajectories], found.left_out) == (["2"], 2)
 
 
+@pytest.mark.more
 def test_no_sum_that_mixed_cpu_holds_out_is_demonstrated(tmp_path: Path) -> None:
     """There are few sums of two numbers, so that some are drawn twice."""
     training = load_training("mixed-cpu")
