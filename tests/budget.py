@@ -25,11 +25,11 @@ DEAR = {
     "fixture trained": 400.0,
     "fixture tiny_engine": 60.0,
     "fixture engine": 60.0,
-    "fixture labs": 60.0,
-    "fixture whole": 30.0,
+    "fixture whole": 120.0,
     "tests/durability/": 30.0,
     "tests/flows/test_loop.py": 60.0,
     "tests/infra/test_ray_cluster.py": 60.0,
+    "tests/tasks/learner/test_ranks.py": 60.0,
 }
 SHOWN = 10
 

@@ -64,7 +64,7 @@ def http(token: None) -> Iterator[McpSettings]:
         yield McpSettings(url=url, headers={"X-Token": "LAB_TOKEN"}, timeout_s=PATIENT_S)
 
 
-@pytest.fixture(params=["stdio", "http"])
+@pytest.fixture(params=[pytest.param("stdio", marks=pytest.mark.more), "http"])
 def server(request: pytest.FixtureRequest) -> McpSettings:
     chosen: McpSettings = STDIO if request.param == "stdio" else request.getfixturevalue("http")
     return chosen

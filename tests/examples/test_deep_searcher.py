@@ -24,6 +24,7 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.more
 def test_offline_it_writes_a_report_through_a_context_too_small_for_it(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr

@@ -74,6 +74,7 @@ def test_tools_of_ones_own_and_of_a_server_reach_a_cell(folder: Path) -> None:
     assert "3.9 600000.0\n" in [output.text for cell in made.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
+@pytest.mark.more
 def test_a_task_of_ones_own_passes_every_check(folder: Path) -> None:
     said = run(folder, shell("train deeper.yaml"))
     assert "# harbour: 20 iterations" in said
@@ -81,6 +82,7 @@ def test_a_task_of_ones_own_passes_every_check(folder: Path) -> None:
     assert "2 prompts × 16 = 32 trajectories" in said  # its own line over those of its base
 
 
+@pytest.mark.more
 def test_a_class_of_ones_own_is_an_environment(folder: Path) -> None:
     first, *scores, plan = run(folder, shell("survey.yaml")).split("\n", 3)
     assert [line.partition(", steps")[0] for line in (first, *scores)] == [

@@ -22,10 +22,21 @@ class Refuse:
             raise ModuleNotFoundError("no module named " + name + ": it is not installed without extras")
 sys.meta_path.insert(0, Refuse())
 """
+LATE = (
+    "nbrl.agent.direct",
+    *(f"nbrl.flows.ask.{name}" for name in ("endpoint", "made_files", "question", "replay", "tools", "trained")),
+    *(f"nbrl.flows.display.{name}" for name in ("episode", "group", "listing", "save", "trajectory")),
+    *("nbrl.tasks.comparison.overview", "nbrl.tasks.runs.plan", "nbrl.tasks.runs.preflight", "nbrl.tasks.runs.resume"),
+    "pandas",  # which pyarrow looks for
+)
 _SERVER = """
 import aiohttp, bm25s, httpx, jinja2, json, mcp, nbformat, numpy, os, pyarrow.parquet, pydantic, rich.live, sys, tokenizers, yaml
-import atexit, threading, traceback
+import atexit, contextlib, importlib, threading, traceback
 import nbrl.flows.cli.commands
+
+for late in {LATE!r}:  # what commands import when they are called; without extras some of it is not there
+    with contextlib.suppress(ImportError):
+        importlib.import_module(late)
 
 def run(asked):
     for number, (path, flags) in enumerate([(os.devnull, os.O_RDONLY), (asked["out"], os.O_WRONLY), (asked["err"], os.O_WRONLY)]):
@@ -63,7 +74,7 @@ _servers: "dict[bool, subprocess.Popen[str]]" = {}
 
 def _server(extras: bool) -> "subprocess.Popen[str]":
     if extras not in _servers:
-        command = [sys.executable, "-c", ("" if extras else REFUSE) + _SERVER]
+        command = [sys.executable, "-c", ("" if extras else REFUSE) + _SERVER.replace("{LATE!r}", repr(LATE))]
         # The width is read with the imports.
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
         _servers[extras] = subprocess.Popen(

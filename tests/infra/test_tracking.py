@@ -193,6 +193,7 @@ def test_unusable_database(home: Home) -> None:
         Tracking(TrackingSettings(uri="sqlite:////proc/none/mlflow.db"), home).start_run("run", {}, {})
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_pages_for_others_answer_at_the_address_that_they_listen_on(tmp_path: Path) -> None:
     for host, at, said in (("127.0.0.2", "127.0.0.2", "127.0.0.2"), ("0.0.0.0", "127.0.0.1", socket.gethostname())):
@@ -206,6 +207,7 @@ def test_pages_for_others_answer_at_the_address_that_they_listen_on(tmp_path: Pa
             page.stop()
 
 
+@pytest.mark.more
 def test_pages(tmp_path: Path) -> None:
     home = Home(tmp_path)
     page = ui(home)

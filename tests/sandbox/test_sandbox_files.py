@@ -15,6 +15,11 @@ from nbrl.sandbox.workspace import Collected, _plain_parts
 from tests.sandbox.sandbox_lab import Lab
 
 
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
+
+
 def collected(lab: Lab, cell: str, **fields: Any) -> Collected:
     """What is collected after `cell`, which must succeed."""
 

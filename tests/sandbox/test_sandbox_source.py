@@ -17,6 +17,11 @@ get_ipython().input_transformers_post.append(note)
 ONE_IS_TWO = "get_ipython().input_transformers_post.append(lambda lines: [line.replace('1', '2') for line in lines])"
 
 
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
+
+
 def said(lab: Lab, *cells: str) -> list[str]:
     return ["".join(output.text for output in done.outputs) for done in lab.cells(*cells)]
 

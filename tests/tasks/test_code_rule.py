@@ -110,6 +110,7 @@ def test_all_tests_must_pass_and_the_share_that_does_is_partly_right() -> None:
     assert dict(zip(answers, judged(DOUBLE, *answers), strict=True)) == answers
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_what_honest_answers_return_and_raise_reaches_the_tests() -> None:
     rows = [

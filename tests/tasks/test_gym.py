@@ -197,6 +197,7 @@ MATHS = [
 ]
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_mathematics_is_compared_by_value() -> None:
     asked = [{"answer": answer, "answers": ["no", wanted], "rule": "math", "reference": ""} for answer, wanted, _ in MATHS]

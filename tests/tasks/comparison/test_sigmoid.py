@@ -56,6 +56,7 @@ def test_data_of_a_sigmoid_give_its_ceiling_back(start: float, rise: float, midd
     assert found.low <= found.sigmoid.ceiling <= found.high <= 1.0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", range(2))
 def test_noise_widens_the_interval(seed: int) -> None:
     widths = [width(fit(points(TRUE, noise=noise, seed=seed))) for noise in (0.0, 0.01, 0.06)]

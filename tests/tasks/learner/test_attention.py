@@ -117,7 +117,7 @@ def trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.usefixtures("trains_on_the_cpu")
-@pytest.mark.parametrize("block", [16, 128])
+@pytest.mark.parametrize("block", [16, pytest.param(128, marks=pytest.mark.more)])
 @pytest.mark.parametrize("size", [8, SIZE])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
 def test_blocks_give_the_output_and_the_gradients_of_segments(

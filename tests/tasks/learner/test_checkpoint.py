@@ -56,6 +56,7 @@ def learn(policy: Path, workers: int, folder: Path, numbers: range, before: str 
     return results
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Path) -> None:
@@ -75,6 +76,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(policy64: Path, tmp_path: Pa
     assert torch.equal(fourth[1], third[1])
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("alone")
 def test_a_learner_that_goes_on_from_a_checkpoint_loads_no_second_model(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

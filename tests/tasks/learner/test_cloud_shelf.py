@@ -76,6 +76,7 @@ def compared(cloud: Storage, policy: Path, folder: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.more
 def test_machines_without_a_common_disk_learn_what_one_learns(policy: Path, tmp_path: Path) -> None:
     compared(FolderCloud(StorageSettings(root=str(tmp_path / "cloud"))), policy, tmp_path)
 

@@ -131,6 +131,7 @@ def test_estimators_with_a_critic_act(policy64: Path, tmp_path: Path) -> None:
     assert not any(same(made[a], made[b]) for a in names for b in names if a < b)
 
 
+@pytest.mark.more
 def test_a_value_clip_acts_on_later_steps(policy64: Path, tmp_path: Path) -> None:
     several = CRITIC | {"loss": {"kind": "ppo"}, "epochs": 3}
     losses = []

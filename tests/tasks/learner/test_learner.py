@@ -138,6 +138,7 @@ def test_a_resumed_run_is_bitwise_that_of_an_undisturbed_one(policy: Path, tmp_p
     assert_same(undisturbed[3], resumed[1])
 
 
+@pytest.mark.more
 def test_an_order_from_elsewhere_loads_its_checkpoint(policy: Path, tmp_path: Path) -> None:
     learner = make_learner(policy)
     first = run_of(learner, tmp_path, range(3), None, "a")

@@ -27,6 +27,7 @@ def test_between_passes_every_weight_is_sharded(policy: Path, tmp_path: Path) ->
         assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
+@pytest.mark.more
 def test_after_a_failed_order_nothing_is_left_and_one_model_is_loaded(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_step_without_a_number_is_refused(policy: Path, tmp_path: Path) -> Non
         make_learner(policy).execute(order)
 
 
+@pytest.mark.more
 def test_the_seed_of_an_order_decides_its_minibatches(policy: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(1, 8)
     for index, each in enumerate(trajectories):

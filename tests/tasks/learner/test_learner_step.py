@@ -21,6 +21,7 @@ def run(*flags: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.long
 def test_all_three_report_the_same_losses() -> None:
@@ -30,6 +31,7 @@ def test_all_three_report_the_same_losses() -> None:
     assert found["ratio_trl"] > 0
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.long
 def test_the_share_of_the_peak_is_that_of_the_models_operations() -> None:

@@ -165,6 +165,7 @@ def sharded_gradients(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_gradient_reaches_the_sharded_output_layer(tmp_path: Path, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:

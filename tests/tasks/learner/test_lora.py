@@ -138,6 +138,7 @@ def _inputs(trajectories: list[Trajectory]) -> tuple[Any, ...]:
     return micro.input_ids_T, micro.positions_T, micro.tree, micro.predictor_N, micro.target_N
 
 
+@pytest.mark.more
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(policy: Path, tmp_path: Path) -> None:
     found = []
     for restarts in (False, True):
@@ -153,6 +154,7 @@ def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(policy: Path, tmp_path: P
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+@pytest.mark.more
 def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
     settings = {"critic": CriticSettings(lr=1e-2), "kl_coefficient": 0}
     estimate = AdvantageSettings(estimator="gae")
@@ -226,6 +228,7 @@ def learn(policy: Path, workers: int, folder: Path) -> list[dict[str, Any]]:
     return results
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_two_ranks_give_the_adapters_of_one(policy64: Path, tmp_path: Path) -> None:
     one = learn(policy64, 1, tmp_path / "one")

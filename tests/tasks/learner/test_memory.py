@@ -59,7 +59,11 @@ def kept_bytes() -> Iterator[list[int]]:
         yield sizes
 
 
-@pytest.mark.parametrize("fields", [{}, {"dtype": "bfloat16"}, {"critic": {"lr": 1e-3}}], ids=["float32", "bfloat16", "critic"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, *(pytest.param(each, marks=pytest.mark.more) for each in ({"dtype": "bfloat16"}, {"critic": {"lr": 1e-3}}))],
+    ids=["float32", "bfloat16", "critic"],
+)
 def test_activation_checkpointing_keeps_less_and_changes_no_bit(policy: Path, tmp_path: Path, fields: dict[str, Any]) -> None:
     estimate = AdvantageSettings(estimator="gae") if "critic" in fields else None
     kept, results = [], []

@@ -20,6 +20,7 @@ def _apart(seed: int) -> list[Trajectory]:
     return [each.model_copy(update={"group": each.id}) for each in make_trajectories(seed)]
 
 
+@pytest.mark.more
 def test_its_steps_are_those_of_orders_of_one_step_each(policy64: Path, tmp_path: Path) -> None:
     trajectories, seed = _apart(3), 11
     order = write_order(tmp_path / "whole", trajectories, str(tmp_path / "out"), lambda row: 1.0, steps=3, seed=seed)

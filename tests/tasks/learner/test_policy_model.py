@@ -44,6 +44,7 @@ def tree_logprobs(lm: PreTrainedModel, trajectories: list[Trajectory]) -> torch.
     return result
 
 
+@pytest.mark.more
 @relaxed
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4))
 def test_logprobs_in_float32(policy: Path, seed: int, count: int) -> None:

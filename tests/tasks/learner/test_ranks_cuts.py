@@ -33,6 +33,7 @@ def learn(policy: Path, workers: int, budget: int, folder: Path) -> tuple[dict[s
     return result.metrics, load_file(update_lab.place(result) / "hf/model.safetensors")
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_cuts_between_ranks_change_nothing(policy64: Path, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def learn(policy: Path, workers: int, folder: Path, budget: int, dtype: str) -> 
     return results
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_only_bfloat16_is_rounded_stochastically() -> None:
         check_config(load("tiny-cpu", ["publish.rounding=stochastic", "publish.dtype=stored"]))
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("alone")
 def test_an_order_carried_out_again_rounds_the_same(tmp_path: Path) -> None:
     policy = update_lab.make_policy(tmp_path / "policy", torch.bfloat16)
