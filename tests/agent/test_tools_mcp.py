@@ -162,6 +162,7 @@ def test_a_schema_nested_too_deep_is_refused() -> None:
         checker("tell", {"type": "object", "properties": {"a": deep}})
 
 
+@pytest.mark.more
 def test_a_server_gets_the_variables_that_are_named_and_no_other() -> None:
     said = with_library(settings(STDIO), lambda library: cell(library, "print(environment())"))
     assert "LAB_TOKEN" in said
@@ -245,6 +246,7 @@ def test_a_program_that_says_too_much_or_nothing_that_counts_is_refused(words: s
         with_library(settings(server), lambda library: cell(library, "1"))
 
 
+@pytest.mark.more
 def test_a_session_serves_many_calls_and_ends_with_the_library() -> None:
     me = psutil.Process()
 

@@ -106,6 +106,7 @@ def misread(stored: Stored, count: int, seed: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.more
 def test_no_flip_of_a_bit_is_read_as_other_content(stored: Stored) -> None:
     assert not any(misread(stored, 25, seed=0).values())
 

@@ -81,6 +81,7 @@ def test_the_trajectory_comes_as_json_and_nothing_is_saved(tmp_path: Path, speak
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.more
 def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n")
     (tmp_path / "corpus.jsonl").write_text('{"text": "Tilo was born in Keldra."}\n"The Vorn is a river."\n')
@@ -109,6 +110,7 @@ def test_files_corpus_and_pictures_are_at_hand(tmp_path: Path) -> None:
     assert "image/png" in made.cells[4].outputs[0].data
 
 
+@pytest.mark.more
 def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bool) -> None:
     with model_server(act("x = 1"), sglang=speaks) as server:
         done = run(tmp_path, "q", "--endpoint", server.url, "--max-steps", "2", "--save", "out.ipynb")
@@ -117,6 +119,7 @@ def test_a_question_without_an_answer_ends_with_three(tmp_path: Path, speaks: bo
     assert nbformat.read(tmp_path / "out.ipynb", 4).metadata.nbrl.status == "step_limit"
 
 
+@pytest.mark.more
 def test_a_model_that_reads_less_than_it_may_be_given_is_refused(tmp_path: Path, speaks: bool) -> None:
     with model_server(ANSWER, sglang=speaks) as server:
         server.limit = 8_192
@@ -145,6 +148,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, speaks: boo
     assert "sk-secret" not in done.stdout + done.stderr + saved
 
 
+@pytest.mark.more
 def test_text_that_cannot_be_sent_ends_nothing(tmp_path: Path) -> None:
     with model_server(act("x = 1", "half \ud800"), act("submit_final_answer('ok')")) as server:
         done = run(tmp_path, os.fsdecode(b"caf\xe9"), "--endpoint", server.url, "--save", "out.ipynb")
@@ -152,6 +156,7 @@ def test_text_that_cannot_be_sent_ends_nothing(tmp_path: Path) -> None:
     assert "half ?" in nbformat.read(tmp_path / "out.ipynb", 4).cells[1].source
 
 
+@pytest.mark.more
 def test_abilities_and_own_tools_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('def double(n: int) -> int:\n    """Doubles a number."""\n    return 2 * n\n')
     (tmp_path / "tools.yaml").write_text("abilities: {sums: [double], none: []}\nown: {double: mine:double}\n")
@@ -168,6 +173,7 @@ PIXEL = (
 )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("by_file", [True, False])
 def test_visual_qa_asks_the_model(tmp_path: Path, by_file: bool) -> None:
     with model_server(act(PIXEL), "a dot") as server:
@@ -199,6 +205,7 @@ def test_a_file_of_tools_that_cannot_work_is_named_with_its_key(tmp_path: Path, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.more
 def test_the_files_that_the_agent_made_come_out_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n")
     cell = (

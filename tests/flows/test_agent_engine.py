@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.infra.engine.server import EngineServer
 from nbrl.tasks.runs.recipes import load
 from tests.flows.test_agent_cli import run
+
+pytestmark = pytest.mark.more
 
 TINY_AGENT = load("tiny-cpu").agent
 QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."

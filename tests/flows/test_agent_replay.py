@@ -64,6 +64,7 @@ def test_what_comes_out_otherwise_is_said(saved: Path) -> None:
     assert "FileNotFoundError" in done.stderr
 
 
+@pytest.mark.more
 def test_a_model_acts_on_recorded_answers_and_a_call_that_is_not_there_fails_in_its_cell(saved: Path) -> None:
     cells = ["print(search('Tilo'))", "try: search('else')\nexcept Exception as error: print(error)\nsubmit_final_answer('on')"]
     with model_server(*map(act, cells)) as server:

@@ -61,6 +61,7 @@ def test_a_server_that_hides_its_models_asks_for_the_key_or_a_model(tmp_path: Pa
     assert (named.returncode, named.stdout) == (0, "1\n"), named.stderr
 
 
+@pytest.mark.more
 def test_each_further_try_of_a_busy_server_is_told(tmp_path: Path) -> None:
     busy = Said(status=429, headers={"Retry-After": "0.01"})
     with serving(route=said(busy, Said(status=503), completion(act("submit_final_answer(1)")))) as server:

@@ -41,6 +41,7 @@ def in_terminal(folder: Path, typed: Callable[[bytes], bytes], *arguments: str) 
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown
 
 
+@pytest.mark.more
 def test_steps_are_shown_while_they_happen(tmp_path: Path) -> None:
     cells = [
         act("import time\nnotepad.add_facts(['no' + 'ted'])\ntime.sleep(1)\nprint('se' + 'en \\x1b]0;evil\\x07')"),

@@ -58,6 +58,7 @@ def test_requests_of_an_operation(proxy: Proxy, settings: StorageSettings, name:
     assert proxy.methods() == methods
 
 
+@pytest.mark.more
 def test_a_long_list_is_read_to_its_end(tmp_path: Path) -> None:
     keys = [f"a/{n:04d}" for n in range(1003)]
     with s3_server(tmp_path) as variables:
@@ -103,6 +104,7 @@ def test_an_outage_is_a_pause_for_all_that_is_asked_meanwhile(proxy: Proxy, sett
     back.join()
 
 
+@pytest.mark.more
 def test_many_files_at_once_outlast_an_outage(proxy: Proxy, settings: StorageSettings, tmp_path: Path) -> None:
     """Not so with botocore's own tries alone, whose budget all requests of a client share."""
     storage, source = Storage(settings), tmp_path / "source"

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
@@ -12,6 +13,8 @@ from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
 from nbrl.infra.engine.server import EngineServer
 from nbrl.tasks.runs.recipes import load
+
+pytestmark = pytest.mark.more
 
 TINY_AGENT = load("tiny-cpu").agent
 TINY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"

@@ -66,6 +66,7 @@ fi
 """
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_an_environment_that_cannot_be_made_is_said_in_a_line_and_what_else_was_made_stays(tmp_path: Path) -> None:
     for folder in ("infra/setup", "infra/engine/environment"):

@@ -81,6 +81,7 @@ def users(home: Home) -> Iterator[list[User]]:
         user.kill()
 
 
+@pytest.mark.more
 def test_started_once_joined_twice_ended_by_the_last(users: list[User], home: Home) -> None:
     assert [user.owned for user in users] == [True, False, False]
     assert len({user.url for user in users}) == 1
@@ -101,6 +102,7 @@ def test_all_users_killed(users: list[User], processes: Callable[[str], list[int
     assert until(lambda: processes(f"127.0.0.1\0{port}") == [])
 
 
+@pytest.mark.more
 def test_a_new_one_is_started_after_all_were_killed(users: list[User], home: Home) -> None:
     for user in users:
         user.kill()

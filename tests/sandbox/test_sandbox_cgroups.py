@@ -130,6 +130,7 @@ def test_kernels_share_the_processors_as_equals() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 @needs_groups
 def test_a_group_is_left_to_the_next_kernel_unless_what_it_held_is_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def version_of(python: str | Path) -> list[int]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not interpreter.MADE.exists(), reason="set-up has made no environment of kernels here")
 def test_kernels_have_the_environment_that_set_up_made(lab: Lab) -> None:
     assert json.loads(lab.value(VERSION)) == version_of(interpreter.MADE / "bin/python")

@@ -142,6 +142,7 @@ open("/".join("d" * 12) + "/deep", "w").close()
     assert any("deeper than 8 folders" in reason for reason in reasons.values())
 
 
+@pytest.mark.more
 def test_what_is_taken_out_is_bounded(lab: Lab) -> None:
     code = """
 for number in range(5): open(f"f{number}", "wb").write(b"x" * 1000)

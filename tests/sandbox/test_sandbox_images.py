@@ -84,6 +84,7 @@ def test_a_cell_shows_pictures(lab: Lab) -> None:
     assert done.outputs[1].text == "lie"
 
 
+@pytest.mark.more
 def test_figures_are_shown_inline(lab: Lab) -> None:
     pytest.importorskip("matplotlib")
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"

@@ -97,6 +97,7 @@ def test_awaiting_cells_work_and_can_be_interrupted(lab: Lab) -> None:
     assert after.outputs[0].text == "8"
 
 
+@pytest.mark.more
 def test_a_cell_that_ignores_interrupts_is_killed(lab: Lab) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\nwhile True: pass"
     deaf, after = lab.cells(code, "1", cell_timeout_s=0.5, interrupt_grace_s=0.5)
@@ -150,6 +151,7 @@ print("g")
     assert [output.text for output in done.outputs if output.name == "stderr"] == ["c\n"]
 
 
+@pytest.mark.more
 def test_huge_outputs_are_cut_before_they_leave_the_kernel(lab: Lab) -> None:
     cells = (
         "print('a' + 'x' * 60_000_000 + 'b')",
@@ -160,6 +162,7 @@ def test_huge_outputs_are_cut_before_they_leave_the_kernel(lab: Lab) -> None:
         assert done.status == "ok"
 
 
+@pytest.mark.more
 def test_an_exception_that_says_too_much_is_cut_and_the_kernel_lives(lab: Lab) -> None:
     cells = (
         "assert False, list(range(600_000))",

@@ -35,6 +35,7 @@ def test_no_kernel_is_handed_out_twice(lab: Lab) -> None:
     assert asyncio.run(run()) == ["False\n['left']\n"] * 4
 
 
+@pytest.mark.more
 def test_pandas_can_be_imported_ahead() -> None:
     async def run() -> list[str]:
         async with KernelPool(SandboxSettings(provisioner="zygote", preload=("pandas",))) as pool, pool.kernel() as kernel:
@@ -218,6 +219,7 @@ def test_the_doctor_finds_this_machine_well_and_says_what_is_missing(monkeypatch
     assert all("install the package" in said for _, _, said in found)
 
 
+@pytest.mark.more
 def test_the_doctor_advises_no_way_that_does_not_work_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()

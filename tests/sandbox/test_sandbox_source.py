@@ -80,6 +80,7 @@ def test_of_a_cell_that_awaits_nothing_is_left_for_those_that_it_runs() -> None:
         assert "transform_cell" not in vars(shell)
 
 
+@pytest.mark.more
 def test_a_prepared_kernel_transforms_a_cell_once() -> None:
     counted = "print(len(calls))"
     assert said(Lab("zygote"), COUNT, counted, counted, "x = 'async'", counted)[1:] == ["1\n", "2\n", "", "4\n"]

@@ -134,6 +134,7 @@ corpora.open_corpus(Home(sys.argv[1]), "d1", lambda: passages, lambda text: prin
 """
 
 
+@pytest.mark.more
 def test_a_kill_leaves_no_half_index_and_no_process(tmp_path: Path) -> None:
     maker = subprocess.Popen([sys.executable, "-c", MAKER, str(tmp_path)], stdout=subprocess.PIPE)
     assert maker.stdout is not None

@@ -107,6 +107,7 @@ def test_a_run_is_delivered_and_rebuilt_alike(storage: Storage, tmp_path: Path) 
     assert list(check_tracking(first, RUN, records)) == []
 
 
+@pytest.mark.more
 def test_a_server_shows_what_a_database_shows(storage: Storage, tmp_path: Path) -> None:
     take(storage, RUN.layout, commit="c0ffee")
     made(storage, 2)
@@ -124,6 +125,7 @@ def test_a_server_shows_what_a_database_shows(storage: Storage, tmp_path: Path) 
     assert found == shown(delivered(storage, tmp_path))
 
 
+@pytest.mark.more
 def test_a_run_that_an_earlier_release_began_goes_on_in_mlflow(storage: Storage, tmp_path: Path) -> None:
     to = tracking(tmp_path)
     run_id = to.start_run("r", {"update.lr": "1"}, {"run_id": "x", "digest": "d"})
@@ -150,6 +152,7 @@ def test_a_champion_is_an_alias_in_mlflow(storage: Storage, tmp_path: Path) -> N
     assert to.client.get_run(to.run_id).info.status == "KILLED"  # as it was
 
 
+@pytest.mark.more
 def test_the_champion_of_a_storage_that_was_moved_is_an_alias_at_its_new_place(storage: Storage, tmp_path: Path) -> None:
     made(storage, 3)
     to = delivered(storage, tmp_path)
@@ -166,6 +169,7 @@ def test_the_champion_of_a_storage_that_was_moved_is_an_alias_at_its_new_place(s
     assert last.tags["uri"] == moved.uri(RUN.layout.checkpoint(3, "e0001-abcdef"))
 
 
+@pytest.mark.more
 def test_the_champion_of_another_run_is_not_mistaken_for_this_one(storage: Storage, tmp_path: Path) -> None:
     made(storage, 2)
     to = delivered(storage, tmp_path)

@@ -17,6 +17,7 @@ from nbrl.tasks.runs.recipes import load
 from tests.tasks.scripted import play
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_an_episode_has_the_steps_of_its_phase_and_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, layout = Storage(StorageSettings(root=str(tmp_path / "root"))), DataLayout("data")

@@ -137,6 +137,7 @@ def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_pac
     assert judge(rows(place, "tea", loud=True))[0].exact == 0.0
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(
     place: str, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ def test_workers_are_counted_against_the_memory_that_is_free(monkeypatch: pytest
     preflight(load("tiny-cpu"), "evaluate")
 
 
+@pytest.mark.more
 @pytest.mark.process
 def test_an_unknown_argument_of_the_engine_is_told_in_its_own_words() -> None:
     with pytest.raises(ConfigError, match="unrecognized arguments: --no-such-flag"):
@@ -122,6 +123,7 @@ def test_what_could_not_be_checked_is_said(server: str, monkeypatch: pytest.Monk
     assert "tracking.uri" in said
 
 
+@pytest.mark.more
 def test_a_bucket_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")

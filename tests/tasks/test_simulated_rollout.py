@@ -24,6 +24,7 @@ print([name for name in os.listdir('.')])
 """
 
 
+@pytest.mark.more
 @pytest.mark.sandbox
 def test_the_model_is_told_the_answers_and_the_kernel_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage, layout = Storage(StorageSettings(root=str(tmp_path / "root"))), DataLayout("data")

@@ -74,6 +74,7 @@ def test_text_that_cannot_be_encoded_is_replaced() -> None:
     assert "d" in results[0].outputs[0].text
 
 
+@pytest.mark.more
 def test_a_flood_of_calls_is_recorded_within_bounds() -> None:
     results, toolbox = run("for i in range(300):\n    search('Tilo')")
     assert results[0].status == "ok"

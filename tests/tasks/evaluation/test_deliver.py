@@ -77,6 +77,7 @@ def test_an_evaluation_that_mlflow_has_lost_is_delivered_again(storage: Storage,
     assert to.id_of(NAME, EVALUATION) not in ("", first)
 
 
+@pytest.mark.more
 def test_an_evaluation_is_put_below_its_run_when_that_is_delivered_later(storage: Storage, config: RunConfig) -> None:
     deliver(storage, config, NAME)
     to = Tracking(config.tracking, Home(config.home))

@@ -81,6 +81,7 @@ def test_machines_without_a_common_disk_learn_what_one_learns(policy: Path, tmp_
     compared(FolderCloud(StorageSettings(root=str(tmp_path / "cloud"))), policy, tmp_path)
 
 
+@pytest.mark.more
 def test_they_do_so_over_s3(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s3").mkdir()
     with s3_server(tmp_path / "s3") as variables:
@@ -90,6 +91,7 @@ def test_they_do_so_over_s3(policy: Path, tmp_path: Path, monkeypatch: pytest.Mo
         compared(Storage(StorageSettings(root="s3://bucket/x")), policy, tmp_path)
 
 
+@pytest.mark.more
 def test_an_order_that_was_carried_out_is_not_again_and_one_with_a_hole_is(policy: Path, tmp_path: Path) -> None:
     cloud = FolderCloud(StorageSettings(root=str(tmp_path / "cloud")))
     update_lab.on_ranks(1, learn, cloud, policy, tmp_path / "a", [0])
@@ -110,6 +112,7 @@ def damaged(storage: Storage, policy: Path, folder: Path) -> str:
     return ""
 
 
+@pytest.mark.more
 def test_a_damaged_state_is_told_where_it_is_read(policy: Path, tmp_path: Path) -> None:
     cloud = FolderCloud(StorageSettings(root=str(tmp_path / "cloud")))
     update_lab.on_ranks(1, learn, cloud, policy, tmp_path / "a", [0])

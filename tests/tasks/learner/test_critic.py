@@ -97,6 +97,7 @@ def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, 
     assert results[-1].metrics["critic/lr"] == 1e-2
 
 
+@pytest.mark.more
 def test_a_critics_learning_rate_warms_up_by_itself(policy64: Path, tmp_path: Path) -> None:
     warm = CRITIC | {"critic": {"lr": 1e-2, "warmup_steps": 2}}
     results = run_of(make_learner(policy64, **warm), tmp_path, GAE, range(2))
@@ -169,6 +170,7 @@ def test_a_kl_in_the_reward_acts_once_the_policy_has_moved(policy64: Path, tmp_p
         assert not same(other[1], with_kl[1])
 
 
+@pytest.mark.more
 def test_orders_that_do_not_fit_the_settings_are_refused(policy64: Path, tmp_path: Path) -> None:
     critic = make_learner(policy64, **CRITIC)
     for learner, estimate, message in [

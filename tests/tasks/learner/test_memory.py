@@ -88,6 +88,7 @@ def test_deterministic_runs_are_bitwise_the_same(policy: Path, tmp_path: Path) -
     assert not torch.backends.cudnn.deterministic
 
 
+@pytest.mark.more
 def test_the_gradient_is_clipped_by_the_norm_of_the_whole_model(policy64: Path, tmp_path: Path) -> None:
     """With lr 1, eps 1 and no decay Adam's first step is g / (|g| + 1), from which g can be had."""
     exact = {"dtype": "float64", "lr": 1.0, "eps": 1.0, "weight_decay": 0.0}

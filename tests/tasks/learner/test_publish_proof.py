@@ -26,7 +26,7 @@ from tests.tasks.engines import HereEngine
 from tests.tasks.learner import update_lab
 from tests.tasks.nodes.doubles import SCOPE, services
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.more]
 
 ENGINE = EngineSettings(device="cpu", dtype="bfloat16", max_total_tokens=4096, request_timeout_s=60)
 CHECKPOINT = "runs/r/checkpoints/000003"

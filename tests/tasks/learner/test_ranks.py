@@ -49,6 +49,7 @@ def on_two(policy: Path, folder: Path) -> tuple[list[dict[str, Any]], list[dict[
     return learn(policy, 2, folder / "two"), learn(policy, 2, folder / "again", restart_at=1)
 
 
+@pytest.mark.more
 @pytest.mark.process
 @pytest.mark.usefixtures("alone")
 def test_ranks_give_the_gradient_of_one_and_resume_bitwise(policy64: Path, tmp_path: Path) -> None:

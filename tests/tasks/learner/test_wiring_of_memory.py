@@ -76,6 +76,7 @@ def test_what_is_offloaded_is_sharded_into_host_memory(
     assert len(given) == 9
 
 
+@pytest.mark.more
 def test_the_proof_and_the_export_do_not_wait_for_the_state(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

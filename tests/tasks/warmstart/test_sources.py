@@ -295,6 +295,7 @@ def test_a_file_that_holds_no_trajectories_is_named(stage: Stage, tmp_path: Path
         RecordedDemonstrations(kind="recorded", path=tmp_path / f"x{name}").check()
 
 
+@pytest.mark.more
 def test_the_tiny_recipes_agent_fits_its_demonstrations() -> None:
     agent = load("tiny-cpu").agent
     found = WorldDemonstrations(kind="world", count=40, good=1.0).record(Stage(agent, ChatTokenizer.load(TINY, agent)), 0)
