@@ -15,7 +15,7 @@ test: setup       ## what every change must pass, within ten minutes on two core
 test-more: setup  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
 	$(pytest) -m "more and not long and not machines" -n 2 $(if $(SHARD),--shard $(SHARD)) $(if $(TOUCHED),--touched $(TOUCHED))
 
-test-long: setup  ## the long matrices, three machines, and more examples of every property; SHARD=1/4 is a part of them
+test-long: setup  ## the long matrices, three machines, and more examples of every property; SHARD=1/12 is a part of them
 	$(pytest) -m "long or machines or properties" --timeout 1800 --hypothesis-profile thorough $(if $(SHARD),--shard $(SHARD))
 
 test-fast: setup  ## the tests of `make test` that start no process

@@ -25,7 +25,7 @@ class _NoStatistics:
     def remote(self, *_: Any, **__: Any) -> None: ...
 
 
-stats.get_or_create_stats_actor = _NoStatistics
+stats.get_or_create_stats_actor = _NoStatistics  # type: ignore[assignment]
 
 
 def map_tables(tables: Sequence[pa.Table], function: Callable[..., pa.Table], arguments: tuple[Any, ...]) -> pa.Table:

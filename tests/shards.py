@@ -18,6 +18,7 @@ TOGETHER = {
     "tests/flows/test_loop.py": "trained",
     "tests/flows/test_distill.py": "trained",
     "tests/flows/test_evaluate.py": "trained",
+    "tests/flows/test_pipeline.py": "trained",
     "tests/flows/test_supervision.py": "trained",
     "tests/flows/pages/test_screenshots.py": "trained",
 }

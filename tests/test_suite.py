@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.budget import command_of
 from tests.conftest import _carried
 from tests.shards import concerned, deal, within
-from tests.turn import LONG, MORE, PAUSE_S, due, landings
+from tests.turn import PARTS, PAUSE_S, due, landings
 
 COSTS = st.dictionaries(st.text(min_size=1), st.floats(0, 300), max_size=40)
 
@@ -44,11 +44,9 @@ def test_a_changed_file_concerns_the_tests_of_its_folder_first_those_of_its_name
 
 
 def test_each_part_has_its_turn_once_in_as_many_landings() -> None:
-    told = [due(count) for count in range(MORE + LONG)]
-    assert len(set(told)) == MORE + LONG
-    assert told[0] == f"test-more SHARD=1/{MORE}"
-    assert told[-1] == f"test-long SHARD={LONG}/{LONG}"
-    assert due(MORE + LONG) == told[0]
+    assert [due(count) for count in range(2 * len(PARTS))] == [*PARTS, *PARTS]
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    assert all(f"\n{part.split()[0]}: setup" in makefile for part in PARTS)
 
 
 def test_commits_without_a_pause_between_are_one_landing() -> None:

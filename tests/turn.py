@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
 
-MORE, LONG = 6, 4  # shards of `make test-more` and of `make test-long`
+MORE = 6  # shards of `make test-more`
+PARTS = (*(f"test-more SHARD={number}/{MORE}" for number in range(1, MORE + 1)), "test-machines")  # arguments for make
 PAUSE_S = 45 * 60
 LANDING_S = 4 * 3600  # no landing took longer from its first commit to its last
 
@@ -18,11 +19,8 @@ def landings(times: Sequence[int]) -> int:
 
 
 def due(count: int) -> str:
-    """Return the arguments for make after so many landings."""
-    number = count % (MORE + LONG)
-    if number < MORE:
-        return f"test-more SHARD={number + 1}/{MORE}"
-    return f"test-long SHARD={number - MORE + 1}/{LONG}"
+    """Return the part whose turn it is after so many landings."""
+    return PARTS[count % len(PARTS)]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def leave_out(parameters: Any, head: bool) -> None:
 
     parameters.ray_client_server_port = None
     parameters.worker_path, parameters.setup_worker_path = str(HERE / "worker.py"), str(HERE / "setup_worker.py")
-    Node.start_api_server = lambda *_, **__: None
+    Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
