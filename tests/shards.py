@@ -18,8 +18,6 @@ TOGETHER = {
     "tests/flows/test_loop.py": "trained",
     "tests/flows/test_distill.py": "trained",
     "tests/flows/test_evaluate.py": "trained",
-    "tests/flows/test_pipeline.py": "trained",
-    "tests/flows/test_supervision.py": "trained",
     "tests/flows/pages/test_screenshots.py": "trained",
 }
 # Slower tests that a change below a folder may break, besides those of the same path below tests/.

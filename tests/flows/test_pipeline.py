@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.trajectory import from_table
-from nbrl.infra.storage import Storage
+from nbrl.infra.storage import Storage, StorageSettings
 from tests.flows.conftest import command
 from tests.flows.made import audited, record
 from tests.processes import left_over, mark
@@ -27,9 +27,9 @@ TWO = [
     ids=["one batch ahead", "two batches ahead"],
 )
 def test_batches_are_sampled_beside_updates_from_weights_so_many_updates_older(
-    home: Path, storage: Storage, overrides: list[str], samplers: list[str], staleness: list[int]
+    home: Path, overrides: list[str], samplers: list[str], staleness: list[int]
 ) -> None:
-    run = f"ahead-{len(samplers)}"
+    run, storage = f"ahead-{len(samplers)}", Storage(StorageSettings(root=f"{home}/storage"))
     line = command(home, run, *overrides)
     done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=mark(run), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
