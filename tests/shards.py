@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         asked = dict.fromkeys(unit(item.nodeid) for prefix in prefixes for item in items if item.nodeid.startswith(prefix))
         fitting, left_out = within([name for name in asked if name not in chosen], costs, TOUCHED_S)
         chosen |= set(fitting)
-        if left_out and not hasattr(config, "workerinput"):
-            print(f"Left to their shards: {', '.join(left_out)}")
+        if left_out:
+            _say(config, f"Left to their shards: {', '.join(left_out)}")
     config.hook.pytest_deselected(items=[item for item in items if unit(item.nodeid) not in chosen])
     items[:] = [item for item in items if unit(item.nodeid) in chosen]
+
+
+def _say(config: pytest.Config, line: str) -> None:
+    """Print a line; a worker of pytest-xdist hands it on to the process that prints."""
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["said"] = line
+    else:
+        print(line)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if node.gateway.id == "gw0" and (line := getattr(node, "workeroutput", {}).get("said")):
+        print(f"\n{line}")
