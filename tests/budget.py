@@ -21,7 +21,7 @@ TIERS = ("e2e", "ray", "engine", "sandbox", "process", "inprocess")
 SLOWER = ("machines", "long", "more")  # what `make test` leaves out; a test belongs to the first that it has
 FILE = Path(__file__).with_name("costs.json")
 # What starts a real part may cost more than other tests: a shared fixture, or a test by how its path begins.
-DEAR = {
+EXPENSIVE = {
     "fixture cluster": 60.0,
     "fixture trained": 400.0,
     "fixture tiny_engine": 60.0,
@@ -145,7 +145,7 @@ class Reporting:
             return []
         fixtures = {f"fixture {name}": seconds / self._starts[name] for name, seconds in self._shared.items()}
         costs = {**self._tests, **fixtures}
-        limits = {name: next((DEAR[each] for each in DEAR if name.startswith(each)), self._limit) for name in costs}
+        limits = {name: next((EXPENSIVE[each] for each in EXPENSIVE if name.startswith(each)), self._limit) for name in costs}
         return [
             f"{name}: {cpu:.1f} s of processor time, {limits[name]:g} allowed"
             for name, cpu in costs.items()
@@ -177,7 +177,7 @@ class Reporting:
         parts += [(f"shared {name}", seconds) for name, seconds in self._shared.most_common(SHOWN)]
         for what, seconds in [*parts, ("in all", self.collected + self._tests.total() + self._shared.total())]:
             terminalreporter.write_line(f"{seconds:8.1f}  {what}")
-        terminalreporter.write_line("The dearest tests:")
+        terminalreporter.write_line("The most expensive tests:")
         for name, seconds in self._tests.most_common(SHOWN):
             terminalreporter.write_line(f"{seconds:8.1f}  {name}")
         for line in self.over():

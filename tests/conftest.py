@@ -31,7 +31,7 @@ profiles.register_profile(
 profiles.register_profile("thorough", parent=profiles.get_profile("nbrl"), max_examples=300)
 profiles.load_profile("nbrl")
 
-# Dearest first, which is the order of the tests: what takes minutes should not be the last thing that all wait for.
+# The most expensive first, which is the order of the tests: what takes minutes should not be the last thing that all wait for.
 # Whoever uses one of these has something of that tier.
 FIXTURES = {
     "tiny_engine": "engine",
@@ -46,7 +46,7 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 
 
 def tier(item: pytest.Item) -> int:
-    """Return its place in TIERS; a test with several markers belongs to the dearest, one without any starts no process."""
+    """Return its place in TIERS; a test with several markers belongs to the most expensive, one without any starts no process."""
     return next((number for number, name in enumerate(TIERS) if item.get_closest_marker(name)), INPROCESS)
 
 
@@ -126,7 +126,7 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServ
 
 
 class _Units(LoadScopeScheduling):
-    """Deals tests out to pytest-xdist's workers by whole files, and what shares something dear over files together."""
+    """Deals tests out to pytest-xdist's workers by whole files, and what shares something expensive over files together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)

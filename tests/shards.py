@@ -12,7 +12,7 @@ import pytest
 from tests.budget import FILE, command_of
 
 ROOT = Path(__file__).parents[1]
-# Files whose tests share something dear: they go to one worker and to one shard.
+# Files whose tests share something expensive: they go to one worker and to one shard.
 TOGETHER = {
     "tests/infra/test_engine_policies.py": "tiny engine",
     "tests/flows/test_agent_engine.py": "tiny engine",
@@ -49,7 +49,7 @@ def unit(nodeid: str) -> str:
 
 
 def deal(costs: Mapping[str, float], shards: int) -> list[list[str]]:
-    """Return the units of each shard, about equally dear: the dearest unit first, each to the cheapest shard so far."""
+    """Return the units of each shard, of about equal cost: the most expensive unit first, each to the cheapest shard so far."""
     dealt: list[list[str]] = [[] for _ in range(shards)]
     sums = [0.0] * shards
     for name in sorted(costs, key=lambda name: (-costs[name], name)):
@@ -99,7 +99,7 @@ def costs_of(items: Sequence[pytest.Item]) -> dict[str, float]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shard", metavar="K/N", help="the K-th of N parts of the selected tests, about equally dear")
+    parser.addoption("--shard", metavar="K/N", help="the K-th of N parts of the selected tests, of about equal cost")
     parser.addoption("--touched", metavar="BASE", help="besides, tests of the folders that changed since this commit")
 
 

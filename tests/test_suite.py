@@ -17,7 +17,7 @@ COSTS = st.dictionaries(st.text(min_size=1), st.floats(0, 300), max_size=40)
 
 
 @given(COSTS, st.integers(1, 10))
-def test_every_unit_is_in_one_shard_and_no_shard_is_dearer_than_another_by_more_than_a_unit(
+def test_every_unit_is_in_one_shard_and_no_shard_costs_more_than_another_by_more_than_a_unit(
     costs: dict[str, float], shards: int
 ) -> None:
     dealt = deal(costs, shards)
