@@ -9,7 +9,7 @@ setup:            ## make .venv, .venv-kernels and .venv-engine from their locks
 demo: setup       ## train the shipped tiny policy end to end on this machine
 	@.venv/bin/nbrl train tiny-cpu
 
-test: setup       ## what every change must pass, within ten minutes on two cores, two tests at a time
+test: setup       ## what every change must pass, about ten minutes on two cores, two tests at a time
 	$(pytest) -m "not more and not long and not machines" -n 2 $(if $(CI),--budget 10)
 
 test-more: setup  ## the slower tests, about an hour; SHARD=2/6 is the second of six parts of them
