@@ -137,3 +137,10 @@ def _say(config: pytest.Config, line: str) -> None:
 def pytest_testnodedown(node: Any) -> None:
     if node.gateway.id == "gw0" and (line := getattr(node, "workeroutput", {}).get("said")):
         print(f"\n{line}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A change that concerns no test is no failure."""
+    if session.config.option.touched and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
