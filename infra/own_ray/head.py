@@ -2,7 +2,7 @@
 
 Such a cluster is reached by its own process alone, grows by no machine and shows its state itself: it needs no server for Ray's
 clients, no autoscaler's monitor and no dashboard, for which the start would wait. The command line does without Ray Serve and the
-other parts whose subcommands nobody calls here.
+other parts whose subcommands are not called here.
 """
 
 import sys

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def impossible(tmp_path: Path) -> list[str]:
-    """Settings of a run whose questions nobody can answer."""
+    """Settings of a run whose questions have no answer that the doubles give."""
     for split in ("train", "held_out"):
         rows = [
             {"id": f"{split}-{n}", "question": f"Which is {n}?", "answers": [f"{n}77"], "ability": "qa", "source": "s"}

@@ -66,7 +66,7 @@ ray_cluster.stop()
 
 
 @pytest.mark.more
-def test_servers_that_nobody_uses_are_left_out_and_workers_get_the_variables_that_they_are_given(tmp_path: Path) -> None:
+def test_unused_servers_are_left_out_and_workers_get_the_variables_that_they_are_given(tmp_path: Path) -> None:
     outcome = subprocess.run([sys.executable, "-c", FEW, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert outcome.stdout == "('as asked', 50000)\n[]\n", outcome.stderr
 
