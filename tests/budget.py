@@ -27,7 +27,7 @@ EXPENSIVE = {
     "fixture tiny_engine": 60.0,
     "fixture engine": 60.0,
     "fixture whole": 120.0,
-    "tests/durability/": 30.0,
+    "tests/durability/": 60.0,
     "tests/flows/test_loop.py": 60.0,
     "tests/infra/test_ray_cluster.py": 60.0,
     "tests/tasks/learner/test_ranks.py": 60.0,
