@@ -1,5 +1,7 @@
 .PHONY: setup demo test test-more test-long test-fast test-machines check format docs
 PY := .venv/bin/python
+# Tests start hundreds of Pythons, and without its bytecode each would compile all of nbrl again.
+unexport PYTHONDONTWRITEBYTECODE
 # In CI a report in JUnit's format is kept, and a test that costs too much fails.
 pytest = $(PY) -m pytest $(if $(CI),--junitxml reports/$@.xml)
 
