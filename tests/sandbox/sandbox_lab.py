@@ -55,15 +55,14 @@ class Lab:
 
 
 class SharedLab(Lab):
-    """One pool for all tests that leave the settings as they are; for others a pool of their own."""
+    """One pool for all tests that leave the settings as they are, for each prelude; for others a pool of their own."""
 
     def __init__(self, provisioner: Provisioner) -> None:
         super().__init__(provisioner)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._pool = KernelPool(self.settings())
-        self._wait(self._pool.__aenter__())
+        self._pools: dict[str, KernelPool] = {}
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -76,17 +75,20 @@ class SharedLab(Lab):
         prelude: str = "",
         **fields: Any,
     ) -> Any:
-        if prelude or fields:
+        if fields:
             return super().with_kernel(body, tools=tools, prelude=prelude, **fields)
 
         async def run() -> Any:
-            async with self._pool.kernel(tools) as kernel:
+            if prelude not in self._pools:
+                self._pools[prelude] = await KernelPool(self.settings(), prelude=prelude).__aenter__()
+            async with self._pools[prelude].kernel(tools) as kernel:
                 return await body(kernel)
 
         return self._wait(run())
 
     def close(self) -> None:
-        self._wait(self._pool.__aexit__(None, None, None))
+        for pool in self._pools.values():
+            self._wait(pool.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -15,35 +15,36 @@ from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import ToolCall
-from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, equip, parser
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
+from tests.sandbox.sandbox_lab import Lab
 
 pytestmark = pytest.mark.sandbox
 
 SETTINGS = {"abilities": {"math": [], "files": ["search", "inspect_file"]}}
 
 
-def run(settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
-    async def work() -> tuple[list[CellResult], list[ToolCall]]:
-        corpus = Corpus.in_memory(["Tilo was born in Keldra."])
-        library = Library(ToolSettings.model_validate(settings), {"": Equipment(corpus)}, parser())
-        await library.open()
-        source = prelude(library.common())
-        try:
-            async with KernelPool(SandboxSettings(warm=0), prelude=source) as pool, pool.kernel() as kernel:
-                toolbox = await equip(kernel, library, "", ability)
-                wired = SandboxedKernel(kernel)
-                return [await wired.execute(cell, 20.0) for cell in cells], toolbox.take_calls()
-        finally:
-            await library.close()
+def run(lab: Lab, settings: dict[str, Any], ability: str, *cells: str) -> tuple[list[CellResult], list[ToolCall]]:
+    library = Library(
+        ToolSettings.model_validate(settings), {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))}, parser()
+    )
 
-    return asyncio.run(work())
+    async def body(kernel: SandboxKernel) -> tuple[list[CellResult], list[ToolCall]]:
+        toolbox = await equip(kernel, library, "", ability)
+        wired = SandboxedKernel(kernel)
+        return [await wired.execute(cell, 20.0) for cell in cells], toolbox.take_calls()
+
+    asyncio.run(library.open())
+    try:
+        done: tuple[list[CellResult], list[ToolCall]] = lab.with_kernel(body, prelude=prelude(library.common()))
+    finally:
+        asyncio.run(library.close())
+    return done
 
 
 def said(result: CellResult) -> str:
@@ -51,21 +52,21 @@ def said(result: CellResult) -> str:
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS])
-def test_the_default_is_search_of_the_corpus(settings: dict[str, Any]) -> None:
-    (found, helped), calls = run(settings, "one_hop", "print(search('Tilo born'))", "help(search)")
+def test_the_default_is_search_of_the_corpus(shared_lab: Lab, settings: dict[str, Any]) -> None:
+    (found, helped), calls = run(shared_lab, settings, "one_hop", "print(search('Tilo born'))", "help(search)")
     assert said(found) == "Tilo was born in Keldra.\n"
     assert "search(query: str) -> str" in said(helped)
     assert [call.name for call in calls] == ["search"]
 
 
-def test_an_ability_without_tools_has_none() -> None:
-    (named, called), calls = run(SETTINGS, "math", "search", "host_call('search', {'query': 'Tilo'})")
+def test_an_ability_without_tools_has_none(shared_lab: Lab) -> None:
+    (named, called), calls = run(shared_lab, SETTINGS, "math", "search", "host_call('search', {'query': 'Tilo'})")
     assert "NameError" in said(named)
     assert "there is no tool 'search'; there are: none" in said(called)
     assert calls == []
 
 
-def test_a_file_of_the_workspace_is_read_and_no_other() -> None:
+def test_a_file_of_the_workspace_is_read_and_no_other(shared_lab: Lab) -> None:
     code = """
 import os
 open('t.csv', 'w').write('a,b')
@@ -75,7 +76,7 @@ for path in ('/etc/passwd.txt', '../x.txt', 'link.txt', 'none.txt', 't.exe'):
     try: print(inspect_file(path))
     except RuntimeError as error: print(error)
 """
-    (result,), calls = run(SETTINGS, "files", code)
+    (result,), calls = run(shared_lab, SETTINGS, "files", code)
     lines = said(result).splitlines()
     assert lines[0] == "a,b"
     assert "is not a path in the workspace" in lines[1]

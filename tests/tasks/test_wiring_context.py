@@ -1,6 +1,5 @@
 """The context bound to variables, in a real sandboxed kernel: what the host tells is heard before the cell that asks for it."""
 
-import asyncio
 import json
 
 import pytest
@@ -10,10 +9,10 @@ from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory, from_table, to_table
-from nbrl.sandbox.pool import KernelPool
-from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import SandboxedKernel
 from tests.agent.context_lab import TASK, TOKENIZER, Asked, act, settings
+from tests.sandbox.sandbox_lab import Lab
 
 pytestmark = pytest.mark.sandbox
 
@@ -21,15 +20,15 @@ UNCHECKED = "import json\nget_ipython().kernel.session.pack = lambda message: js
 """A kernel that sends what its own library would not encode."""
 
 
-def play(policy: Asked, chosen: AgentSettings) -> Trajectory:
-    async def run() -> Trajectory:
-        async with KernelPool(SandboxSettings(warm=0), prelude=prelude([])) as pool, pool.kernel({}) as kernel:
-            return await Episode(TASK, policy, SandboxedKernel(kernel), Toolbox([]), TOKENIZER, chosen).run()
+def play(lab: Lab, policy: Asked, chosen: AgentSettings) -> Trajectory:
+    async def body(kernel: SandboxKernel) -> Trajectory:
+        return await Episode(TASK, policy, SandboxedKernel(kernel), Toolbox([]), TOKENIZER, chosen).run()
 
-    return asyncio.run(run())
+    played: Trajectory = lab.with_kernel(body, tools={}, prelude=prelude([]))
+    return played
 
 
-def test_a_cell_sees_the_one_before_it_and_changes_the_view() -> None:
+def test_a_cell_sees_the_one_before_it_and_changes_the_view(shared_lab: Lab) -> None:
     cells = [
         act("print('first')"),
         act("print(history[0].output, len(history))\nprint(context)"),
@@ -40,7 +39,7 @@ def test_a_cell_sees_the_one_before_it_and_changes_the_view() -> None:
         act("submit_final_answer(history[5].code)"),
     ]
     policy = Asked(cells)
-    trajectory = play(policy, settings(context_tokens=5000))
+    trajectory = play(shared_lab, policy, settings(context_tokens=5000))
     steps = trajectory.steps
     assert steps[1].observation.startswith("first 1\ncell 0, ")
     assert steps[3].observation == "ZeroDivisionError: division by zero"
@@ -56,9 +55,9 @@ def test_a_cell_sees_the_one_before_it_and_changes_the_view() -> None:
     assert trajectory.answer == steps[5].code
 
 
-def test_soft_trimming_keeps_everything_in_reach() -> None:
+def test_soft_trimming_keeps_everything_in_reach(shared_lab: Lab) -> None:
     look = act("import json\nprint(json.dumps([cell.output for cell in history]))")
-    trajectory = play(Asked([*[act(f"print('cell{i} ' * 15)") for i in range(7)], look]), settings(trim="soft"))
+    trajectory = play(shared_lab, Asked([*[act(f"print('cell{i} ' * 15)") for i in range(7)], look]), settings(trim="soft"))
     assert trajectory.status is Status.STEP_LIMIT
     *before, last = [step for step in trajectory.steps if step.kind == "cell"]
     assert len(trajectory.steps) > 8
@@ -82,9 +81,9 @@ def test_soft_trimming_keeps_everything_in_reach() -> None:
         "[{'do': 'summarise', 'cells': [0], 'text': '\\ud800'}]}}}}",
     ],
 )
-def test_an_attack_on_the_notebook_costs_its_own_agent_only(attack: str) -> None:
+def test_an_attack_on_the_notebook_costs_its_own_agent_only(shared_lab: Lab, attack: str) -> None:
     policy = Asked([act(attack), act("print('goes on')"), act("context.drop(0)"), act("submit_final_answer(1)")])
-    trajectory = play(policy, settings(context_tokens=5000, action_tokens=1000, max_steps=4))
+    trajectory = play(shared_lab, policy, settings(context_tokens=5000, action_tokens=1000, max_steps=4))
     assert not trajectory.steps[0].malformed
     assert trajectory.status in (Status.ANSWERED, Status.STEP_LIMIT)
     assert trajectory.steps[1].observation == "goes on"
