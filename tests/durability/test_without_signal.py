@@ -38,6 +38,7 @@ def records(folder: Path) -> list[Record]:
     return [] if newest is None else [each for n in range(newest.iteration + 1) if (each := read_record(storage, run, n))]
 
 
+@pytest.mark.more
 def test_a_run_that_learns_nothing_ends_after_its_patience_and_more_patience_goes_on_with_the_next_prompts(
     labs: Labs, tmp_path: Path, impossible: list[str]
 ) -> None:

@@ -47,7 +47,14 @@ def stored(saved: Path) -> list[str]:
     return [f"e/{trajectory.id}", "--root", "storage"]
 
 
-@pytest.mark.parametrize("named", [lambda _: ["first.ipynb"], lambda _: ["first.json"], stored], ids=["notebook", "json", "run"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        pytest.param(lambda _: ["first.ipynb"], id="notebook"),
+        pytest.param(lambda _: ["first.json"], id="json", marks=pytest.mark.more),
+        pytest.param(stored, id="run"),
+    ],
+)
 def test_it_runs_again_without_model_and_services(saved: Path, named: Callable[[Path], list[str]]) -> None:
     done = run(saved, "--replay", *named(saved), "--file", "data.csv", *OPTIONS, "--save", "again.ipynb")
     assert (done.returncode, done.stdout) == (0, "Keldra lies on the Vorn.\nTilo was born in Keldra.\n"), done.stderr

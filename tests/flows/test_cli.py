@@ -86,6 +86,7 @@ def test_what_an_encoding_lacks_is_replaced(root: str, variables: dict[str, str]
     assert done.stdout.isascii()
 
 
+@pytest.mark.more
 def test_a_reader_that_goes_away_is_no_error(root: str) -> None:
     process = subprocess.Popen([NBRL, "show", "r/q-0", "--root", root], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout

@@ -36,7 +36,9 @@ def test_nothing_is_left_when_the_host_is_killed_at_any_moment(lab: Lab, number:
     assert [one for one in found if one["left"]] == []
 
 
-@pytest.mark.parametrize(("victims", "number"), [("children", signal.SIGKILL), ("tree", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("victims", "number"), [("children", signal.SIGKILL), pytest.param("tree", signal.SIGTERM, marks=pytest.mark.more)]
+)
 def test_nothing_is_left_when_the_host_does_not_die_alone(lab: Lab, victims: str, number: int, tmp_path: Path) -> None:
     # Ray's workers kill their children when they end; who ends a run sends its whole tree a signal.
     found = killed(lab.provisioner, victims, number, 1, 1, tmp_path)
@@ -69,8 +71,18 @@ def groups(name: str) -> list[str]:
     return [group for group in group_names(plan.parents, plan.cpu) if os.path.isdir(group)]
 
 
-@pytest.mark.parametrize("victim", ["child", "launcher", "bubblewrap", "inside"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.more)])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        ("launcher", signal.SIGKILL),
+        ("inside", signal.SIGKILL),
+        *(pytest.param(victim, signal.SIGKILL, marks=pytest.mark.more) for victim in ("child", "bubblewrap")),
+        *(
+            pytest.param(victim, signal.SIGTERM, marks=pytest.mark.more)
+            for victim in ("child", "launcher", "bubblewrap", "inside")
+        ),
+    ],
+)
 def test_the_pool_goes_on_when_a_part_of_a_sandbox_is_killed(
     lab: Lab, victim: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from nbrl.sandbox.inside import zmtp
 from nbrl.sandbox.jupyter.connection import Connection
 from nbrl.sandbox.jupyter.messages import Message, MessageCodec
+from nbrl.sandbox.jupyter.outputs import Execution
+from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.start.kernel_process import Address, name_sockets, unbound
 from tests.sandbox.sandbox_lab import Lab
@@ -250,8 +252,11 @@ HOSTILE: dict[str, str] = {
 
 
 @pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-def test_a_kernel_that_breaks_the_protocol_is_dead_at_once(lab: Lab, code: str) -> None:
-    done, after = lab.cells(CONNECTION + code, "1", cell_timeout_s=250)
+def test_a_kernel_that_breaks_the_protocol_is_dead_at_once(shared_lab: Lab, code: str) -> None:
+    async def body(kernel: SandboxKernel) -> tuple[Execution, Execution]:
+        return await kernel.execute(CONNECTION + code, timeout=250), await kernel.execute("1")
+
+    done, after = shared_lab.with_kernel(body)
     assert (done.status, after.status) == ("dead", "dead")
     assert done.seconds < 200
 

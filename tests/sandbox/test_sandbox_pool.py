@@ -168,11 +168,6 @@ def test_a_kernel_whose_launcher_was_killed_is_lost(lab: Lab) -> None:
     lab.with_kernel(body)
 
 
-@pytest.mark.parametrize("cell", ["import os; os._exit(0)", "import os; os.abort()"])
-def test_a_kernel_that_its_own_cell_killed_is_dead_of_its_cell(lab: Lab, cell: str) -> None:
-    assert [done.status for done in lab.cells(cell, "1")] == ["dead", "dead"]
-
-
 def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SandboxUnavailable, match="install"):

@@ -95,6 +95,7 @@ def test_points_without_tokens_tell_no_ceiling() -> None:
     assert fit([Point(0.0, 0.1 * number) for number in range(8)]).why == "no tokens were sampled between the points"
 
 
+@pytest.mark.more
 def test_the_same_points_always_have_the_same_fit() -> None:
     made = points(TRUE, noise=0.05)
     assert fit(made) == fit(made)

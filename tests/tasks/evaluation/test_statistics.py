@@ -36,6 +36,7 @@ def test_an_interval_is_that_of_the_normal_approximation_for_many_questions() ->
     assert found.high == pytest.approx(0.25 + half, abs=0.003)
 
 
+@pytest.mark.more
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     draws = np.random.default_rng(0)
     found = [estimate(list(draws.random(100) < 0.4)) for _ in range(200)]

@@ -87,7 +87,8 @@ def test_with_the_first_values_of_zero_gae_is_reinforce(policy64: Path, tmp_path
     assert with_critic.metrics["critic/value"] == 0
 
 
-@pytest.mark.parametrize("estimate", [GAE, pytest.param(BILEVEL, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("estimate", [GAE, BILEVEL])
 def test_a_critic_learns_to_explain_the_returns(policy64: Path, tmp_path: Path, estimate: AdvantageSettings) -> None:
     results = run_of(make_learner(policy64, **CRITIC | {"lr": 1e-9, "critic": {"lr": 1e-2}}), tmp_path, estimate, range(6))
     losses = [result.metrics["critic/loss"] for result in results]

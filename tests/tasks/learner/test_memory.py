@@ -75,6 +75,7 @@ def test_activation_checkpointing_keeps_less_and_changes_no_bit(policy: Path, tm
     assert kept[1] < 0.5 * kept[0]
 
 
+@pytest.mark.more
 def test_deterministic_runs_are_bitwise_the_same(policy: Path, tmp_path: Path) -> None:
     try:
         first = learn(policy, tmp_path / "first", deterministic=True)

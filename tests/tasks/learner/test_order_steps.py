@@ -41,6 +41,7 @@ def test_its_steps_are_those_of_orders_of_one_step_each(policy64: Path, tmp_path
         assert torch.allclose(value, weights(before)[name], rtol=1e-9, atol=1e-12), name
 
 
+@pytest.mark.more
 def test_repeated_demonstrations_become_likelier(policy64: Path, tmp_path: Path) -> None:
     learner = make_learner(policy64, workers=1, dtype="float64", lr=1e-2, kl_coefficient=0.0)
     losses, before = [], None

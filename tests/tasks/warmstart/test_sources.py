@@ -58,6 +58,7 @@ def test_actions_are_written_in_the_grammar_in_force(stage: Stage) -> None:
         assert "```python\n" in fenced.tokenizer.decode(trajectory.sampled()[0].token_ids)
 
 
+@pytest.mark.more
 def test_guesses_act_in_the_right_form_and_are_right_by_chance_only(stage: Stage) -> None:
     found = WorldDemonstrations(kind="world", show="guesses", count=400).record(stage, 5).trajectories
     answers = {each.question.id: each.question.answers[0] for each in World.generate(WORLDS_FROM + 5, "train", 400).problems}
