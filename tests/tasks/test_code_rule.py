@@ -124,13 +124,19 @@ def test_what_honest_answers_return_and_raise_reaches_the_tests() -> None:
 DEFINED = "def double(x): return x * 2\n"  # what would be right by itself
 
 
+SLOW = ("fork bomb", "loop", "loop at load")
+QUICK = [each for each in ATTACKS if each not in SLOW]
+FOURS = [QUICK[start : start + 4] for start in range(0, len(QUICK), 4)]
+
+
 @pytest.mark.sandbox
 @pytest.mark.parametrize(
-    "attack",
-    [pytest.param(each, marks=pytest.mark.more) if each in ("fork bomb", "loop", "loop at load") else each for each in ATTACKS],
+    "attacks", [*FOURS, *(pytest.param([each], marks=pytest.mark.more) for each in SLOW)], ids=lambda attacks: ", ".join(attacks)
 )
-def test_an_attack_earns_nothing_and_what_comes_after_it_is_right(attack: str) -> None:
-    assert judged(DOUBLE, ATTACKS[attack], DEFINED) == [WRONG, RIGHT]
+def test_attacks_earn_nothing_and_what_comes_after_them_is_right(attacks: list[str]) -> None:
+    *found, after = judged(DOUBLE, *(ATTACKS[each] for each in attacks), DEFINED)
+    assert dict(zip(attacks, found, strict=True)) == dict.fromkeys(attacks, WRONG)
+    assert after == RIGHT
 
 
 @pytest.mark.sandbox
