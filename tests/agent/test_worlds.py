@@ -117,6 +117,7 @@ def test_bad_habits_are_wrong_unless_they_recover(world: World, search: SearchTo
     assert seen == {(ability, habit) for ability in ABILITIES for habit in HABITS[ability]}
 
 
+@pytest.mark.more
 def test_six_steps_are_needed_and_enough_and_two_numbers_must_be_kept(long: World, tokenizer: ChatTokenizer) -> None:
     search, rng = SearchTool(Corpus.in_memory(long.corpus)), random.Random(0)
     agent = TINY_AGENT.model_copy(update={"max_steps": 6, "context_tokens": 200})
@@ -175,6 +176,7 @@ def test_the_first_finding_is_out_of_view_at_the_third_step_unless_noted(
             assert problem.findings[0] not in tokenizer.decode(bare[2])
 
 
+@pytest.mark.more
 def test_contexts_and_actions_are_short(world: World, search: SearchTool, tokenizer: ChatTokenizer) -> None:
     for trajectory in _record(world, 0.5, 3, search, tokenizer):
         for node in trajectory.nodes:

@@ -112,7 +112,8 @@ def test_indexes_that_are_missing_folders_are_skipped_and_uvs_own_settings_stay(
     assert own.stdout.split() == ["https://b", "7"]
 
 
-@pytest.mark.parametrize("certificate", [True, pytest.param(False, marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("certificate", [True, False])
 def test_what_could_not_be_reached_is_said_in_a_line(locked: Path, certificate: bool) -> None:
     with serving(locked / "index", locked / "company.pem") as url:
         pass

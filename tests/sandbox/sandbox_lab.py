@@ -14,13 +14,13 @@ Provisioner = Literal["zygote", "bubblewrap"]
 
 
 class Lab:
-    """Real kernels of one provisioner, in a pool for each test; nothing is kept warm unless asked."""
+    """Real kernels of one provisioner, in a pool for each test; nothing is kept warm or imported ahead unless asked."""
 
     def __init__(self, provisioner: Provisioner) -> None:
         self.provisioner = provisioner
 
     def settings(self, **fields: Any) -> SandboxSettings:
-        return SandboxSettings(**{"provisioner": self.provisioner, "warm": 0, "max_live": 4, **fields})
+        return SandboxSettings(**{"provisioner": self.provisioner, "warm": 0, "preload": (), "max_live": 4, **fields})
 
     def with_kernel(
         self,

@@ -90,7 +90,7 @@ mine = Mine()
 del mine
 print(*(sys.getrefcount(each) == sys.getrefcount(None) for each in (numpy.array, numpy.__doc__, get_ipython(), Mine)))
 """
-    kernels = lab.value(code)
+    kernels = lab.value(code, preload=("numpy",))
     can = interpreter.for_kernels(SandboxSettings()).tag >= "cpython-312"
     assert kernels == f"freed\n{can} {can} {can} False\n"
 

@@ -53,7 +53,8 @@ def test_siblings_share_no_random_state_and_see_nothing_of_each_other(lab: Lab) 
     numpy = "import numpy; print(numpy.random.rand())"
 
     async def run() -> list[Any]:
-        async with KernelPool(lab.settings()) as pool, pool.kernel() as first, pool.kernel() as second:
+        settings = lab.settings(preload=("numpy", "numpy.random"))
+        async with KernelPool(settings) as pool, pool.kernel() as first, pool.kernel() as second:
             return [await kernel.execute(cell) for cell in (code, numpy) for kernel in (first, second)]
 
     first, second, third, fourth = asyncio.run(run())
@@ -174,6 +175,7 @@ def test_without_bubblewrap_the_error_says_what_to_install(lab: Lab, monkeypatch
         lab.cells("1")
 
 
+@pytest.mark.more
 def test_a_warm_kernel_that_failed_unasked_is_made_anew(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> str:
         with monkeypatch.context() as patch:
@@ -189,6 +191,7 @@ def test_a_warm_kernel_that_failed_unasked_is_made_anew(lab: Lab, monkeypatch: p
     assert asyncio.run(run()) == "42"
 
 
+@pytest.mark.more
 def test_a_folder_too_deep_for_sockets_says_so(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()

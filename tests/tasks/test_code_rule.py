@@ -124,7 +124,7 @@ def test_what_honest_answers_return_and_raise_reaches_the_tests() -> None:
 DEFINED = "def double(x): return x * 2\n"  # what would be right by itself
 
 
-SLOW = ("fork bomb", "loop", "loop at load")
+SLOW = ("fork bomb", "loop", "loop at load", "huge", "many", "no end")
 QUICK = [each for each in ATTACKS if each not in SLOW]
 FOURS = [QUICK[start : start + 4] for start in range(0, len(QUICK), 4)]
 

@@ -141,6 +141,7 @@ def test_a_run_that_an_earlier_release_began_goes_on_in_mlflow(storage: Storage,
     assert to.client.get_run(run_id).data.params["update.lr"] == "1"
 
 
+@pytest.mark.more
 def test_a_champion_is_an_alias_in_mlflow(storage: Storage, tmp_path: Path) -> None:
     made(storage, 2)
     champion = promote(storage, "r", 1)

@@ -78,6 +78,7 @@ def test_few_points_tell_no_ceiling() -> None:
     assert fit([]).points == 0
 
 
+@pytest.mark.more
 def test_a_curve_that_is_cut_off_before_it_bends_tells_no_ceiling() -> None:
     found = fit(points(TRUE, noise=0.02, until=1.5e5))
     assert not found.is_determined

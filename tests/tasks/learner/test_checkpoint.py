@@ -231,6 +231,7 @@ def test_a_state_of_other_weights_is_refused(tmp_path: Path, other: torch.nn.Mod
         sharded_state.check(tmp_path / "state", other)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("alone")
 def test_what_an_earlier_order_of_the_same_iteration_left_is_made_again(policy64: Path, tmp_path: Path) -> None:
     """As after a kill between checkpoint and record on a machine that is lost: the trajectories were sampled anew."""

@@ -74,6 +74,7 @@ def test_values_on_a_tree_are_those_of_one_sequence_a_step(policy64: Path) -> No
     torch.testing.assert_close(found, torch.cat(expected), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.more
 def test_with_the_first_values_of_zero_gae_is_reinforce(policy64: Path, tmp_path: Path) -> None:
     (with_critic,) = run_of(make_learner(policy64, **CRITIC), tmp_path / "gae", GAE, range(1))
     trajectories, row, rewards = update_lab.make_trajectories(20), 0, []

@@ -50,6 +50,7 @@ def test_step_is_that_of_the_naive_gradient(policy64: Path, tmp_path: Path) -> N
         assert torch.linalg.norm(after[name] - before[name] - step) <= 1e-6 * torch.linalg.norm(step), name
 
 
+@pytest.mark.more
 def test_micro_batches_change_nothing(policy64: Path, tmp_path: Path) -> None:
     trajectories = update_lab.make_trajectories(6)
     results = []

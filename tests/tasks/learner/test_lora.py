@@ -178,6 +178,7 @@ def test_states_hold_adapters_alone(policy: Path, tmp_path: Path) -> None:
     assert all(torch.equal(value, adapters(restarted.checkpoint)[name]) for name, value in adapters(on.checkpoint).items())
 
 
+@pytest.mark.more
 def test_passes_in_16_bits_keep_the_base_so_and_the_adapters_in_32(policy: Path, tmp_path: Path) -> None:
     AutoModelForCausalLM.from_pretrained(policy, dtype=torch.bfloat16).save_pretrained(tmp_path / "half")
     learner = make(tmp_path / "half", dtype="bfloat16", critic=CriticSettings(lr=1e-2))
