@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.checkpoint.sharded_reader import ShardedLoadPlanner, ShardedReader
 
 WITHOUT_FROZEN = StateDictOptions(strict=False)
 
@@ -44,10 +45,7 @@ def check(folder: Path, model: nn.Module) -> None:
     """
     if not folder.is_dir():
         raise UpdateError(f"{folder.parent} has no {folder.name}/: it was made with other settings")
-    try:
-        metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    except Exception as error:  # a truncated pickle can raise anything
-        raise UpdateError(f"cannot read {folder}: {type(error).__name__}: {error}") from error
+    metadata = ShardedReader(folder).read_metadata().state_dict_metadata
     saved = {key: tuple(each.size) for key, each in metadata.items() if isinstance(each, TensorStorageMetadata)}
     saved = {key.removeprefix("model."): size for key, size in saved.items() if key.startswith("model.")}
     expected = {name: tuple(value.shape) for name, value in _trained(model, model.state_dict()).items()}
@@ -78,11 +76,12 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
     """
     weights, optim = _states(model, optimizer)
     steps = torch.tensor(0)
-    saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    reader = ShardedReader(folder)
+    saved = reader.read_metadata().state_dict_metadata
     mine = {kind: generator for kind, generator in _generators().items() if f"rng.{_rank()}.{kind}" in saved}
     state = {"model": weights, "optim": optim, "steps": steps} | ({"rng": {_rank(): mine}} if mine else {})
     try:
-        dcp.load(state, checkpoint_id=folder)
+        dcp.load(state, storage_reader=reader, planner=ShardedLoadPlanner())
     except CheckpointException as error:
         raise UpdateError(f"cannot read {folder}: {_reason(error)}") from error
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optim, options=WITHOUT_FROZEN)

@@ -1,0 +1,85 @@
+"""States of the optimiser that somebody else made: they are read, and nothing that they name is executed."""
+
+import builtins
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.checkpoint import sharded_state
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+class Call:
+    """Calls a function where it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.called = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.called
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The folder of a state of one weight."""
+    model = torch.nn.Linear(1, 1)
+    sharded_state.save(tmp_path / "state", model, torch.optim.AdamW(model.parameters()), 3, dist.group.WORLD).check()
+    return tmp_path / "state"
+
+
+def read(folder: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    sharded_state.check(folder, model)
+    sharded_state.load(folder, model, torch.optim.AdamW(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        lambda proof: Call(os.mkdir, str(proof)),
+        lambda proof: Call(builtins.exec, f"import os; os.mkdir({str(proof)!r})"),
+        lambda proof: Call(torch.load, str(proof)),
+        lambda _: Call(getattr, "text", "upper"),
+        lambda _: {"no": "metadata"},
+    ],
+)
+def test_metadata_make_descriptions_of_tensors_and_nothing_else(
+    state: Path, tmp_path: Path, called: Callable[[Path], Any]
+) -> None:
+    (state / ".metadata").write_bytes(pickle.dumps(called(tmp_path / "proof")))
+    with pytest.raises(UpdateError, match=r"cannot read .*/state: UnpicklingError: it (names|holds no metadata)"):
+        read(state)
+    assert not (tmp_path / "proof").exists()
+
+
+def test_values_between_tensors_are_read_as_weights_are(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    weights, optim = get_state_dict(model, torch.optim.AdamW(model.parameters()))
+    optim["param_groups"][0]["eps"] = Call(os.mkdir, str(tmp_path / "proof"))
+    dcp.save({"model": weights, "optim": optim, "steps": torch.tensor(0)}, checkpoint_id=tmp_path / "other")
+    with pytest.raises(UpdateError, match=r"cannot read .*/other: rank 0: UnpicklingError"):
+        read(tmp_path / "other")
+    assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("place", ["../outside", "/etc/hostname", "link", ".."])
+def test_shards_lie_beside_their_metadata(state: Path, tmp_path: Path, place: str) -> None:
+    (shard,) = state.glob("*.distcp")
+    (tmp_path / "outside").write_bytes(shard.read_bytes())
+    (state / "link").symlink_to(tmp_path / "outside")
+    metadata = dcp.FileSystemReader(state).read_metadata()
+    for info in metadata.storage_data.values():
+        info.relative_path = place
+    (state / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(UpdateError, match="which is not a file beside it"):
+        read(state)
