@@ -1,26 +1,24 @@
-"""The application of the local Prefect server: Prefect's own, which repeats requests that met a locked database."""
+"""The application of the local Prefect server: Prefect's own, which repeats requests that met a locked database.
+
+It answers its own pages and programs alone: a flow run's parameters can name commands.
+"""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nbrl.infra.process.garbage import without_collection
+from nbrl.infra.process.own_pages import Application, Message, Receive, Send, for_own_pages
 
 WAITS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # each times a random factor of 0.5 to 1.5
 UNAVAILABLE = 503
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def create() -> Application:
     with without_collection():
         from prefect.server.api.server import create_app
 
-        return answered_again(create_app())
+        return for_own_pages(answered_again(create_app()))
 
 
 def answered_again(application: Application, waits_s: Sequence[float] = WAITS_S) -> Application:

@@ -26,6 +26,7 @@ REACH_S = 10.0
 # run was killed is free again when its lease has run out.
 SERVER = {
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1",  # no page of another site: its own pages need no permission
+    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_UI_ENABLED": "true",

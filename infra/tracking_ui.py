@@ -9,7 +9,6 @@ from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import Child, free_port
 from nbrl.infra.process.health import answers, wait_until_healthy
-from nbrl.infra.process.hosts import here, is_local, told
 from nbrl.infra.setup import databases
 from nbrl.infra.tracking import ENVIRONMENT, TrackingSettings
 from nbrl.infra.tracking_address import DATABASE, database
@@ -19,15 +18,14 @@ ASK_S = 10.0
 
 
 class Page:
-    """MLflow's pages, served until `stop`, or until the process that called `ui` ends: at `url` for this machine."""
+    """MLflow's pages at `url`, served until `stop`, or until the process that called `ui` ends."""
 
-    def __init__(self, child: Child, url: str, told: str) -> None:
-        self._child = child
-        self.url, self._told = url, told
+    def __init__(self, child: Child, url: str) -> None:
+        self._child, self.url = child, url
 
     @property
     def runs(self) -> str:
-        """The page that others open: the runs of the default experiment, if there is one, else the first page.
+        """The page to open: the runs of the default experiment, if there is one, else the first page.
 
         The address asks for the mode for training: MLflow opens in that for agents, whatever an experiment's tag says.
         """
@@ -36,10 +34,10 @@ class Page:
         try:
             found = httpx.get(asked, params={"experiment_name": name}, trust_env=False, timeout=ASK_S)
         except httpx.HTTPError:
-            return self._told
+            return self.url
         if found.status_code != httpx.codes.OK:
-            return self._told
-        return f"{self._told}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
+            return self.url
+        return f"{self.url}/#/experiments/{found.json()['experiment']['experiment_id']}/runs?workflowType=machine_learning"
 
     @property
     def alive(self) -> bool:
@@ -49,19 +47,18 @@ class Page:
         self._child.stop()
 
 
-def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.0.1", port: int | None = None) -> Page:
-    """Serve MLflow's pages over the database of the home or of the settings; returns when they answer.
+def ui(home: Home, settings: TrackingSettings | None = None, port: int | None = None) -> Page:
+    """Serve MLflow's pages over the database of the home or of the settings to this machine; returns when they answer.
 
-    Without `port`, at any free one.
+    Without `port`, at any free one. Others could write files with MLflow's requests, wherever this user may.
     """
     uri = settings.uri if settings else None
     if uri is None:
         databases.begin("mlflow", home.mlflow / DATABASE)
         uri = database(home)
     port = free_port() if port is None else port
-    url = f"http://{here(host)}:{port}"
-    line = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
-    line += [] if is_local(host) else ["--allowed-hosts", "*"]
+    url = f"http://127.0.0.1:{port}"
+    line = [sys.executable, "-m", "mlflow", "server", "--app-name", "nbrl", "--backend-store-uri", uri, "--port", str(port)]
     line += ["--workers", "1", "--default-artifact-root", (home.mlflow / "artifacts").as_uri()]
     log = home.logs / "mlflow.log"
     environment = os.environ | ENVIRONMENT | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # else eight more processes
@@ -69,4 +66,4 @@ def ui(home: Home, settings: TrackingSettings | None = None, host: str = "127.0.
     if not wait_until_healthy(child, lambda: answers(f"{url}/health", 5.0), UI_TIMEOUT_S, 0.1):
         child.stop()
         raise ServerError(f"MLflow's pages did not come up within {UI_TIMEOUT_S:g} s: {' '.join(child.log_tail(1))} (log: {log})")
-    return Page(child, url, f"http://{told(host)}:{port}")
+    return Page(child, url)

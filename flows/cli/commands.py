@@ -104,8 +104,14 @@ def ui(
     home: Home = HOME,
     root: Root = completion.ROOT,
     host: Annotated[
-        str, typer.Option(help="address to listen on; whoever reaches it can read everything, and change what MLflow has")
+        str, typer.Option(help="address at which trajectories are shown; whoever reaches it can read all of the storage's")
     ] = "127.0.0.1",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="a further name by which browsers may ask for trajectories, as behind a proxy; repeatable"
+        ),
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1024, max=65534, help="port of the trajectories; MLflow takes the next", show_default="any")
     ] = None,
@@ -120,7 +126,7 @@ def ui(
             from nbrl.flows.cli.ui import serve
             from nbrl.infra.home import Home as LocalHome
 
-        serve(LocalHome(checked_home(home)), storage_at(root), host, port, tracking_uri, out)
+        serve(LocalHome(checked_home(home)), storage_at(root), host, allowed_host or [], port, tracking_uri, out)
 
     guard(work)
 

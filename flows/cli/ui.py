@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import uvicorn
@@ -14,7 +14,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
-from nbrl.infra.process.hosts import LOCAL, check_host, is_local, told
+from nbrl.infra.process.hosts import check_host, is_local, names_of, told
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
@@ -27,13 +27,18 @@ from nbrl.tasks.runs.run import find_run
 START_S = 30.0
 
 
-def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | None, console: Console) -> None:
+def serve(
+    home: Home, storage: Storage, host: str, names: Sequence[str], port: int | None, uri: str | None, console: Console
+) -> None:
     """Serve until Ctrl-C or SIGTERM; end the servers that this call started and leave running ones alone.
 
     The trajectories are at `port`, MLflow's pages at the next one; both at any free ports when it is None. `uri` is the MLflow
-    that is shown, by default that of the newest run on the storage. Prefect's pages stay on this machine.
+    that is shown, by default that of the newest run on the storage. The trajectories can be read at `host` and by the `names`;
+    MLflow's and Prefect's pages, which change things, stay on this machine.
     """
     check_host(host)
+    if "*" in names:
+        raise ServerError("--allowed-host takes names, as in --allowed-host machine.example.org; any name would let any site in")
     for taken in [] if port is None else [port, port + 1]:
         if port_in_use(taken):
             raise ServerError(f"port {taken} is taken: end what listens there, or choose another --port")
@@ -41,15 +46,14 @@ def serve(home: Home, storage: Storage, host: str, port: int | None, uri: str | 
     with ExitStack() as stack:
         prefect = prefect_server.ensure(home)
         stack.callback(prefect.stop)
-        lines = []
+        lines, only = [], "" if is_local(host) else "   (on this machine only)"
         if uri is not None and uri.startswith(SERVERS):
             lines.append(f"MLflow        {uri}")
         else:
-            mlflow = ui(home, TrackingSettings(uri=uri), host, None if port is None else port + 1)
+            mlflow = ui(home, TrackingSettings(uri=uri), None if port is None else port + 1)
             stack.callback(mlflow.stop)
-            lines.append(f"MLflow        {mlflow.runs}")
-        trajectories = stack.enter_context(_trajectories(storage, host, port or free_port()))
-        only = "" if is_local(host) else "   (on this machine only)"
+            lines.append(f"MLflow        {mlflow.runs}{only}")
+        trajectories = stack.enter_context(_trajectories(storage, host, names, port or free_port()))
         lines = [f"trajectories  {trajectories}", *lines, f"Prefect       {prefect.url}{only}", "Ctrl-C ends them."]
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
         ended = threading.Event()
@@ -73,10 +77,10 @@ def newest_uri(storage: Storage) -> str | None:
 
 
 @contextmanager
-def _trajectories(storage: Storage, host: str, port: int) -> Iterator[str]:
+def _trajectories(storage: Storage, host: str, names: Sequence[str], port: int) -> Iterator[str]:
     """Serve the pages of trajectories in a thread; yields their address."""
-    hosts = LOCAL if is_local(host) else ("*",)
-    server = uvicorn.Server(uvicorn.Config(app(storage, hosts), host=host, port=port, log_level="error", access_log=False))
+    pages = app(storage, (*names_of(host), *(name.lower() for name in names)))
+    server = uvicorn.Server(uvicorn.Config(pages, host=host, port=port, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, name="trajectories", daemon=True)
     thread.start()
     deadline = time.monotonic() + START_S

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import cache
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -15,6 +13,7 @@ from nbrl.flows.pages.reading import Reading, Row
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.hosts import LOCAL
+from nbrl.infra.process.own_pages import Application, for_own_pages
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
 from nbrl.tasks.runs.run import find_run, stored_config
@@ -23,8 +22,8 @@ from nbrl.tasks.runs.run import find_run, stored_config
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 
 
-def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Starlette:
-    """The application. It answers requests for these `hosts` alone, so that no other site can read it through a browser."""
+def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Application:
+    """The application, which is asked by these names and addresses."""
     reading = Reading(storage)
 
     @cache
@@ -57,7 +56,7 @@ def app(storage: Storage, hosts: tuple[str, ...] = LOCAL) -> Starlette:
         Route("/{kind}/{name}/{stage}", _shown(stage)),
         Route("/{kind}/{name}/{stage}/{identity:path}", _shown(trajectory)),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+    return for_own_pages(Starlette(routes=routes), hosts)
 
 
 def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:

@@ -2,6 +2,8 @@
 
 import socket
 
+import psutil
+
 from nbrl.infra.errors import ServerError
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -21,6 +23,17 @@ def check_host(host: str) -> None:
             tried.bind(address)
     except (OSError, UnicodeError) as error:
         raise ServerError(f"--host {host}: this machine cannot listen there ({error}); 0.0.0.0 is every address of it") from error
+
+
+def names_of(host: str) -> tuple[str, ...]:
+    """The names and addresses by which a server that listens on `host` is asked, in small letters and without brackets."""
+    if is_local(host):
+        return LOCAL
+    names = [host]
+    if host in ALL:
+        addresses = [each.address for all_of in psutil.net_if_addrs().values() for each in all_of]
+        names = [socket.gethostname(), socket.getfqdn(), *(address.partition("%")[0] for address in addresses)]
+    return tuple(dict.fromkeys([*LOCAL, *(name.lower() for name in names)]))
 
 
 def here(host: str) -> str:

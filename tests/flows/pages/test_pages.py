@@ -140,7 +140,7 @@ def test_what_is_not_there_is_a_sentence(client: TestClient, path: str) -> None:
 
 
 def test_another_site_cannot_read_the_pages_through_a_browser(storage: Storage) -> None:
-    assert TestClient(app(storage), base_url="http://evil.example").get("/").status_code == 400
+    assert TestClient(app(storage), base_url="http://evil.example").get("/").status_code == 403
 
 
 def test_damaged_tables_are_a_sentence(storage: Storage, client: TestClient) -> None:
