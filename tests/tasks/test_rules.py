@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.reward.rules import choice, gaia, number
+from nbrl.tasks.reward.rules import choice, gaia, number, qa
 from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, Judged, judge, readable
 
 ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
@@ -40,6 +40,22 @@ ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
         ("3 m s⁻¹", "3 m s^-1"),
         ("1e3 m2", "1000 m²"),
         ("5 g H2O", "5"),
+        ("4 million", "4,000,000"),
+        ("$2.5bn", "2500000000"),
+        ("2.5M USD", "$2.5 million"),
+        ("9k", "9000"),
+        ("3 dozen", "36"),
+        ("4万", "40000"),
+        ("30 percent", "30%"),
+        ("30 per cent of all", "30 %"),
+        ("8‰", "0.8%"),
+        ("½", "0.5"),
+        ("2½", "2.5"),
+        ("-2 1/2", "-2.5"),
+        ("60 miles per hour", "60"),
+        ("300 K", "300"),
+        ("5 N*m", "5"),
+        ("90°", "90"),
     ],
 )
 def test_numbers_of_one_value_are_equal(answer: str, reference: str) -> None:
@@ -86,6 +102,31 @@ def test_numbers_of_one_value_are_equal(answer: str, reference: str) -> None:
         ("5y-3", "5"),
         ("5 km 3", "5"),
         ("3 m12", "3"),
+        ("4", "4 million"),
+        ("$2.5 billion", "$2.5"),
+        ("$9K", "9"),
+        ("9K", "9"),
+        ("4 M people", "4"),
+        ("4 (million)", "4"),
+        ("$4 in millions", "4"),
+        ("4 deaths per million", "4"),
+        ("3 quarters", "3"),
+        ("2 and a half", "2"),
+        ("4 hundred and five", "400"),
+        ("30% of all", "30"),
+        ("16%%", "16"),
+        ("5 percentage points", "5%"),
+        ("16π", "16"),
+        ("2 pi rad", "2"),
+        ("7i", "7"),
+        ("6x", "6"),
+        ("6ab", "6"),
+        ("4!", "4"),
+        ("5*pi", "5"),
+        ("3 squared", "3"),
+        ("4 or five", "4"),
+        ("5 MW", "5 mW"),
+        ("1 234/567", "1.5"),
     ],
 )
 def test_other_numbers_and_what_is_no_number_are_not_equal(answer: str, reference: str) -> None:
@@ -96,7 +137,7 @@ def test_other_numbers_and_what_is_no_number_are_not_equal(answer: str, referenc
 def test_a_fraction_equals_itself_and_not_its_opposite(value: Fraction) -> None:
     text = f"{value.numerator}/{value.denominator}"
     if len(text) <= number.DIGITS:
-        assert number.quantity(text) == (value, "")
+        assert number.quantity(text) == number.Quantity(value)
         assert number.equal(text, [f"{-value.numerator}/{value.denominator}"]) == float(value == 0)
 
 
@@ -109,13 +150,45 @@ def test_a_number_with_raised_digits_is_none(value: int, raised: str, space: str
 
 
 @given(
-    value=st.integers(-(10**9), 10**9), letters=st.text("abcdkmnopqrst", min_size=1, max_size=4), power=st.sampled_from(RAISED)
+    value=st.integers(-(10**9), 10**9),
+    letters=st.sampled_from(["m", "cm", "k", "kg", "s", "mol", "ft", "K", "rad", "MW"]),
+    power=st.sampled_from(RAISED),
 )
 def test_a_power_of_a_unit_does_not_change_the_value(value: int, letters: str, power: str) -> None:
     found = number.quantity(f"{value} {letters}{power}")
     assert found is not None
     assert found.value == value
     assert number.equal(f"{value} {letters}{power}", [str(value)]) == 1.0
+
+
+FACTORS = [
+    "hundred",
+    "thousand",
+    "Million",
+    "billions",
+    "dozen",
+    "bn",
+    "k",
+    "percent",
+    "‰",
+    "half",
+    "quarters",
+    "π",
+    "i",
+    "!",
+    "x",
+]
+
+
+@given(
+    value=st.integers(1, 10**9),
+    factor=st.sampled_from(FACTORS),
+    space=st.sampled_from(["", " ", " - "]),
+    unit=st.sampled_from(["", " people"]),
+)
+def test_what_multiplies_a_number_cannot_be_left_out(value: int, factor: str, space: str, unit: str) -> None:
+    whole = f"{value}{space}{factor}{unit}"
+    assert number.equal(str(value), [whole]) == number.equal(whole, [str(value)]) == 0.0
 
 
 @given(text=st.text(st.sampled_from("0123456789.,/-+−eExms²³⁻^ ")) | st.text())
@@ -135,6 +208,12 @@ LONG = 1_000_000
 def test_a_text_of_any_length_is_read_in_the_end(text: str) -> None:
     assert number.quantity(text) is None
     assert choice.option(text) is None
+
+
+@pytest.mark.timeout(60)
+def test_a_row_of_combining_characters_of_any_length_is_read_in_the_end() -> None:
+    assert qa.exact_match("a" + "\u0301" * LONG + "\u0327" * LONG, ["a"]) == 0.0
+    assert qa.exact_match("a\u0301\u0327", ["a\u0327\u0301"]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -167,6 +246,10 @@ def test_what_names_no_single_option_is_wrong(answer: str) -> None:
         ("plum", "plum, b", 0.0),
         ("plum, b, c", "plum, b", 0.0),
         ("p.lum, b", "plum, b", 0.0),
+        ("NaN", "nan", 1.0),
+        ("Infinity", "inf", 0.0),
+        ("-", "?!", 0.0),
+        ("?!", "?!", 1.0),
     ],
 )
 def test_answers_of_gaia_are_numbers_lists_or_texts_as_the_reference_is(answer: str, reference: str, worth: float) -> None:
