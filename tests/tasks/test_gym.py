@@ -181,29 +181,6 @@ def test_answers_as_the_tasks_want_them_are_harmless(text: str) -> None:
     assert scorer.harmless(text)
 
 
-MATHS = [
-    ("1/2", r"\frac{1}{2}", 1.0),
-    (r"$\frac{2}{4}$", "0.5", 1.0),
-    (r"\sqrt{8}", r"2\sqrt{2}", 1.0),
-    ("(1,2)", "(1, 2)", 1.0),
-    ("x^2+2x+1", "(x+1)^2", 1.0),
-    ("1,000", "1000", 1.0),
-    ("so it is 4", "4", 1.0),
-    ("-4", "4", 0.0),
-    (r"\sqrt{8}", "8", 0.0),
-    ("9**9**9**9", "4", 0.0),
-    ("10^{10^{10^{10}}}", "4", 0.0),
-    ("zzz", "4", 0.0),
-]
-
-
-@pytest.mark.more
-@pytest.mark.sandbox
-def test_mathematics_is_compared_by_value() -> None:
-    asked = [{"answer": answer, "answers": ["no", wanted], "rule": "math", "reference": ""} for answer, wanted, _ in MATHS]
-    assert [judged.exact for judged in judge(asked)] == [score for *_, score in MATHS]
-
-
 FRAGILE = """
 import sys
 print("ready", flush=True)

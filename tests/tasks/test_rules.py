@@ -268,3 +268,4 @@ def test_the_rule_of_the_question_decides_and_no_answer_is_wrong() -> None:
     assert judged("choice", "(a)", "A") == Judged(1.0, 1.0)
     assert {judged(rule, answer, "4")[:2] for rule in ANSWERED for answer in (None, " ")} == {(0.0, 0.0)}
     assert [readable(rule, "four") for rule in ("qa", "number", "choice", "math", "judge")] == [True, False, False, True, True]
+    assert readable("gaia", "nan")

@@ -1,4 +1,4 @@
-"""Numbers, compared by value: 6.0 equals 6, 1,000 equals 1000, 2½ equals 2.5, 4 million equals 4,000,000; -4 is not 4, nor 50% 50.
+"""Numbers, compared by value: 6.0 equals 6, 1,000 equals 1000, 2½ 2.5, and 4 million 4,000,000; -4 is not 4, nor is 50% 50.
 
 What stands behind the digits is a factor, a share, a unit or a part of an expression, and only a unit may be left out.
 """

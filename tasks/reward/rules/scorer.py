@@ -8,7 +8,7 @@ follows an object for each comparison: `{"score"}` from 0 to 1, by the rule `own
 
 Every comparison runs in a process of its own, forked once the packages are imported, with little memory and at most CPU_SECONDS
 of processor time, in whole seconds. One that waits uses none, and is ended after WALL_SECONDS. This program imports nothing of
-this package but the vocabulary of environments of one's own.
+this package but the vocabulary of environments of one's own and expressions.py.
 """
 
 import ast
@@ -39,9 +39,8 @@ FORK_S = 5.0
 FAULT_CHARS = 300
 FEW = 4  # processes of a sandbox in which nothing else runs
 RESULT_BYTES = 1 << 16
-WARM = (r"\frac{1}{2}", r"$\boxed{x^2+\sqrt{3}}$", "0.5", "the answer is 5", "(1, 2)", r"\{1, 2\}", "x = 3", "1/2", "50%")
+WARM = (r"\frac{1}{2}", r"\boxed{x^2+\sqrt{3}}", "0.5", "3*sqrt(5)", "(1, 2)", r"\{1, 2\}", "x = 3", "1/2", r"50\%")
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
-WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")  # of a language; commands of LaTeX begin with a backslash
 FUNCTIONS = {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "abs", "Abs"}
 CONSTANTS = {"pi", "oo"}  # besides names of one letter
 NAME = re.compile(r"[^\W\d]\w*")
@@ -96,17 +95,10 @@ def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def maths(comparison: dict[str, Any]) -> dict[str, Any]:
-    """A score of 1 if the answer is equal by value to one of the answers, written in LaTeX or as plain expressions."""
-    from math_verify import parse, verify
+    """A score of 1 if the answer is equal by value to one of the answers."""
+    from nbrl.tasks.reward.rules.expressions import equal
 
-    def read(text: str) -> list[Any]:
-        # An expression without its dollars as a whole, or the one within a sentence.
-        bare = [] if "$" in text or "\\boxed" in text else [f"${text}$"]
-        tries = [text, *bare] if WORD.search(text) else [*bare, text]
-        return next((found for each in tries if (found := parse(each, parsing_timeout=None))), [])
-
-    given = read(comparison["answer"])
-    return {"score": float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))}
+    return {"score": float(equal(comparison["answer"], comparison["answers"]))}
 
 
 def bounded(score: Any) -> float:
