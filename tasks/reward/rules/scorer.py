@@ -86,12 +86,23 @@ def task(name: str, settings: str) -> tuple[Any, bool]:
 
 
 def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The score of the task's own scorer; 0 for an answer that its scorer must not execute."""
-    reference = json.loads(comparison["reference"])
+    """The score of the task's own scorer; 0 for an answer that its scorer must not execute.
+
+    Of a list of answers, one for each of the reference's `entries`, the scores; 0 for what the scorer cannot score.
+    """
+    reference, answer = json.loads(comparison["reference"]), comparison["answer"]
     data, executes = task(reference["task"], json.dumps(reference["settings"]))
-    if executes and not harmless(comparison["answer"]):
-        return {"score": 0.0}
-    return {"score": bounded(data.score_answer(comparison["answer"], reference["entry"]))}
+
+    def score(text: str, entry: Any) -> float:
+        return 0.0 if executes and not harmless(text) else bounded(data.score_answer(text, entry))
+
+    if not isinstance(answer, list):
+        return {"score": score(answer, reference["entry"])}
+    scores = [0.0] * len(answer)
+    for place, (text, entry) in enumerate(zip(answer, reference["entries"], strict=True)):
+        with contextlib.suppress(Exception):
+            scores[place] = score(text, entry)
+    return {"scores": scores}
 
 
 def maths(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +135,9 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
     steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
     files = {path: base64.b64decode(data) for path, data in told.pop("files").items()}
     score = tasks.score(Trajectory(**told, steps=steps, files=files), reference["reference"])
+    paid = [*([] if score.value is None else [score.value]), *score.steps]
+    if not all(math.isfinite(float(each)) for each in paid):
+        raise ValueError("it pays what is no finite number")
     return {
         "success": bool(score.success),
         "value": None if score.value is None else float(score.value),
@@ -179,7 +193,7 @@ def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> di
         result = json.loads(data)
     except (ValueError, RecursionError):
         took = f"more than {wall:g} s" if late else f"more than {cpu:g} s of processor time, or its process ended"
-        return {"fault": f"it took {took}"}
+        return {"fault": f"it took {took}", "late": late}
     return result if isinstance(result, dict) else {"fault": "its result is no object"}
 
 
