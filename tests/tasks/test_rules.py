@@ -1,11 +1,13 @@
 """How answers are compared with references, by the rule of the question."""
 
+from collections import Counter
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbrl.tasks.environments.kinds.gym_battery import battery
 from nbrl.tasks.reward.rules import choice, gaia, number, qa
 from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, Judged, judge, readable
 
@@ -269,3 +271,26 @@ def test_the_rule_of_the_question_decides_and_no_answer_is_wrong() -> None:
     assert {judged(rule, answer, "4")[:2] for rule in ANSWERED for answer in (None, " ")} == {(0.0, 0.0)}
     assert [readable(rule, "four") for rule in ("qa", "number", "choice", "math", "judge")] == [True, False, False, True, True]
     assert readable("gaia", "nan")
+
+
+REFERENCES = {
+    "qa": ["Ada Lovelace", "the red barn", "1844", "北京", "in the year 7"],
+    "number": ["42", "-7.5", "3/8", "4 million", "30%", "5 km", "$2.50"],
+    "choice": ["A", "B", "C", "D", "E"],
+    "gaia": ["17", "plum, b, 3", "Sea gull", "nan", "?!"],
+    "math": ["42", r"\frac{3}{8}", r"3\sqrt{5}", "x^2-1", "(7, 8)", r"\text{Monday}", r"\$18.90"],
+}
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=[pytest.mark.sandbox] * (rule == "math")) for rule in REFERENCES])
+def test_no_answer_that_does_not_depend_on_the_question_is_right_on_several(rule: str) -> None:
+    """Those of the battery for tasks of a package: constants, the question itself, the answer to another one."""
+    entries = [{"question": f"What is no. {place}?", "answer": each} for place, each in enumerate(REFERENCES[rule])]
+    rows = [
+        {"answer": text, "answers": [entry["answer"]], "rule": rule, "reference": "", "of": name}
+        for name, given in battery(entries).items()
+        for text, entry in zip(given, entries, strict=True)
+        if text.strip() != entry["answer"]
+    ]
+    right = Counter(row["of"] for row, judged in zip(rows, judge(rows), strict=True) if judged.exact)
+    assert all(count < 2 for count in right.values()), right
