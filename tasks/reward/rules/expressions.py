@@ -28,8 +28,10 @@ OPERATIONS = {
 # What Python writes and LaTeX does not.
 PYTHON = re.compile(rf"\*|\d[eE][+-]?\d|(?<!\\)\b(?:{'|'.join([*FUNCTIONS, 'pi', 'oo', 'I'])})\b")
 BASED = re.compile(r"[0-9A-Fa-f]_\{?\d")  # a number and its base
-# Of logic, of congruences: math-verify skips them.
-SKIPPED = re.compile(r"\\(?:n?exists|forall|implies|iff|[A-Za-z]*arrow|mapsto|to|equiv|[pb]?mod|n?mid|neg|land|lor)\b")
+# Of logic, of congruences, a relation without its left side, whole division: math-verify skips them.
+SKIPPED = re.compile(
+    r"^\\(?:[gl]e|ne)(?:q|qslant)?\b|^[<>≤≥≠]|//|\\(?:n?exists|forall|implies|iff|[A-Za-z]*arrow|mapsto|to|equiv|[pb]?mod|n?mid|neg|land|lor)\b"
+)
 MARKED = re.compile(r"(?<!\\)\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
@@ -41,6 +43,7 @@ SIGNS = str.maketrans({
     "≠": r"\ne ", "°": r"^\circ ", "²": "^2", "³": "^3",
 })  # fmt: skip
 ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
+PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 VULGAR = re.compile("[¼-¾⅐-⅞]")
 MOST_LETTERS = 3  # of a product of variables, such as xyz
 
@@ -107,6 +110,7 @@ def expression(text: str) -> Any:
             return made(ast.parse(text.strip(), mode="eval").body, text)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, ArithmeticError):
             pass
+    text = PI.sub(r"\\pi ", text)
     text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", text)
     if NUMBER.search(text):
         text = LISTED.sub(", ", text)

@@ -35,15 +35,29 @@ _TENS = {
 }  # fmt: skip
 _FACTORS = {**{f"{name}{ending}": Fraction(10) ** tens for name, tens in _TENS.items() for ending in ("", "s")}}
 _FACTORS |= dict.fromkeys(("dozen", "dozens"), Fraction(12))
-_MONEY = {"k": 3, "m": 6, "b": 9, "t": 12}  # single letters behind an amount of money
+_MONEY = {"k": 3, "m": 6, "mm": 6, "b": 9, "t": 12}  # letters behind an amount of money
 _SHARES = {
     "%": 0, "‰": -1, "‱": -2, "percent": 0, "per cent": 0, "pct": 0, "per mille": -1, "per mill": -1, "permille": -1,
-    "basis points": -2, "basis point": -2, "bps": -2, "ppm": -4, "ppb": -7,
+    "basis points": -2, "bp": -2, "basis point": -2, "bps": -2, "ppm": -4, "ppb": -7,
 }  # fmt: skip
 _PART = "half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths " \
     "ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth millionths billionth billionths"  # fmt: skip
 # Words that may change the value: a unit with one of them may not be left out.
-_BINDING = {*_FACTORS, *_PART.split(), "percent", "percentage", "pp", "pct", "mil", "fold", "score", "gross"} - {"k"}
+_BINDING = {
+    *_FACTORS,
+    *_PART.split(),
+    "percent",
+    "percentage",
+    "pp",
+    "pct",
+    "mil",
+    "fold",
+    "score",
+    "gross",
+    "double",
+    "triple",
+    "twice",
+} - {"k"}
 _SPELT = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " \
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
 _OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln exp sin cos tan inf infinity oo plus minus over or to squared " \
@@ -51,11 +65,13 @@ _OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln exp sin cos tan inf
 # Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
 _EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
 # What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
-_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[πτφ∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
+_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
 _POWERS = tuple("^−0123456789")
 _LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")
 # Directly behind the digits they may be variables as well as units.
 _VARIABLES = re.compile(r"(?!in$|yr$)[abcfijknpqruvwxyz]{1,3}|[KGT]")
+# Names of large numbers, in other languages too.
+_LARGE = re.compile("illi?on|illiard|googol|tausend|тысяч|милли")
 # A capital that may be a factor, where it can hardly be a unit.
 _CAPITAL = re.compile(r"[MB]|[KMBGT] .+")
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
@@ -122,7 +138,7 @@ def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
         return None
     # A hyphen would be deleted as punctuation is.
     unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
-    binds = bool(_BINDING.intersection(words)) or "%" in rest or bool(_CAPITAL.fullmatch(rest))
+    binds = bool(_BINDING.intersection(words)) or any(map(_LARGE.search, words)) or "%" in rest or bool(_CAPITAL.fullmatch(rest))
     binds = binds or (attached and bool(_VARIABLES.fullmatch(rest)))
     return Quantity(value, unit, "%" if share else "", binds)
 
