@@ -48,7 +48,7 @@ def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Tabl
     Columns that nothing in `converts` names are not read: they are there, and empty. `key` is where the setting stands, for
     errors. Raises ConfigError if there is no such file, or it is not what it must be.
     """
-    table = _joined([_read(file, key, converts) for file in files_of(path, key)], path)
+    table = _joined([_read(file, converts) for file in files_of(path, key)], path)
     if not len(table):
         raise ConfigError(f"data file {path} has no rows")
     if len(set(table.column_names)) < len(table.column_names):
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             with _reading(file):
                 rows += [row for _, row in _objects(file)]
         else:
-            rows += _read(file, "data", None).to_pylist()
+            rows += _read(file, None).to_pylist()
     if not rows:
         raise ConfigError(f"data file {path} has no rows")
     names = dict.fromkeys(name for row in rows for name in row)
@@ -109,7 +109,7 @@ def _joined(tables: Sequence[pa.Table], path: Path) -> pa.Table:
         raise ConfigError(f"the files of {path} have columns that do not go together: {error}; make them alike") from error
 
 
-def _read(path: Path, key: str, converts: Mapping[str, Convert] | None) -> pa.Table:
+def _read(path: Path, converts: Mapping[str, Convert] | None) -> pa.Table:
     with _reading(path):
         match _kind(path):
             case ".jsonl" | ".ndjson" | ".json":
