@@ -116,10 +116,10 @@ def test_too_many_without_a_grade_stop_the_run_and_the_next_start_asks_only_for_
         scored(made, *artifacts)
     assert not made.storage.exists(SCOPE.layout.round(0).rewards)
     assert len(made.storage.list(JUDGEMENTS)) == 2
-    assert server.answers == [NEUTRAL, NEUTRAL, "41", "42", "never", "never"]
+    assert server.answers == ["41", "42", NEUTRAL, NEUTRAL, "never", "never"]
     with pytest.raises(RewardError):
         scored(made, *artifacts)
-    assert server.answers == [*[NEUTRAL] * 4, "41", "42", *["never"] * 4]
+    assert server.answers == ["41", "42", *[NEUTRAL] * 4, *["never"] * 4]
 
 
 def again(made: Services, prompts: Artifact, trajectories: Artifact, done: Artifact) -> tuple[bool, str]:
@@ -172,7 +172,7 @@ def test_an_evaluation_counts_what_could_not_be_graded_as_wrong_and_is_audited(t
     assert done.values["success"] == pytest.approx(4 / 6)
     assert done.values["unscored"] == 1.0
     assert done.values["own/not_attempted"] == 0.0
-    assert len(server.bodies) == 3
+    assert len(server.bodies) == 4
     result = NodeResult(run_id="x", node="evaluate", epoch="e0001-abcdef", inputs=["w2"], artifact=done, finished=0.0, version="")
     policies = {"w2": Weights(updates=2, digest="w2")}
     assert list(check_evaluation(made.storage, made.config, run, result, policies)) == []
