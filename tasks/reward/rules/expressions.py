@@ -141,7 +141,7 @@ def settled(found: Any) -> Any:
 
 def with_symbols(found: Any) -> Any:
     """With symbols of one kind, whatever assumptions math-verify has made; i is the imaginary unit where no other symbol is."""
-    symbols = getattr(found, "free_symbols", set())
+    symbols: set[Any] = getattr(found, "free_symbols", set())
     alone = {each.name for each in symbols} == {"i"}
     return (
         found.xreplace({each: sympy.I if alone else sympy.Symbol(each.name, real=True) for each in symbols}) if symbols else found
@@ -157,7 +157,7 @@ def made(node: ast.expr, text: str) -> Any:
             return sympy.Integer(value)
         case ast.Constant(value=float()):
             return sympy.Float(ast.get_source_segment(text, node))
-        case ast.Constant(value=complex(value)):
+        case ast.Constant(value=complex() as value):
             return sympy.Float(value.imag) * sympy.I
         case ast.Name(id=name) if name in CONSTANTS:
             return CONSTANTS[name]

@@ -56,8 +56,8 @@ def quantity(text: str) -> Quantity | None:
         return None
     if marked := _MARKS.fullmatch(text):
         text = marked[1] or marked[2] or ""
-    for found, plain in _PLAIN:
-        text = found.sub(plain, text)
+    for mark, plain in _PLAIN:
+        text = mark.sub(plain, text)
     found = number.quantity(text)
     return None if found and found.binds and _PRODUCT.search(text) else found
 
