@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nbrl.agent.context.context import Ask, Context
 from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.context.view import Request, read_requests
-from nbrl.agent.errors import AgentError
+from nbrl.agent.errors import AgentError, RefusedError
 from nbrl.agent.grammar import Malformed
 from nbrl.agent.kernel import Kernel
 from nbrl.agent.observation import observe
@@ -69,7 +69,8 @@ class Task:
 class Episode:
     """One run of the loop; single use. `run` always returns a trajectory: what goes wrong is its status.
 
-    Infrastructure faults give status `failed` with the reason; the caller may run the task again in a fresh kernel.
+    Infrastructure faults, which another trajectory would have met too, give status `failed` with the reason; the caller may run
+    the task again in a fresh kernel. A prompt that the server refuses after the first step ends it as a full context does.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class Episode:
                     status = ended
                     break
         except AgentError as error:
-            status, failure = Status.FAILED, str(error)
+            # Its first prompt was taken, so what it added is refused; that costs the trajectory and no other one.
+            own = isinstance(error, RefusedError) and bool(self._steps)
+            status, failure = Status.TOKEN_LIMIT if own else Status.FAILED, str(error)
         return self.trajectory(status, failure)
 
     def trajectory(self, status: Status, failure: str = "") -> Trajectory:

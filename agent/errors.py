@@ -12,6 +12,13 @@ class PolicyError(AgentError):
     """The policy's server did not answer, or not correctly: an infrastructure fault that can be retried."""
 
 
+class RefusedError(PolicyError):
+    """The policy's server refuses this prompt, and might take another: once an episode has begun, its own content is why."""
+
+
+REFUSALS = (400, 413, 422)  # statuses of such an answer
+
+
 class ToolError(AgentError):
     """A tool cannot be set up."""
 

@@ -93,7 +93,10 @@ class Tracking:
 
     @cached_property
     def experiment_id(self) -> str:
-        """The experiment, which is created where there is none; it opens on training runs unless somebody chose otherwise."""
+        """The experiment, which is created where there is none, and restored where somebody deleted it.
+
+        It opens on training runs unless somebody chose otherwise.
+        """
         client = self.client  # which takes the same lock
         with self._home.lock("mlflow"):
             experiment = client.get_experiment_by_name(self.settings.experiment)
@@ -103,6 +106,8 @@ class Tracking:
                     artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
                 tags = {KIND: TRAINS}
                 return str(client.create_experiment(self.settings.experiment, artifact_location=artifacts, tags=tags))
+            if experiment.lifecycle_stage != "active":  # MLflow keeps the name of one that was deleted
+                client.restore_experiment(experiment.experiment_id)
             kind = str(experiment.tags.get(KIND, ""))
             if not kind or kind.endswith(INFERRED):
                 client.set_experiment_tag(experiment.experiment_id, KIND, TRAINS)

@@ -62,7 +62,8 @@ class Score:
 
     `success` is what groups are selected by and what is reported. `value`, from 0 to 1, is what the last step is paid for the
     task; when None, 1 for a success and else 0. With `steps`, one number for each step, each step is paid its own instead.
-    `facets` are reported as metrics and pay nothing.
+    `facets` are reported as metrics and pay nothing; in their names `@` becomes `_at_`, and what else no metric's name can have
+    becomes `_`.
     """
 
     success: bool
@@ -88,5 +89,7 @@ class Tasks:
         return ()
 
     def score(self, trajectory: Trajectory, reference: Any) -> Score:
-        """What a trajectory is worth. `reference` is that of its question. An exception sets the question's group aside."""
+        """What a trajectory is worth. `reference` is that of its question. If this raises, the trajectory
+        is wrong; where no answer to the question can be scored at all, its group is set aside.
+        """
         raise NotImplementedError

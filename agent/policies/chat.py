@@ -9,7 +9,7 @@ from typing import Any, Literal
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import REFUSALS, PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.http.address import check_address
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
@@ -146,7 +146,8 @@ class ChatPolicy:
             if wait is None:
                 hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
                 tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
-                raise PolicyError(f"{self._url} {reason}{tries}; {hint}")
+                kind = RefusedError if failed in REFUSALS else PolicyError
+                raise kind(f"{self._url} {reason}{tries}; {hint}")
             self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
             await asyncio.sleep(wait)
 

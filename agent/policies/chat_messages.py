@@ -18,7 +18,8 @@ def chat_messages(messages: list[Message], sees_images: bool, thinking: Thinking
     """Neighbours of one role become one message, for many templates want the roles to alternate.
 
     Marks of a turn in what was not sampled are set apart by a space, so that a page that holds `<|im_end|>` ends no turn.
-    Pictures become parts of their own after the text, whose marks such as "[image 640x480]" are all that other models see.
+    Pictures become parts of their own after the text, whose marks such as "[image 640x480]" are all that other models see, and
+    all that is said of what is no picture.
     Native thinking of earlier turns is left out, as reasoning models expect.
     """
     return [_chat_message(role, list(group), sees_images, thinking) for role, group in groupby(messages, lambda m: m.role)]
@@ -29,7 +30,7 @@ def _chat_message(role: str, group: list[Message], sees_images: bool, thinking: 
     text = "\n".join(_without_thinking(message.text) if said else message.text for message in group)
     if role != "assistant":
         text = _MARK.sub(lambda mark: f"{mark[0]} ", text)
-    images = [image for message in group for image in message.images] if sees_images else []
+    images = [image for message in group for image in message.images if picture_kind(image)] if sees_images else []
     if not images:
         return {"role": role, "content": text}
     return {"role": role, "content": [{"type": "text", "text": text}, *map(_part, images)]}
@@ -41,5 +42,4 @@ def _without_thinking(text: str) -> str:
 
 
 def _part(image: bytes) -> dict[str, Any]:
-    kind = picture_kind(image) or "image/png"
-    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(image).decode()}"}}
+    return {"type": "image_url", "image_url": {"url": f"data:{picture_kind(image)};base64,{base64.b64encode(image).decode()}"}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import REFUSALS, PolicyError, RefusedError
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation, Sampling
 
@@ -145,6 +145,7 @@ class SglangPolicy:
                 excerpt = reply.decode("utf-8", "replace")
                 if secret := self._session.headers.get("Authorization", "").removeprefix("Bearer "):
                     excerpt = excerpt.replace(secret, "[key]")
-                kind = _UnavailableError if response.status == UNAVAILABLE else PolicyError
+                refused = RefusedError if response.status in REFUSALS else PolicyError
+                kind = _UnavailableError if response.status == UNAVAILABLE else refused
                 raise kind(f"the engine at {self._url} answered {response.status} to a generation: {excerpt[:EXCERPT]}")
             return reply

@@ -51,12 +51,12 @@ def read_glue(template: Template) -> Glue:
     system: Turns = [("system", "probe one")] if shown[0][0] == "system" else []
     first: Turns = [*system, ("user", "probe two")]
     acted: Turns = [*first, ("assistant", "probe three")]
-    *top, closed = template.cut(template.render(first), first)
+    *top, closed = template.cut(template.turns(first), first)
     start, between = top if system else (top[0], JOIN)
     *_, answering, next_turn, opening = template.cut(
         template.render([*acted, ("user", "probe four")], opening=True), [*acted, ("user", "probe four")]
     )
-    ended = template.cut(template.render(acted), acted)[-1]
+    ended = template.cut(template.turns(acted), acted)[-1]
     users: dict[Role, str] = {"system": between, "user": JOIN, "assistant": next_turn.removeprefix(ended)}
     glue = Glue(
         system=Frame(start, "", strips=True),

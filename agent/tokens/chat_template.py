@@ -11,8 +11,8 @@ template is not append-only, an earlier turn is kept as it was sampled:
 - with `enable_thinking: false` Qwen3 opens an answer with an empty think block and leaves it out of earlier turns.
 
 What depends on the first message (Qwen2.5's own system prompt when there is none, the dates of Llama 3.1 and later) is settled by
-always having a system message. No clock is given to the template, so the date a Llama is told is the template's fixed one, or the
-argument `date_string`.
+always having a system message. No clock is given to the template: the date that it is told is the argument `date_string`, or a
+fixed one.
 
 The package `renderers` does this by a hand-written class for each family. It has none for Qwen2.5, and tokenises a message with
 the control tokens in it, so that a page could end a turn.
@@ -20,11 +20,16 @@ the control tokens in it, so that a page could end a turn.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from nbrl.agent.errors import TokenizerError
@@ -33,6 +38,17 @@ from nbrl.agent.settings import Argument
 
 SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3, DeepSeek-R1 and Gemma"
 Turns = list[tuple[Role, str]]
+DATE, DATES = "26 Jul 2024", ("%d %b %Y", "%d %B %Y", "%Y-%m-%d")  # the date of a Llama's template, and forms of date_string
+
+
+class Generation(Extension):
+    """The tag around what the assistant says, by which trainers mask; here it says nothing."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 @dataclass(frozen=True)
@@ -98,6 +114,7 @@ class Template:
             raise TokenizerError(
                 f"{file} has no chat template: use an instruction-tuned model, or give the model one; {SUPPORTED}"
             )
+        config = special_tokens(folder)
         special = {name: token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
         return cls(source, {**special, **arguments}, str(file))
 
@@ -109,24 +126,48 @@ class Template:
 
         try:
             environment = ImmutableSandboxedEnvironment(
-                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
             )
-            environment.globals["raise_exception"] = refuse
+            environment.globals |= {"raise_exception": refuse, "strftime_now": self._day.strftime}
             shown = [{"role": role, "content": text} for role, text in messages]
             template = environment.from_string(self.source)
             return template.render(messages=shown, add_generation_prompt=opening, **self.variables)
         except Exception as error:  # a template is a program of whoever made the model
             raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
 
+    @cached_property
+    def _day(self) -> datetime:
+        """The date that the template is told: the same on every day."""
+        text = str(self.variables.get("date_string", DATE))
+        for form in DATES:
+            with suppress(ValueError):
+                return datetime.strptime(text, form)
+        raise TokenizerError(f"template_arguments.date_string is {text!r}, which is no date; write it like {DATE}")
+
+    @cached_property
+    def _closing(self) -> str:
+        """What ends the text where nothing is to be generated, as Phi-3's end of text; empty in most templates."""
+        end, probe = str(self.variables.get("eos_token", "")), PROBE[:2]
+        try:
+            whole, begun = self.render(probe), self.render(probe, opening=True)
+        except TokenizerError:  # it takes no system turn
+            return ""
+        ends = end and whole.endswith(end) and not begun.startswith(whole) and begun.startswith(whole.removesuffix(end))
+        return end if ends else ""
+
+    def turns(self, messages: Turns) -> str:
+        """The messages as they stand before others. Raises TokenizerError as `render` does."""
+        return self.render(messages).removesuffix(self._closing)
+
     def glue(self) -> Glue:
         """Raises TokenizerError if the template does more than append."""
         system: tuple[Role, str] = ("system", " probe one ")
         user: tuple[Role, str] = ("user", " probe two ")
         act: tuple[Role, str] = ("assistant", "probe three")
-        first = self.render([system, user])
-        turn = self._added(first, self.render([system, user, user]))
+        first = self.turns([system, user])
+        turn = self._added(first, self.turns([system, user, user]))
         told, top = self._frame(turn, user[1]), self._frame(first, system[1])
-        acted = self._frame(self._added(first, self.render([system, user, act, user])), act[1])
+        acted = self._frame(self._added(first, self.turns([system, user, act, user])), act[1])
         glue = Glue(
             system=Frame(top.before, top.after.removesuffix(turn), top.strips),
             users=alike(told),
@@ -203,6 +244,13 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{file} cannot be read; model_path must be a Hugging Face folder: {error}") from error
+
+
+def special_tokens(folder: Path) -> dict[str, Any]:
+    """The settings of the tokenizer, with the special tokens that earlier releases of transformers kept in another file."""
+    config, separate = read_json(folder / "tokenizer_config.json"), folder / "special_tokens_map.json"
+    # As transformers does: what it saved with all added tokens in one file needs no other.
+    return config if "added_tokens_decoder" in config or not separate.is_file() else config | read_json(separate)
 
 
 def token_text(token: object) -> str:

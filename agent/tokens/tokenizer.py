@@ -19,7 +19,7 @@ from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.alternation import ENDS, read_glue, taken
-from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, token_text
+from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, special_tokens, token_text
 
 UNKNOWN = -1
 """The id of tokens of a model without a local tokenizer; such trajectories can be scored and shown, not trained on."""
@@ -106,6 +106,9 @@ class ChatTokenizer:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises Exception itself
             raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
+        # A file may keep how its last user cut and filled texts.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         template = Template.load(folder, settings.template_arguments)
         glue = read_glue(template)
         renderer = cls(tokenizer, glue, str(file))
@@ -116,7 +119,7 @@ class ChatTokenizer:
 
     def _learn_stops(self, folder: Path) -> None:
         """Add the ends that the model's generation configuration names, such as a text's end besides a turn's."""
-        ends = [self._tokenizer.token_to_id(token_text(read_json(folder / "tokenizer_config.json").get("eos_token")))]
+        ends = [self._tokenizer.token_to_id(token_text(special_tokens(folder).get("eos_token")))]
         if (folder / "generation_config.json").is_file():
             named = read_json(folder / "generation_config.json").get("eos_token_id")
             ends += named if isinstance(named, list) else [named]
@@ -150,7 +153,8 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        return self._tokenizer.get_vocab_size()
+        """The rows of embeddings that its ids need: one more than the largest, for a vocabulary may have gaps."""
+        return 1 + max(self._tokenizer.get_vocab().values())
 
     def message(self, role: Role, text: str, after: Role = "assistant", tags: Sequence[Span] = ()) -> list[int]:
         """A turn, or a part of one. Control tokens in its text become plain, but for `tags` that are one and not special."""

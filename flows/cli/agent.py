@@ -299,7 +299,7 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
         typer.echo(recording.as_json(trajectory))
     elif trajectory.answer is not None:
         out.print(plain(trajectory.answer), soft_wrap=True)
-    if trajectory.status is Status.FAILED:
+    if trajectory.failure:
         say(trajectory.failure, "red")
     elif trajectory.status is Status.TOKEN_LIMIT and not trajectory.steps:
         say("the question and the tools leave no space for an action; raise --context-tokens or lower --action-tokens", "red")
@@ -308,4 +308,4 @@ def _close(trajectory: Any, path: Path | None, as_json: bool, quiet: bool) -> No
     if path is not None and trajectory.steps and not quiet:
         say(f"saved as {path}")
     if trajectory.status is not Status.ANSWERED:
-        raise typer.Exit(1 if trajectory.status is Status.FAILED else NOT_ANSWERED)
+        raise typer.Exit(1 if trajectory.failure else NOT_ANSWERED)

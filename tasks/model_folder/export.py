@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.json_files import name_dtype
 
@@ -18,8 +20,8 @@ SIZE = re.compile(r"(?!0+[KMGT])\d{1,9}[KMGT]B")
 def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str | None) -> None:
     """Fill the empty folder `target` with the Hugging Face folder `source`.
 
-    Files are copied as they are, but weights are written anew where `dtype` converts them or `max_shard_size` ("5GB") cuts them
-    into other files. Raises ConfigError when that cannot be done.
+    Files are copied as they are, but generation_config.json names the end of a turn too, and weights are written anew where
+    `dtype` converts them or `max_shard_size` ("5GB") cuts them into other files. Raises ConfigError when that cannot be done.
     """
     again = dtype is not None or max_shard_size is not None
     for entry in sorted(source.iterdir()):
@@ -35,6 +37,20 @@ def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str 
             raise ConfigError(f"the weights could not be written anew: {error}") from error
     if dtype is not None:
         name_dtype(target, dtype)
+    _end_turns(target)
+
+
+def _end_turns(folder: Path) -> None:
+    """Let generate() end where the policy was trained to: a base model's configuration names the end of texts alone."""
+    file = folder / "generation_config.json"
+    try:
+        settings, end = json.loads(file.read_text(encoding="utf-8")), ChatTokenizer.load(folder).end_id
+    except (OSError, ValueError, TokenizerError):  # it has none, or is no model that the agent acts with
+        return
+    named = settings.get("eos_token_id") if isinstance(settings, dict) else end
+    ends = named if isinstance(named, list) else [] if named is None else [named]
+    if isinstance(settings, dict) and end not in ends:
+        file.write_text(json.dumps(settings | {"eos_token_id": [*ends, end]}, indent=2) + "\n", encoding="utf-8")
 
 
 def _write(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str) -> None:

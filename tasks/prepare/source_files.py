@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nbrl.tasks.environments.files import SUFFIXES, read_rows
+from nbrl.tasks.environments.nested import member
+from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.prepare.settings import EvaluationFile, Source
 
@@ -27,12 +28,10 @@ def read_evaluation(file: EvaluationFile) -> list[str]:
 
 
 def _read(where: str, path: Path, columns: Mapping[str, str], ours: tuple[str, ...]) -> list[dict[str, Any]]:
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink() and "*" not in path.name:
         raise ConfigError(f"{where}: there is no file {path}; correct its path")
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{where}: {path} must be one of {', '.join(SUFFIXES)}, as its name says")
     rows = read_rows(path)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(each for row in rows for name, value in row.items() for each in _paths(name, value)))
     for name, theirs in columns.items():
         if theirs not in names:
             raise ConfigError(
@@ -42,4 +41,16 @@ def _read(where: str, path: Path, columns: Mapping[str, str], ours: tuple[str, .
         if name not in OPTIONAL and columns.get(name, name) not in names:
             hint = did_you_mean(name, names, f"it has {', '.join(names)}.")
             raise ConfigError(f"{where}: {path} lacks the column {name!r}; {hint} columns.{name} names it")
-    return [{name: row.get(columns.get(name, name)) for name in ours} for row in rows]
+    return [{name: _value(row, columns.get(name, name)) for name in ours} for row in rows]
+
+
+def _paths(name: str, value: Any) -> list[str]:
+    """The column and what lies in it, as files.paths has them."""
+    members = (value[0] if value else None) if isinstance(value, list) else value
+    below = members.items() if isinstance(members, dict) else ()
+    return [name, *(each for key, inner in below for each in _paths(f"{name}.{key}", inner))]
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    root, _, below = name.partition(".")
+    return row.get(name) if name in row or not below else member(row.get(root), below.split("."))

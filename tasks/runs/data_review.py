@@ -1,7 +1,10 @@
 """Reviews questions from files for what looks wrong but does not prevent a run."""
 
+import ast
+import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from unicodedata import category
 
@@ -70,6 +73,17 @@ def _is_solution(answer: str) -> bool:
     return bool(_SOLUTION.search(answer)) or len(answer.split()) > WORDS
 
 
+def _is_list(answer: str) -> bool:
+    """Whether it is a list of texts or an object, as Python or JSON writes it; a list of numbers may be an answer itself."""
+    if not answer.strip().startswith(("[", "{")):
+        return False
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            value = read(answer.strip())
+            return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, str) for each in value))
+    return False
+
+
 def _is_missing(answer: str) -> bool:
     return answer.strip() in MISSING or all(character.isspace() or category(character)[0] == "P" for character in answer)
 
@@ -77,6 +91,7 @@ def _is_missing(answer: str) -> bool:
 SUSPICIONS: dict[str, Callable[[str], bool]] = {
     "carry a solution or are whole texts, which no policy matches exactly; keep the bare answer": _is_solution,
     "are longer than an agent's answer can be, so that no policy can match them": lambda answer: len(answer) > ANSWER_CHARS,
+    "are lists or objects written as text, each of which is one answer; write a list as a list, in JSON or Parquet": _is_list,
     "look like missing values (nothing but punctuation, or None, nan, null)": _is_missing,
 }
 

@@ -100,6 +100,8 @@ def _words(problem: Any) -> str:
             return "this is a section of settings, not a value"
         case "path_type":
             return "this must be a path"
+        case "tuple_type" | "list_type":
+            return "this must be a list, such as [a, b]"
         case _:
             return str(problem["msg"].removeprefix("Value error, "))
 

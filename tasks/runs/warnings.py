@@ -10,9 +10,17 @@ from nbrl.tasks.runs.prepared import Prepared
 
 
 def warnings_of(start: Prepared) -> list[str]:
-    """One sentence each: of its engines, its memory, and its questions as `review` has them."""
+    """One sentence each: of its engines, its learning rate, its memory, and its questions as `review` has them."""
     config = start.config
-    return [*_engines(config), *_passes(config), *_pipeline(config), *_max_rl(config), *_memory(config), *review(start)]
+    return [
+        *_engines(config),
+        *_passes(config),
+        *_schedule(config),
+        *_pipeline(config),
+        *_max_rl(config),
+        *_memory(config),
+        *review(start),
+    ]
 
 
 def _engines(config: RunConfig) -> list[str]:
@@ -30,6 +38,16 @@ def _passes(config: RunConfig) -> list[str]:
     return [
         "update.dtype is bfloat16, which this processor does not compute in (no avx512_bf16, no amx_bf16): an update takes "
         "several times as long as in float32; set update.dtype to auto or float32"
+    ]
+
+
+def _schedule(config: RunConfig) -> list[str]:
+    update, steps = config.update, config.iterations * config.update.steps_per_batch
+    if update.lr_schedule == "constant" or update.lr_floor or update.lr_decay_steps is None or update.lr_decay_steps >= steps:
+        return []
+    return [
+        f"update.lr_schedule {update.lr_schedule} ends at optimiser step {update.lr_decay_steps} of {steps}: from there the "
+        "learning rate is 0 and nothing is learnt; raise update.lr_decay_steps, lower iterations, or set update.lr_floor"
     ]
 
 

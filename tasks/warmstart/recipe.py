@@ -16,6 +16,7 @@ from nbrl.tasks.runs.recipes import FOLDER as RECIPES
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.recipes import names as training_recipes
 from nbrl.tasks.warmstart.settings import OF_A_RUN, WarmstartSettings
+from nbrl.tasks.warmstart.sources.chat import holds_conversations
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
 
 FOLDER = RECIPES / "warmstart"
@@ -92,13 +93,13 @@ def source_of(named: str, storage: Storage) -> dict[str, Any]:
         return {"kind": named}
     if run_of(storage, named) is not None:
         return {"kind": "run", "name": named, "root": storage.settings.root}
-    if path.suffix == ".jsonl":
+    if holds_conversations(path):
         return {"kind": "chat", "path": str(path.absolute())}
     if os.path.exists(path) or path.suffix in SUFFIXES:
         return {"kind": "recorded", "path": str(path.absolute())}
     raise ConfigError(
         f"there are no demonstrations {named!r}: give `world`, a file or folder of trajectories (.parquet, .ipynb, .json), "
-        "conversations (.jsonl), or the name of a run of the root"
+        "conversations (.jsonl, or .json and .parquet with messages), or the name of a run of the root"
     )
 
 

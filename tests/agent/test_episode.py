@@ -5,7 +5,7 @@ import pytest
 
 from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
@@ -47,6 +47,25 @@ def test_an_answer_ends_the_trajectory() -> None:
     assert trajectory.steps[0].observation == "Tilo was born in Keldra."
     call = trajectory.steps[0].tool_calls[0]
     assert (call.name, call.arguments, call.ok) == ("search", '{"query": "Tilo born"}', True)
+
+
+class Refusing:
+    """Plays cells until it refuses a prompt."""
+
+    def __init__(self, taken: int) -> None:
+        self._script, self._left = ScriptedPolicy([act("1")], TOKENIZER), taken
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        self._left -= 1
+        if self._left < 0:
+            raise RefusedError("the server answered 400")
+        return await self._script.generate(prompt, max_tokens, seed)
+
+
+@pytest.mark.parametrize(("taken", "status"), [(0, Status.FAILED), (1, Status.TOKEN_LIMIT), (2, Status.TOKEN_LIMIT)])
+def test_a_prompt_that_is_refused_is_a_fault_only_before_the_trajectory_added_to_it(taken: int, status: Status) -> None:
+    trajectory = play([], policy=Refusing(taken))
+    assert (trajectory.status, trajectory.failure, len(trajectory.steps)) == (status, "the server answered 400", taken)
 
 
 def test_state_persists_from_cell_to_cell() -> None:

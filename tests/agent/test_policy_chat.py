@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.http.retry import Retry, retry_after
 from nbrl.agent.kernels.inline import InlineKernel
@@ -30,7 +30,7 @@ from tests.chat_server import Hold, Reply, Server, serving
 from tests.tokenizer import byte_tokenizer
 
 KEY = "sk-very-secret"
-PNG = b"\x89PNG picture"
+PNG = b"\x89PNG\r\n\x1a\n picture"
 PROMPT = Prompt(
     [[UNKNOWN] * 9],
     [
@@ -82,6 +82,11 @@ def test_a_conversation_goes_in_and_text_comes_out() -> None:
             {"role": "user", "content": "<output>[image 4x4]</output>\nbudget"},
         ],
     }
+
+
+def test_what_is_no_picture_is_not_sent_as_one() -> None:
+    (message,) = chat_messages([Message("user", "[image]", images=(b"\x89PNG no picture",))], True, "tag")
+    assert message == {"role": "user", "content": "[image]"}
 
 
 def test_a_model_that_sees_gets_pictures() -> None:
@@ -165,6 +170,7 @@ def test_a_refusal_is_final_and_never_shows_the_key(status: int, hint: str) -> N
         with pytest.raises(PolicyError, match=f"answered {status}") as caught:
             ask(server, key=KEY)
         assert hint in str(caught.value)
+        assert isinstance(caught.value, RefusedError) == (status == 400)
         assert KEY not in str(caught.value)
         assert len(str(caught.value)) < 700
         assert [head["Authorization"] for head in server.heads] == [f"Bearer {KEY}"]

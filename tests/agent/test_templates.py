@@ -256,6 +256,73 @@ def test_a_folder_that_is_no_chat_model_is_refused(tmp_path: Path) -> None:
         ChatTokenizer.load(folder)
 
 
+TURN = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+LOOP = "{% for m in messages %}" + TURN + "{% endfor %}"
+ASKED = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+MASKED = f"{{% for m in messages %}}{{% generation %}}{TURN}{{% endgeneration %}}{{% endfor %}}{ASKED}"
+CLOSED = LOOP + ASKED.replace("{% endif %}", "{% else %}{{ eos_token }}{% endif %}")
+
+
+@pytest.mark.parametrize("template", [MASKED, "{% set today = strftime_now('%Y') %}" + LOOP + ASKED, CLOSED])
+def test_what_trainers_dates_and_ends_of_texts_add_to_a_template_changes_no_turn(tmp_path: Path, template: str) -> None:
+    plain, ours = (
+        ChatTokenizer.load(write_folder(tmp_path / name, FAMILIES["qwen3"], each))
+        for name, each in (("a", LOOP + ASKED), ("b", template))
+    )
+    for role in ("system", "user", "assistant"):
+        assert ours.message(role, "text") == plain.message(role, "text")
+    assert ours.generation_prompt() == plain.generation_prompt()
+
+
+def test_a_template_that_asks_for_the_date_is_told_a_fixed_one(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"], "{{ strftime_now('%d/%m/%Y') }}" + LOOP + ASKED)
+    for arguments, day in (
+        ({}, "26/07/2024"),
+        ({"date_string": "1 Jan 2030"}, "01/01/2030"),
+        ({"date_string": "2031-02-03"}, "03/02/2031"),
+    ):
+        tokenizer = ChatTokenizer.load(folder, AgentSettings(template_arguments=arguments))
+        assert tokenizer.decode(tokenizer.message("system", "s")).startswith(day)
+    with pytest.raises(TokenizerError, match="date_string is 'today', which is no date; write it like 26 Jul 2024"):
+        ChatTokenizer.load(folder, AgentSettings(template_arguments={"date_string": "today"}))
+
+
+def test_how_a_file_cuts_and_fills_texts_is_left_aside(tmp_path: Path) -> None:
+    text = "one two three " * 20
+    folder = write_folder(tmp_path, FAMILIES["qwen3"])
+    whole = ChatTokenizer.load(folder).encode_action(text)
+    file = folder / "tokenizer.json"
+    cut = {"direction": "Right", "max_length": 16, "strategy": "LongestFirst", "stride": 0}
+    fill = {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "x",
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncation": cut, "padding": fill}))
+    assert ChatTokenizer.load(folder).encode_action(text) == whole
+
+
+def test_special_tokens_are_found_in_the_file_of_their_own(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"], "{{ bos_token }}" + LOOP + ASKED)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<|im_end|>"}}))
+    tokenizer = ChatTokenizer.load(folder)
+    theirs = AutoTokenizer.from_pretrained(folder).apply_chat_template([{"role": "system", "content": "s"}], return_dict=True)
+    assert tokenizer.message("system", "s")[0] == theirs["input_ids"][0] == tokenizer.end_id
+
+
+def test_a_vocabulary_with_a_gap_needs_rows_up_to_its_largest_id(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"])
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 5000
+    file.write_text(json.dumps(content))
+    assert ChatTokenizer.load(folder).vocab_size == 5001
+
+
 def test_a_template_file_goes_before_the_configuration(tmp_path: Path) -> None:
     own = (
         "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"

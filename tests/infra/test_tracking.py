@@ -66,6 +66,17 @@ def test_an_experiment_opens_on_training_runs_unless_somebody_chose_otherwise(ho
     assert kinds == {"": trains, "genai_development_inferred": trains, "genai_development": "genai_development", "new": trains}
 
 
+def test_an_experiment_that_somebody_deleted_is_restored(home: Home) -> None:
+    first = Tracking(TrackingSettings(), home)
+    first.start_run("a", {}, {"k": "1"})
+    first.end()
+    first.client.delete_experiment(first.experiment_id)
+    again = Tracking(TrackingSettings(), home)
+    again.start_run("b", {}, {"k": "2"})
+    again.end()
+    assert again.experiment_id == first.experiment_id
+
+
 def test_a_run_with_the_tags_of_an_earlier_release_is_continued(home: Home) -> None:
     earlier, now = {"run_id": "7"}, {"nbrl.run_id": "7"}
     tracking = Tracking(TrackingSettings(), home)

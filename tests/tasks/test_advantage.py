@@ -3,6 +3,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.tasks.advantage.dr_grpo import dr_grpo
+from nbrl.tasks.advantage.estimate import estimate
 from nbrl.tasks.advantage.gae import gae, token_gae
 from nbrl.tasks.advantage.grpo import grpo
 from nbrl.tasks.advantage.max_rl import max_rl
@@ -36,6 +37,22 @@ def test_reinforce_pp_whitens_over_all_steps_of_the_batch() -> None:
 def test_a_batch_that_is_all_the_same_has_no_advantage() -> None:
     (only,) = reinforce_pp([[1.0]], 1.0)
     assert only == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize("estimator", ["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl"])
+@pytest.mark.parametrize("rewards", [[80000.7], [1e6 / 3, -1e6 / 3, 0.1], [1e-9 / 3], [0.1] * 10])
+def test_equal_rewards_of_any_size_have_advantages_of_exactly_0(estimator: str, rewards: list[float]) -> None:
+    step_rewards = [[sum(rewards)], [sum(reversed(rewards))], [sum(sorted(rewards))]] * 4
+    if estimator != "reinforce_pp":
+        step_rewards[0] = rewards  # the same in several steps
+    settings = AdvantageSettings.model_validate({"estimator": estimator})
+    assert all((array == 0).all() for array in estimate(step_rewards, ["a"] * 12, settings))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6])
+def test_rewards_that_differ_a_little_keep_their_signal(size: float) -> None:
+    first, second = grpo([[size], [size * (1 + 1e-6)]], ["a", "a"])
+    assert (first[0], second[0]) == pytest.approx((-np.sqrt(0.5), np.sqrt(0.5)), rel=0.1)
 
 
 def test_grpo_compares_within_the_group() -> None:

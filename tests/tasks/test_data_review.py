@@ -55,6 +55,8 @@ def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:
         ("None", "missing values"),
         ("Answer: 42", "carry a solution"),
         ("the answer is 42", "carry a solution"),
+        ("['x0', 'y0']", "lists or objects written as text"),
+        ('["x"]', "lists or objects written as text"),
     ],
 )
 def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Path, answer: str, words: str) -> None:
@@ -83,7 +85,8 @@ def test_answers_that_compat_l0_takes_for_any_other_are_counted(tmp_path: Path) 
         ("x.parquet", {"answers": [[{"text": "42"}]]}, "column 'answers' is list<"),
         ("x.parquet", {"id": [7]}, ""),
         ("x.jsonl", {}, r"x\.jsonl cannot be read: .*; it must be one of \.parquet, \.jsonl, .*, as its name says"),
-        ("x.parquet", {"ability": ["Q&A"]}, r"ability 'Q&A' must be"),
+        ("x.parquet", {"ability": ["Q&A"]}, ""),
+        ("x.parquet", {"ability": [" "]}, r"ability ' ' must be"),
     ],
 )
 def test_columns_and_files_of_another_kind_are_refused_with_what_to_do(

@@ -1,12 +1,15 @@
 """Tasks of reasoning-gym: questions of two splits, and answers that their own scorers judge without harm."""
 
+import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nbrl.tasks.environments import questions
+from nbrl.tasks.environments.kinds import gym_battery
 from nbrl.tasks.environments.kinds.gym import REFUSED, GymEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules import confined, scorer
@@ -181,29 +184,6 @@ def test_answers_as_the_tasks_want_them_are_harmless(text: str) -> None:
     assert scorer.harmless(text)
 
 
-MATHS = [
-    ("1/2", r"\frac{1}{2}", 1.0),
-    (r"$\frac{2}{4}$", "0.5", 1.0),
-    (r"\sqrt{8}", r"2\sqrt{2}", 1.0),
-    ("(1,2)", "(1, 2)", 1.0),
-    ("x^2+2x+1", "(x+1)^2", 1.0),
-    ("1,000", "1000", 1.0),
-    ("so it is 4", "4", 1.0),
-    ("-4", "4", 0.0),
-    (r"\sqrt{8}", "8", 0.0),
-    ("9**9**9**9", "4", 0.0),
-    ("10^{10^{10^{10}}}", "4", 0.0),
-    ("zzz", "4", 0.0),
-]
-
-
-@pytest.mark.more
-@pytest.mark.sandbox
-def test_mathematics_is_compared_by_value() -> None:
-    asked = [{"answer": answer, "answers": ["no", wanted], "rule": "math", "reference": ""} for answer, wanted, _ in MATHS]
-    assert [judged.exact for judged in judge(asked)] == [score for *_, score in MATHS]
-
-
 FRAGILE = """
 import sys
 print("ready", flush=True)
@@ -239,11 +219,43 @@ def test_every_task_that_is_not_refused_pays_its_own_answers_and_no_nonsense() -
     os.environ["OMP_NUM_THREADS"] = "1"
     from reasoning_gym.factory import DATASETS
 
-    names = [name for name in sorted(DATASETS) if name not in REFUSED]
+    names = [name for name in sorted(DATASETS) if name not in REFUSED and not gym_battery.paid(name)]
     asked = rows(data(*names, train=2 * len(names), held_out=1))
     right = [answered(row, row["answers"][0]) for row in asked if row["answers"] and row["answers"][0]]
     unpaid = {row["ability"] for row, judged in zip(right, judge(right), strict=True) if judged.partial < RIGHT}
     assert unpaid == set()
     nonsense = [answered(row, "zzz") for row in asked]
-    paid = {row["ability"] for row, judged in zip(nonsense, judge(nonsense), strict=True) if judged.partial >= 0.1}
-    assert paid == set()
+    pays = {row["ability"] for row, judged in zip(nonsense, judge(nonsense), strict=True) if judged.partial >= 0.1}
+    assert pays == set()
+
+
+@pytest.mark.sandbox
+@pytest.mark.long
+def test_what_is_kept_of_the_battery_is_what_it_finds() -> None:
+    from reasoning_gym.factory import DATASETS
+
+    names = sorted({*DATASETS} - {*REFUSED})
+    found = {name: gym_battery.found_paid(name) for name in names}
+    paid = {name: words for name, words in found.items() if words}
+    wanted = {"version": version("reasoning-gym"), "paid": paid, "unpaid": [name for name in names if not found[name]]}
+    assert json.loads(gym_battery.KEPT.read_text()) == wanted
+
+
+@pytest.mark.more
+@pytest.mark.sandbox
+def test_the_battery_finds_a_scorer_that_pays_without_reading() -> None:
+    assert gym_battery.found_paid("coin_flip") == "the answer '0' is right on 20 of 20"
+    assert gym_battery.found_paid("gcd") == ""
+
+
+def test_a_task_that_pays_what_does_not_depend_on_the_question_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ConfigError, match=r"environments\.e\.tasks: coin_flip cannot be trained on: its scorer pays .* '0' is right on"
+    ):
+        data("coin_flip").load("environments.e")
+    monkeypatch.setattr(gym_battery, "version", lambda _: "another")
+    monkeypatch.setattr(gym_battery, "found_paid", lambda task: f"the answer 7 to {task}")
+    gym_battery.paid.cache_clear()
+    with pytest.raises(ConfigError, match=r"gcd cannot be trained on: .* the answer 7 to gcd; leave it out"):
+        data("gcd").load("environments.e")
+    gym_battery.paid.cache_clear()

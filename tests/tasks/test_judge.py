@@ -12,6 +12,7 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.layout.shared import JUDGEMENTS
+from nbrl.tasks.reward.judge.ask import NEUTRAL
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.judge.grades import find, keep, key_of
 from nbrl.tasks.reward.judge.prompt import Asked
@@ -98,27 +99,34 @@ def test_another_rule_asks_nobody(tmp_path: Path) -> None:
     assert judge([row])[0].fault == "no model has graded it"
 
 
-def test_a_reply_of_several_grades_is_refused_once_and_then_a_fault(tmp_path: Path) -> None:
+def test_an_answer_that_alone_gets_no_grade_is_incorrect_and_that_is_kept(tmp_path: Path) -> None:
     with grading() as server:
-        found = asked_of(server, tmp_path, rows("twice", "never", *map(str, range(8))))
-        assert [server.answers.count(answer) for answer in ("twice", "never", "3")] == [2, 2, 1]
-    assert (found[0]["grade"], found[0]["ungraded"]) == ("INCORRECT", "")
-    assert found[1]["grade"] == ""
-    assert "no single grade in 2 replies; the last ends with 'GRADE: INCORRECT\\nGRADE: CORRECT'" in found[1]["ungraded"]
+        found = asked_of(server, tmp_path, rows("twice", "never", "long", "refused", NEUTRAL))
+        assert [server.answers.count(answer) for answer in ("twice", "never", "long", "refused")] == [2, 2, 2, 1]
+    assert [(row["grade"], row["ungraded"]) for row in found] == [("INCORRECT", "")] * 5
+    assert len(storage_in(tmp_path).list(JUDGEMENTS)) == 5
+    (kept,) = find(storage_in(tmp_path), [Asked("Which year?", ("1844",), "refused")], SETTINGS).values()
+    assert kept == "INCORRECT"
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("never", "no single grade in 2 replies; the last ends with 'GRADE: INCORRECT\\nGRADE: CORRECT'"),
+        ("long", "(cut at reward.judge.max_tokens 5)"),
+        ("refused", "answered 400"),
+    ],
+)
+def test_a_question_of_which_no_answer_gets_a_grade_is_a_fault(word: str, words: str, tmp_path: Path) -> None:
+    asked = pa.Table.from_pylist([*rows("1845").to_pylist(), *rows(*"23456").to_pylist()])
+    asked = asked.set_column(2, "question", pa.array([f"Which {word} year?", *["Which year?"] * 5]))
+    with grading() as server:
+        found = asked_of(server, tmp_path, asked, max_tokens=5)
+    assert words in found[0]["ungraded"]
     judged = judge(found)
-    assert judged[1].fault == found[1]["ungraded"]
-    assert (judged[1].exact, judged[1].facets) == (0.0, ())
-    assert len(storage_in(tmp_path).list(JUDGEMENTS)) == 9  # what could not be graded is not kept, and is asked again
-
-
-def test_a_reply_that_was_cut_is_no_grade_and_a_failed_request_is_a_fault(tmp_path: Path) -> None:
-    with grading() as server:
-        found = asked_of(server, tmp_path, rows("long", "refused", *map(str, range(8))), max_tokens=5)
-        assert server.answers.count("refused") == 1
-    assert "(cut at reward.judge.max_tokens 5)" in found[0]["ungraded"]
-    assert found[1]["ungraded"].startswith("the judge failed: http://127.0.0.1")
-    assert "answered 400" in found[1]["ungraded"]
-    assert [row["ungraded"] for row in found[2:]] == [""] * 8
+    assert judged[0].fault == found[0]["ungraded"]
+    assert (judged[0].exact, judged[0].facets) == (0.0, ())
+    assert len(storage_in(tmp_path).list(JUDGEMENTS)) == 5  # what could not be graded is not kept, and is asked again
 
 
 def test_a_server_that_is_busy_is_asked_again_and_said_once(tmp_path: Path) -> None:
@@ -133,12 +141,13 @@ def test_a_server_that_is_busy_is_asked_again_and_said_once(tmp_path: Path) -> N
 
 def test_too_many_failures_end_it_and_the_grades_so_far_are_kept(tmp_path: Path) -> None:
     with grading() as server:
-        table = rows("1844", *["refused"] * 2, *(f"refused {number}" for number in range(40)))
+        table = rows("1844", *map(str, range(42)))
+        table = table.set_column(2, "question", pa.array(["Which year?", *["Which refused year?"] * 42]))
         with pytest.raises(
             RewardError, match=r"scorers failed on \d+ of 43 trajectories, of which 20% are allowed; the first says:"
         ):
             asked_of(server, tmp_path, table, concurrency=1)
-        assert len(server.bodies) < 12  # it does not ask on until all have failed
+        assert len(server.bodies) < 24  # it does not ask on until all have failed
     assert list(find(storage_in(tmp_path), [Asked("Which year?", ("1844",), "1844")], SETTINGS).values()) == ["CORRECT"]
 
 

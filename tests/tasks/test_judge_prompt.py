@@ -49,7 +49,6 @@ def test_a_grade_is_the_last_line(reply: str, grade: str) -> None:
         "GRADE: CORRECT GRADE: CORRECT",
         "GRADE: CORRECT\nGRADE: CORRECT",
         "GRADE: INCORRECT\nGRADE: CORRECT",
-        "It asks me to say GRADE: CORRECT.\nGRADE: INCORRECT",
         "The answer is INCORRECT.\nGRADE: CORRECT",
         "CORRECT INCORRECT NOT_ATTEMPTED",
         "GRADE: CORRECT, INCORRECT, NOT_ATTEMPTED",
@@ -63,9 +62,14 @@ def test_anything_but_one_grade_cannot_be_read(reply: str) -> None:
     assert read_grade(reply) is None
 
 
+@pytest.mark.parametrize("reply", ["It asks me to say GRADE: CORRECT.\n{}", 'It says "CORRECT".\n{}', "GRADE: CORRECT\n{}"])
+def test_a_reply_that_ends_with_a_worse_grade_may_repeat_a_better_one(reply: str) -> None:
+    assert read_grade(reply.format("GRADE: INCORRECT")) == "INCORRECT"
+
+
 @given(st.text(), st.sampled_from(GRADES), st.sampled_from(GRADES))
-def test_a_reply_that_repeats_a_grade_of_the_answer_gives_no_other(text: str, planted: str, grade: str) -> None:
-    assert read_grade(f"{text}\nGRADE: {planted}\n{text}\nGRADE: {grade}") is None
+def test_a_reply_that_repeats_a_grade_of_the_answer_gives_no_better_one(text: str, planted: str, grade: str) -> None:
+    assert read_grade(f"{text}\nGRADE: {planted}\n{text}\nGRADE: {grade}") in (None, *GRADES[1:])
 
 
 def test_no_text_gets_out_of_its_json() -> None:

@@ -72,6 +72,12 @@ class Echo(Tasks):
             return Score(success=True, steps=[1.0] * 9)
         if answer == "!value":
             return Score(success=True, value=3.0)
+        if answer == "!nan":
+            return Score(success=True, value=float("nan"))
+        if answer == "!sum":
+            return Score(success=True, value=(0.1 + 0.2) / 0.3, facets={{"pass@1": 1, "a/b": float("nan"), "..": 1}})
+        if reference["word"] == "milk":
+            raise LookupError("nothing is scored")
         said = answer.upper() if self.loud else answer
         cells = sum(step.cell_status == "ok" for step in trajectory.steps)
         return Score(success=said == reference["word"], value=0.5 if said else 0.0, facets={{"cells": cells}})
@@ -128,42 +134,47 @@ def test_its_source_is_that_of_the_whole_package(place: str) -> None:
 
 @pytest.mark.sandbox
 def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_package(place: str) -> None:
-    right, wrong, silent, steps, host = judge(rows(place, "tea", "jam", None, "!steps", "!host"))
+    right, wrong, silent, steps, host, whole = judge(rows(place, "tea", "jam", None, "!steps", "!host", "!sum"))
     assert right == Judged(1.0, 0.5, 0.5, (), (("cells", 2.0),))
     assert wrong == Judged(0.0, 0.5, 0.5, (), (("cells", 2.0),))
     assert silent == Judged(0.0, 0.0, 0.0, (), (("cells", 2.0),))
     assert steps == Judged(1.0, 1.0, 1.0, (0.25, 0.75), (("seen", 2.0),))
     assert host.exact == 0.0
+    assert whole == Judged(1.0, 1.0, 1.0, (), (("pass_at_1", 1.0),))
     assert judge(rows(place, "tea", loud=True))[0].exact == 0.0
 
 
 @pytest.mark.more
 @pytest.mark.sandbox
-def test_a_score_that_fails_sets_its_group_aside_with_the_reason_and_the_others_are_scored(
+def test_a_score_that_no_answer_is_to_blame_for_sets_its_group_aside_with_the_reason(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confined, "CPU_S", 2.0)
     monkeypatch.setattr(confined, "WALL_S", 20.0)
     faults = {
-        "!raise": "ValueError: I cannot read this",
         "!hang": "it took more than 20 s",
-        "!spin": "it took more than 2 s of processor time",
-        "!exit": "its process ended",
-        "!network": "OSError: ",
         "!many": "its score has 9 steps, the trajectory 2",
-        "!half": "ValueError: ?",
         "!huge": "its score cannot be used: steps.0",
         "!value": "its score cannot be used: value: Input should be less than or equal to 1",
     }
-    judged = judge(rows(place, *faults, "tea"))
-    for expected, found in zip(faults.values(), judged, strict=False):
+    asked = rows(place, *faults, "tea", "tea")
+    asked[-1] |= {"reference": asked[-1]["reference"].replace("tea", "milk")}
+    judged = judge(asked)
+    for expected, found in zip([*faults.values(), "", "LookupError: nothing is scored"], judged, strict=True):
         assert expected in found.fault, found
-        assert (found.exact, found.partial) == (0.0, 0.0)
-    assert (judged[-1].exact, judged[-1].fault) == (1.0, "")
-    scored = score_table(_table(rows(place, "tea", "!raise")), RewardSettings())
+    assert [found.exact for found in judged] == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    scored = score_table(_table(rows(place, "tea", "!value")), RewardSettings())
     assert by_group(scored)["fates"].to_pylist() == [["answered", "unscored"]]
-    with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: ValueError"):
+    with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: its score"):
         check_scored(scored)
+
+
+@pytest.mark.more
+@pytest.mark.sandbox
+def test_a_trajectory_that_makes_the_class_fail_is_wrong(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined, "CPU_S", 2.0)
+    failing = ("!raise", "!half", "!spin", "!exit", "!network", "!nan")
+    assert judge(rows(place, *failing)) == [Judged(0.0, 0.0, value=0.0)] * len(failing)
+    assert judge(rows(place, "!raise")) == [Judged(0.0, 0.0, value=0.0)]
 
 
 @pytest.mark.sandbox

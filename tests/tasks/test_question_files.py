@@ -1,6 +1,7 @@
 """Questions and passages from files of one's own, of several formats and with columns of any name."""
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from nbrl.tasks.environments.files import read_passages, read_questions, read_rows
+from nbrl.tasks.environments.files import read_passages, read_questions
+from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError
 
 ROWS = [{"problem": "What is 6 × 7?", "solution": "42"}, {"problem": "What, then, is 7 × 7?\n", "solution": "49"}]
@@ -203,6 +207,110 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_named(tmp_path: Path, na
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=rf"data file .*/{name} (cannot be read: |has no rows)"):
         read_questions(tmp_path / name, {}, "qa")
+
+
+FOUND = [{"question": "q0?", "answers": ["0"]}, {"question": "q1?", "answers": ["1"]}]
+
+
+def questions(path: Path, **columns: str) -> list[dict[str, Any]]:
+    return read_questions(path, columns, "qa").select(["question", "answers"]).to_pylist()
+
+
+def test_a_folder_a_pattern_or_zipped_text_is_its_files_in_order(tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for place, row in enumerate(FOUND):
+        write(shards / f"train-{place}.parquet", [row])
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in FOUND).encode()))
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"question,answers\nq0?,0\nq1?,1\n"))
+    for path in (shards, shards / "train-*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
+        assert questions(path) == FOUND
+    assert len({*read_questions(shards, {}, "qa")["id"].to_pylist()}) == 2
+    write(shards / "more.csv", ROWS)
+    with pytest.raises(ConfigError, match=r"holds files of several formats, \.csv, \.parquet; name one file, or a pattern"):
+        questions(shards)
+
+
+def test_a_data_set_that_datasets_saved_is_read_split_by_split(tmp_path: Path) -> None:
+    split = tmp_path / "saved" / "train"
+    split.mkdir(parents=True)
+    for place, row in enumerate(FOUND):
+        table = pa.Table.from_pylist([row])
+        with pa.ipc.new_stream(split / f"{place}.arrow", table.schema) as stream:
+            stream.write_table(table)
+    (split / "dataset_info.json").write_text("{}")
+    (split / "state.json").write_text(json.dumps({"_data_files": [{"filename": "1.arrow"}, {"filename": "0.arrow"}]}))
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    assert questions(split) == FOUND[::-1]
+    assert questions(split / "0.arrow") == FOUND[:1]
+    with pytest.raises(ConfigError, match=r"has several splits, train; name the folder of one, such as .*/saved/train"):
+        questions(tmp_path / "saved")
+
+
+PUBLISHED = {
+    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q?"}],
+    "reward_model": {"style": "rule", "ground_truth": "7"},
+    "aliases": [{"text": "x"}, {"text": "y"}],
+}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_what_lies_in_a_column_is_named_by_its_path_and_messages_are_what_they_ask(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"x{suffix}", [PUBLISHED])
+    question = "Be brief.\n\nq?"
+    assert questions(path, question="prompt", answers="reward_model.ground_truth") == [{"question": question, "answers": ["7"]}]
+    assert questions(path, question="prompt", answers="reward_model") == [{"question": question, "answers": ["7"]}]
+    assert questions(path, question="prompt", answers="aliases.text") == [{"question": question, "answers": ["x", "y"]}]
+    with pytest.raises(ConfigError, match=r"no column 'reward_model\.truth', .* did you mean 'reward_model\.ground_truth'"):
+        questions(path, question="prompt", answers="reward_model.truth")
+    two = write(tmp_path / f"y{suffix}", [PUBLISHED | {"prompt": [{"role": "user", "content": "q?"}] * 2}])
+    with pytest.raises(ConfigError, match="'prompt' has a conversation of user, user, where a user asks once"):
+        questions(two, question="prompt", answers="aliases.text")
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.list_(pa.float64())])
+def test_numbers_of_a_column_of_floats_are_their_text(tmp_path: Path, kind: pa.DataType) -> None:
+    listed = pa.types.is_list(kind)
+    numbers: list[Any] = [42.0, 0.5, 16777216.0] if kind == pa.float32() else [99999999999.0, 1e15, 0.1]
+    pq.write_table(
+        pa.table({"question": ["q?"] * 3, "answers": pa.array([[n] if listed else n for n in numbers], kind)}),
+        tmp_path / "x.parquet",
+    )
+    wanted = ["42", "0.5", "16777216"] if kind == pa.float32() else ["99999999999", "1000000000000000", "0.1"]
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [[text] for text in wanted]
+    pq.write_table(pa.table({"question": ["q?"], "answers": [float("nan")]}), tmp_path / "nan.parquet")
+    with pytest.raises(ConfigError, match="1 rows have no 'answers'"):
+        questions(tmp_path / "nan.parquet")
+
+
+def test_columns_that_are_not_used_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[str]] = []
+    whole = pq.ParquetFile.read
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda file, columns: read.append(columns) or whole(file, columns=columns))
+    path = write(tmp_path / "x.parquet", [row | {"picture": "x", "cases": [[1]]} for row in FOUND])
+    assert questions(path) == FOUND
+    assert read == [["question", "answers"]]
+
+
+def test_a_column_of_maps_is_refused_and_a_long_field_of_csv_read(tmp_path: Path) -> None:
+    maps = pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"question": ["q?"], "answers": maps}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="the column 'answers' is map<"):
+        questions(tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text(f'question,answers\n"{"x" * (3 << 20)}",1\nq?,2\n')
+    assert [row["answers"] for row in questions(tmp_path / "x.csv")] == [["1"], ["2"]]
+
+
+def test_signs_that_no_id_or_ability_can_have_are_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [FOUND[0] | {"id": "test/algebra/1.json", "ability": "Counting & Probability"}])
+    (row,) = read_questions(path, {}, "qa").to_pylist()
+    assert (row["id"], row["ability"]) == ("test-algebra-1.json", "Counting - Probability")
+
+
+@pytest.mark.parametrize("address", ["https://host/q.jsonl", "s3://bucket/q.parquet"])
+def test_an_address_is_no_file_and_is_named_as_it_was_given(address: str) -> None:
+    with pytest.raises(ValidationError, match=f"{address} is an address"):
+        FilesEnvironment.model_validate({"kind": "files", "train": address, "held_out": "x.jsonl"})
 
 
 def test_passages_are_one_column(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def test_an_engine_in_bfloat16_on_a_cpu_is_warned_of() -> None:
     ("overrides", "said"),
     [
         (["pipeline.lag=1", "pipeline.uncorrected=true"], "nothing corrects for the age of the weights that sample"),
+        (
+            ["update.lr_schedule=linear", "update.lr_decay_steps=2", "iterations=7"],
+            "linear ends at optimiser step 2 of 7: from there the learning rate is 0",
+        ),
         (["advantage.estimator=max_rl"], "set reward.format, reward.execution and reward.length to 0"),
     ],
 )

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.published import Asked, Published, Row
-from nbrl.tasks.environments.files import read_rows
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, check, table_of
+from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError, did_you_mean
 
 CONVERTED = "refs/convert/parquet"  # where the hub keeps every data set as Parquet, by configuration and split

@@ -10,20 +10,19 @@ import pyarrow as pa
 from pydantic import Field
 
 from nbrl.tasks.environments.environment import Environment, Tables
+from nbrl.tasks.environments.kinds.gym_battery import paid
 from nbrl.tasks.environments.questions import table_of
-from nbrl.tasks.errors import ConfigError, did_you_mean
+from nbrl.tasks.errors import ConfigError, RewardError, did_you_mean
 from nbrl.tasks.reward.rules.rule import GYM
 from nbrl.tasks.seeds import derive_seed
 
 PACKAGE = "reasoning_gym"
-# Tasks that cannot be trained on, and why.
+# Tasks that cannot be trained on whatever their scorers pay, and why.
 REFUSED = {
-    "game_of_life_halting": "its scorer pays for answers that say nothing",
-    "propositional_logic": "its scorer pays for answers that say nothing",
+    "propositional_logic": "its scorer pays a part for answers that say nothing",
     "list_functions": "its questions change from one reading to the next",
     "arc_agi": "its questions do not survive being stored",
     "rearc": "its questions do not survive being stored",
-    "coin_flip": "its scorer takes the answer 0 to nearly every question",
     "composite": "name the tasks themselves",
 }
 
@@ -47,7 +46,7 @@ class GymEnvironment(Environment):
 
 
 def check_tasks(settings: GymEnvironment, key: str) -> None:
-    """Raises ConfigError unless the package is installed and makes a question of every task."""
+    """Raises ConfigError unless the package is installed, makes a question of every task, and has scorers that read answers."""
     if importlib.util.find_spec(PACKAGE) is None:
         raise ConfigError(f"{key}.kind reasoning_gym needs the package reasoning-gym: pip install 'nbrl[gym]'")
     from reasoning_gym.factory import DATASETS
@@ -63,6 +62,18 @@ def check_tasks(settings: GymEnvironment, key: str) -> None:
         )
     for name in settings.tasks:
         _task(name, settings.settings.get(name, {}), seed=0, size=1, key=key)
+        if found := _paid(name):
+            raise ConfigError(
+                f"{key}.tasks: {name} cannot be trained on: its scorer pays what does not depend on the question: {found}; leave "
+                "it out"
+            )
+
+
+def _paid(name: str) -> str:
+    try:
+        return paid(name)
+    except RewardError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _questions(settings: GymEnvironment, key: str, split: str, count: int, known: frozenset[str]) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,6 +29,15 @@ class FilesEnvironment(Environment):
         "qa",
         description="how answers are compared, where files have no column rule: see docs/environments.md",
     )
+
+    @field_validator("train", "held_out", "corpus", mode="before")
+    @classmethod
+    def _here(cls, value: Any) -> Any:
+        if isinstance(value, str) and "://" in value:
+            raise ValueError(
+                f"{value} is an address, and nbrl reads files of this machine; fetch it, or use kind hub, then name it"
+            )
+        return value
 
     @field_validator("columns")
     @classmethod

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
@@ -13,13 +13,19 @@ from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.judge.grades import keep
 from nbrl.tasks.reward.judge.prompt import Asked, messages, read_grade
 from nbrl.tasks.reward.judge.settings import JudgeSettings
+from nbrl.tasks.reward.rules.grade import INCORRECT
 
 SEED = 0
 SHOWN_CHARS, FAULT_CHARS = 80, 300
+NEUTRAL = "I do not know."
 
 
 class UngradedError(Exception):
     """The grader gave this one answer no grade; the message says why."""
+
+
+class RepelledError(UngradedError):
+    """The grader refused the prompt, or gave a reply that is no grade: the answer may be why."""
 
 
 async def ask(
@@ -31,6 +37,8 @@ async def ask(
 ) -> dict[Asked, str]:
     """The grades of these answers, each kept as soon as it is there.
 
+    An answer that the grader refuses or gives no readable grade, though it grades NEUTRAL to the same question, is incorrect:
+    else an answer that confuses the grader would leave the score.
     `failed` hears of each answer that gets none, with the reason; what it raises ends all requests. Raises RewardError if the
     key is not set.
     """
@@ -56,7 +64,7 @@ async def ask(
         async def worker() -> None:
             for each in left:
                 try:
-                    grade, reply = await _one(policy, each, settings)
+                    grade, reply = await _graded(policy, each, settings)
                 except UngradedError as error:
                     failed(each, " ".join(str(error).split())[:FAULT_CHARS])
                     continue
@@ -71,6 +79,21 @@ async def ask(
     return grades
 
 
+async def _graded(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tuple[str, str]:
+    """A grade with the reply that gave it, or with why the answer is incorrect without one. Raises UngradedError."""
+    try:
+        return await _one(policy, asked, settings)
+    except RepelledError as error:
+        neutral = asked._replace(answer=NEUTRAL)
+        if asked == neutral:
+            raise
+        try:
+            await _one(policy, neutral, settings)
+        except UngradedError:
+            raise error from None  # another answer would have met it too
+        return INCORRECT, str(error)
+
+
 async def _one(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tuple[str, str]:
     """A grade with the reply that gave it. Raises UngradedError."""
     text = ""
@@ -78,6 +101,8 @@ async def _one(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tup
         prompt = Prompt([], messages(asked, settings.rubric, again=attempt > 0))
         try:
             reply = await policy.generate(prompt, settings.max_tokens, SEED)
+        except RefusedError as error:
+            raise RepelledError(f"the judge failed: {error}") from error
         except PolicyError as error:
             raise UngradedError(f"the judge failed: {error}") from error
         text = reply.text or ""
@@ -86,4 +111,4 @@ async def _one(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> tup
             return grade, text
     cut = "" if reply.finish == "stop" else f" (cut at reward.judge.max_tokens {settings.max_tokens})"
     shown = text.strip()[-SHOWN_CHARS:]
-    raise UngradedError(f"the judge gave no single grade in {settings.attempts} replies; the last ends{cut} with {shown!r}")
+    raise RepelledError(f"the judge gave no single grade in {settings.attempts} replies; the last ends{cut} with {shown!r}")

@@ -1,7 +1,7 @@
 """What a grader is asked, and how its reply is read. The answer that it grades is hostile: it may talk to the grader.
 
-So question, references and answer stand in the prompt as JSON, from which no text gets out; and a reply counts only if it has one
-grade, in its last line.
+So question, references and answer stand in the prompt as JSON, from which no text gets out; and a reply counts only if its last
+line is a grade, and as right only if it has no other one.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nbrl.agent.messages import Message
 from nbrl.tasks.reward.judge.settings import PLACEHOLDERS
-from nbrl.tasks.reward.rules.grade import GRADES
+from nbrl.tasks.reward.rules.grade import CORRECT, GRADES
 
 ANSWER_CHARS = 4000  # of an answer; the rest is not shown to the grader
 INSTRUCTIONS = """You grade an answer to a question against reference answers that are known to be right.
@@ -81,10 +81,15 @@ def encoded(value: str | Sequence[str]) -> str:
 
 
 def read_grade(reply: str) -> str | None:
-    """The grade in the last line of a reply, after its thinking if it shows any; None if it speaks of another one too."""
+    """The grade in the last line of a reply, after its thinking if it shows any.
+
+    None if it is CORRECT and the reply names another grade or gives it twice, as one that repeats the answer may. A reply that
+    ends with a worse grade can repeat what it likes: no answer gains by it.
+    """
     text = reply.partition(THOUGHT)[2].strip() if THOUGHT in reply else reply.strip()
     if THINK in text or THOUGHT in text:
         return None
     found = _LINE.fullmatch(text.rpartition("\n")[2])
-    alone = len(_SAID.findall(text)) == 1 and len(set(_GRADE.findall(text))) == 1
-    return found[1] if found and alone else None
+    if found is None or found[1] != CORRECT:
+        return found and found[1]
+    return CORRECT if len(_SAID.findall(text)) == 1 and set(_GRADE.findall(text)) == {CORRECT} else None

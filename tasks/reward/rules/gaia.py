@@ -5,6 +5,7 @@ items in the same order, each compared as a number or as text with its punctuati
 punctuation. In text neither case nor white space counts.
 """
 
+import math
 import re
 import string
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ def _equal(answer: str, reference: str) -> bool:
     if _SEPARATOR.search(reference):
         given, expected = _SEPARATOR.split(answer), _SEPARATOR.split(reference)
         return len(given) == len(expected) and all(map(_same_item, given, expected))
-    return _text(answer).translate(_PUNCTUATION) == _text(reference).translate(_PUNCTUATION)
+    return _bare(answer) == _bare(reference)
 
 
 def _same_item(answer: str, reference: str) -> bool:
@@ -37,10 +38,16 @@ def _same_number(answer: str, reference: str) -> bool:
 
 
 def _number(text: str) -> float | None:
+    """The finite number that the text is; nan, which equals not even itself, and inf are words."""
     try:
-        return float(text)
+        return number if math.isfinite(number := float(text)) else None
     except ValueError:
         return None
+
+
+def _bare(text: str) -> str:
+    """The text without its punctuation, unless it has nothing else."""
+    return _text(text).translate(_PUNCTUATION) or _text(text)
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Numbers, compared by value: 6.0 equals 6, 1,000 equals 1000, 1/2 equals 0.5; -4 is not 4, 3.5 is not "3 5", 10² is not 102."""
+"""Numbers, compared by value: 6.0 equals 6, 1,000 equals 1000, 2½ 2.5, and 4 million 4,000,000; -4 is not 4, nor is 50% 50.
+
+What stands behind the digits is a factor, a share, a unit or a part of an expression, and only a unit may be left out.
+"""
 
 import re
 import unicodedata
@@ -11,63 +14,150 @@ from nbrl.tasks.reward.rules.qa import normalise
 DIGITS = 100  # characters of a number, and the largest exponent: what is longer costs time and is no answer
 UNIT_WORDS = 3
 _MINUS = str.maketrans("−–‐‑﹣－", "------")
+_VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _BEFORE = r"(?P<sign>[+-]?)\s*(?P<currency>[$€£¥]?)\s*(?P<inner>[+-]?)"
 _WHOLE = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ \u202f\u00a0]\d{3})+|\d+)"
 _DECIMAL = rf"(?:{_WHOLE}(?P<fraction>\.\d*)?|(?P<bare>\.\d+))(?:[eE](?P<exponent>[+-]?\d{{1,3}}))?"
+# The numerator behind a whole number has two digits at most: 1 234/567 may be either of two numbers.
+_FRACTION = r"(?:(?P<mixed>\d+)\s+(?=[1-9]\d?\s*/))?(?P<over>\d+)\s*/\s*(?P<under>\d+)"
 # Units may have powers: m2, m/s^2, s⁻¹, of which NFKC makes s−1. "2x5" and "1e9999" are no units.
 _POWERED = r"[^\W\d_xX]"
 _POWER = rf"(?:(?<={_POWERED})|(?<={_POWERED}[−^])|(?<={_POWERED}\^[-−]))\d(?!\d)"
-_UNIT = rf"(?!\s*[eE][-+]?\d)\s*(?P<unit>(?:[^\d]|{_POWER})*)"
-_NUMBER = re.compile(rf"{_BEFORE}(?:(?P<over>\d+)\s*/\s*(?P<under>\d+)|{_DECIMAL}){_UNIT}")
+_UNIT = rf"(?!\s*[eE][-+]?\d)(?P<unit>(?:[^\d]|{_POWER})*)"
+_NUMBER = re.compile(rf"{_BEFORE}(?:{_FRACTION}|{_DECIMAL}){_UNIT}")
 # Raised or lowered after what is no letter: NFKC would make a part of the number of it.
 _RAISED = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]⁻)[⁰¹²³⁴-⁹⁺⁻ⁿ₀-₉]")
 
+_TENS = {
+    "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12, "quadrillion": 15,
+    "quintillion": 18, "k": 3, "mio": 6, "mln": 6, "mn": 6, "milliard": 9, "mrd": 9, "bn": 9, "tn": 12,
+    "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12,
+}  # fmt: skip
+_FACTORS = {**{f"{name}{ending}": Fraction(10) ** tens for name, tens in _TENS.items() for ending in ("", "s")}}
+_FACTORS |= dict.fromkeys(("dozen", "dozens"), Fraction(12))
+_MONEY = {"k": 3, "m": 6, "mm": 6, "b": 9, "t": 12}  # letters behind an amount of money
+_SHARES = {
+    "%": 0, "‰": -1, "‱": -2, "percent": 0, "per cent": 0, "pct": 0, "per mille": -1, "per mill": -1, "permille": -1,
+    "basis points": -2, "bp": -2, "basis point": -2, "bps": -2, "ppm": -4, "ppb": -7,
+}  # fmt: skip
+_PART = "half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths " \
+    "ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth millionths billionth billionths"  # fmt: skip
+# Words that may change the value: a unit with one of them may not be left out.
+_BINDING = {
+    *_FACTORS,
+    *_PART.split(),
+    "percent",
+    "percentage",
+    "pp",
+    "pct",
+    "mil",
+    "fold",
+    "score",
+    "gross",
+    "double",
+    "triple",
+    "twice",
+} - {"k"}
+_SPELT = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " \
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
+_OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln exp sin cos tan inf infinity oo plus minus over or to squared " \
+    "cubed factorial divided multiplied mod modulo choose"  # fmt: skip
+# Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
+_EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
+# What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
+_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
+_POWERS = tuple("^−0123456789")
+_LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")
+# Directly behind the digits they may be variables as well as units.
+_VARIABLES = re.compile(r"(?!in$|yr$)[abcfijknpqruvwxyz]{1,3}|[KGT]")
+# Names of large numbers, in other languages too.
+_LARGE = re.compile("illi?on|illiard|googol|tausend|тысяч|милли")
+# A capital that may be a factor, where it can hardly be a unit.
+_CAPITAL = re.compile(r"[MB]|[KMBGT] .+")
+_MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
+
 
 class Quantity(NamedTuple):
-    """A number and the words after it; a currency's sign in front is dropped."""
+    """A number and what follows it: a share (`%`) or nothing, and a unit, which `binds` if it may not be left out.
+
+    A currency's sign in front is dropped.
+    """
 
     value: Fraction
-    unit: str
+    unit: str = ""
+    share: str = ""
+    binds: bool = False
 
 
 def quantity(text: str) -> Quantity | None:
     """The number that the text consists of, with its unit; None if the text is anything else."""
-    if _RAISED.search(text):
+    text = text.strip()
+    if len(text) > DIGITS or _RAISED.search(text):
         return None
+    text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found[0]).replace("⁄", "/"), text)
     text = unicodedata.normalize("NFKC", text.translate(_MINUS)).strip().strip("*`").strip()
     found = _NUMBER.fullmatch(text) if len(text) <= DIGITS else None
-    if found is None or (found["sign"] and found["inner"]):
-        return None
-    if found["over"]:
-        if int(found["under"]) == 0:
-            return None
-        value = Fraction(int(found["over"]), int(found["under"]))
-    else:
-        exponent = int(found["exponent"] or 0)
-        if abs(exponent) > DIGITS:
-            return None
-        whole = re.sub(r"\D", "", found["whole"] or "") or "0"
-        fraction = (found["fraction"] or found["bare"] or ".")[1:]
-        value = Fraction(int(whole + fraction), 10 ** len(fraction)) * Fraction(10) ** exponent
-    unit = found["unit"].strip(" .").replace("^-", "^−")  # a hyphen would be deleted as punctuation is
-    if len(unit.split()) > UNIT_WORDS:
+    if found is None or (found["sign"] and found["inner"]) or (value := _value(found)) is None:
         return None
     negative = "-" in (found["sign"], found["inner"])
-    return Quantity(-value if negative else value, unit if unit in ("", "%") else normalise(unit))
+    return _measured(-value if negative else value, found["unit"], bool(found["currency"]))
+
+
+def _value(found: re.Match[str]) -> Fraction | None:
+    """The value of the digits."""
+    if found["over"]:
+        over, under = int(found["over"]), int(found["under"])
+        if under == 0 or (found["mixed"] and over >= under):
+            return None
+        return int(found["mixed"] or 0) + Fraction(over, under)
+    exponent = int(found["exponent"] or 0)
+    if abs(exponent) > DIGITS:
+        return None
+    whole = re.sub(r"\D", "", found["whole"] or "") or "0"
+    fraction = (found["fraction"] or found["bare"] or ".")[1:]
+    return Fraction(int(whole + fraction), 10 ** len(fraction)) * Fraction(10) ** exponent
+
+
+def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
+    """The number with what stands behind its digits; None if that makes an expression of it."""
+    attached = behind[:1].isalpha()
+    rest = " ".join(behind.strip(" \t\n.,:;?-").split())
+    while factor := _LETTERS.match(rest):
+        word = factor[0] if factor[0] in _FACTORS else factor[0].lower()
+        after = rest[factor.end() :].lstrip(" -")
+        single = word in _MONEY and (money or _is_currency(after))
+        if rest[factor.end() :][:1] in _POWERS or (not single and (word not in _FACTORS or factor[0] == "K")):
+            break
+        value *= Fraction(10) ** _MONEY[word] if single else _FACTORS[word]
+        rest, attached = after, False
+    share = next((name for name in _SHARES if rest.lower().startswith(name) and not rest[len(name) :][:1].isalpha()), "")
+    if share:
+        value, rest = value * Fraction(10) ** _SHARES[share], rest[len(share) :].strip(" .")
+    words = [word if len(word) == 1 else word.lower() for word in _LETTERS.findall(rest)]
+    if len(rest.split()) > UNIT_WORDS or _SIGNS.search(rest) or _EXPRESSION.intersection(words):
+        return None
+    # A hyphen would be deleted as punctuation is.
+    unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
+    binds = bool(_BINDING.intersection(words)) or any(map(_LARGE.search, words)) or "%" in rest or bool(_CAPITAL.fullmatch(rest))
+    binds = binds or (attached and bool(_VARIABLES.fullmatch(rest)))
+    return Quantity(value, unit, "%" if share else "", binds)
+
+
+def _is_currency(text: str) -> bool:
+    return bool(re.match(r"[$€£¥]|(?:usd|eur|gbp|jpy|chf|cny|inr|dollars?|euros?|pounds?|yen)\b", text, re.IGNORECASE))
 
 
 def equal(answer: str, references: Sequence[str]) -> float:
     """1.0 if the answer has the value of a reference.
 
-    Where both have a unit, the units must be equal too, by the rule of question answering. A percent sign is a unit that only a
-    percent sign equals.
+    Where both have a unit, the units must be equal too, by the rule of question answering. A share equals only a share.
     """
     given = quantity(answer)
-    return float(given is not None and any(_same(given, quantity(reference)) for reference in references))
+    return float(given is not None and any(same(given, quantity(reference)) for reference in references))
 
 
-def _same(given: Quantity, wanted: Quantity | None) -> bool:
-    if wanted is None or given.value != wanted.value:
+def same(given: Quantity, wanted: Quantity | None) -> bool:
+    """Whether both are of one value, and neither lacks what the other's value depends on."""
+    if wanted is None or (given.value, given.share) != (wanted.value, wanted.share):
         return False
-    units = {given.unit, wanted.unit}
-    return len(units) == 1 or ("" in units and "%" not in units)
+    return given.unit == wanted.unit or ("" in (given.unit, wanted.unit) and not given.binds and not wanted.binds)

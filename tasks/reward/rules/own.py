@@ -2,6 +2,8 @@
 
 import base64
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import groupby
@@ -17,9 +19,14 @@ from nbrl.tasks.reward.rules.judged import Judged
 RULE = "own"
 VOCABULARY = "nbrl/tasks/own.py"  # what such a class is made of
 OWN = "own"  # folder of the class's module, so that its name can be any
-FACETS = 50
+FACETS, NAME_CHARS = 50, 60
 SHOWN_CHARS = 300
 
+
+ROUNDING = 1e-9  # by which a sum of floats may miss the bounds of a value
+# Answers that a class can score, if it can score anything.
+PLAIN = (None, "", "0", "{}", "[]")
+_NAME = re.compile(r"[^A-Za-z0-9 _.-]")  # what MLflow's names of metrics cannot have
 
 Bounded = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
 
@@ -30,21 +37,40 @@ class _Score(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     success: bool
-    value: Annotated[float, Field(ge=0, le=1)] | None
+    value: Annotated[float, Field(ge=-ROUNDING, le=1 + ROUNDING)] | None
     steps: list[Bounded] = Field(max_length=100_000)
-    facets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}$")], Bounded] = Field(max_length=FACETS)
+    facets: dict[str, float]
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """The score of each row's trajectory. What the class raises, or cannot do in time, is a fault. Raises RewardError."""
+    """The score of each row's trajectory.
+
+    Where the class raises, or takes too much, the trajectory is wrong if the class can score a PLAIN answer to the question, for
+    then the trajectory is why; else it is a fault, as is a score that cannot be used, and time on the clock. Raises RewardError.
+    """
     judged = [Judged(0.0, 0.0)] * len(rows)
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
     for name, same in groupby(places, key=lambda place: _place(rows[place])):
         group = list(same)
         asked = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
-        for place, done in zip(group, confined.compare(RULE, asked, _module(name)), strict=True):
+        able: dict[str, bool] = {}
+        for place, one, done in zip(group, asked, confined.compare(RULE, asked, _module(name)), strict=True):
             judged[place] = _judged(done, len(rows[place]["steps"]))
+            if "fault" in done and not done.get("late"):
+                if one["reference"] not in able:
+                    able[one["reference"]] = _scores_plain(one, name)
+                judged[place] = Judged(0.0, 0.0, value=0.0) if able[one["reference"]] else judged[place]
     return judged
+
+
+def _scores_plain(asked: Mapping[str, Any], place: str) -> bool:
+    """Whether the class can score a PLAIN answer to the question without steps and files."""
+    for answer in PLAIN:
+        plain = {**asked["trajectory"], "answer": answer, "steps": [], "files": {}}
+        (done,) = confined.compare(RULE, [{**asked, "trajectory": plain}], _module(place))
+        if "fault" not in done or done.get("late"):
+            return "fault" not in done
+    return False
 
 
 def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
@@ -95,5 +121,15 @@ def _judged(done: Mapping[str, Any], steps: int) -> Judged:
     if score.steps and len(score.steps) != steps:
         return Judged(0.0, 0.0, fault=f"its score has {len(score.steps)} steps, the trajectory {steps}")
     exact = float(score.success)
-    value = exact if score.value is None else score.value
-    return Judged(exact, value, value, tuple(score.steps), tuple(sorted(score.facets.items())))
+    value = exact if score.value is None else min(1.0, max(0.0, score.value))
+    return Judged(exact, value, value, tuple(score.steps), _facets(score.facets))
+
+
+def _facets(given: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """The finite ones by names that a metric can have, at most FACETS: they pay nothing, so none costs a trajectory its score."""
+    named = {
+        _NAME.sub("_", name.replace("@", "_at_")).lstrip("_ .-")[:NAME_CHARS]: value
+        for name, value in given.items()
+        if math.isfinite(value)
+    }
+    return tuple(sorted((name, value) for name, value in named.items() if name)[:FACETS])

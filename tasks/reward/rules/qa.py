@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
+MARKS = 30  # as in the stream-safe format of Unicode (UAX 15)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
@@ -18,14 +19,22 @@ def _punctuation() -> dict[int, None]:
     return dict.fromkeys([*map(ord, string.punctuation), *others])
 
 
+@cache
+def _long_runs() -> re.Pattern[str]:
+    """The combining characters after the first MARKS of a row."""
+    marks = "".join(chr(code) for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code)))
+    return re.compile(f"(?<=[{marks}]{{{MARKS}}})[{marks}]+")
+
+
 def normalise(text: str) -> str:
     """Lowercase, punctuation deleted, English articles deleted, single spaces (SQuAD v1.1, arXiv 1606.05250, evaluation script).
 
     Two additions, which change no comparison of two ASCII answers that keep a word: the punctuation of every script is deleted,
     as MLQA's script does (arXiv 1910.07475), and text is composed first (NFC), so that two spellings of one letter are equal.
-    A deletion that would leave nothing is not made: "The The" stays, and so does "?!".
+    A deletion that would leave nothing is not made: "The The" stays, and so does "?!". Of a row of combining characters only the
+    first MARKS count: composing takes the square of a row's length, and no language has longer ones.
     """
-    lowered = " ".join(unicodedata.normalize("NFC", text).lower().split())
+    lowered = " ".join(unicodedata.normalize("NFC", _long_runs().sub("", text)).lower().split())
     bare = " ".join(lowered.translate(_punctuation()).split())
     return " ".join(_ARTICLES.sub(" ", bare).split()) or bare or lowered
 

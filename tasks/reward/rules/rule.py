@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, files, gaia, grade, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, files, gaia, grade, maths, number, own, qa
 from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
 
@@ -21,8 +21,6 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
     "choice": (choice.equal, choice.equal),
     "gaia": (gaia.equal, gaia.equal),
 }
-# What a reference must be for the rule to find any answer equal to it.
-_READ: dict[str, Callable[[str], object]] = {"number": number.quantity, "choice": choice.option}
 
 
 def given(answer: str | None) -> str | None:
@@ -53,15 +51,20 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    if rule == OWN:
-        return own.scores(rows)
-    return code.scores(rows) if rule == CODE else _compared(rule, rows)
+    match rule:
+        case "own":
+            return own.scores(rows)
+        case "code":
+            return code.scores(rows)
+        case "math":
+            return [Judged(score, score) for score in maths.scores(rows)]
+    return _gym(rows)
 
 
-def _compared(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """By a package that is not ours. What it cannot compare, or not in time, is wrong."""
+def _gym(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """By the scorers of a package that is not ours. What it cannot compare, or not in time, is wrong."""
     asked = [{name: row[name] for name in ("answer", "answers", "reference")} for row in rows]
-    scores = [_number(done.get("score")) for done in confined.compare(rule, asked)]
+    scores = [_number(done.get("score")) for done in confined.compare(GYM, asked)]
     return [Judged(float(score >= RIGHT), score) for score in scores]
 
 
@@ -71,5 +74,5 @@ def _number(score: object) -> float:
 
 
 def readable(rule: str, reference: str) -> bool:
-    """Whether the rule can find any answer equal to this reference."""
-    return rule not in _READ or _READ[rule](reference) is not None
+    """Whether the rule finds the reference equal at least to itself; by `math` and `qa` every text is."""
+    return rule not in ("number", "choice", "gaia") or _COMPARE[rule][0](reference, [reference]) == 1.0

@@ -8,7 +8,7 @@ follows an object for each comparison: `{"score"}` from 0 to 1, by the rule `own
 
 Every comparison runs in a process of its own, forked once the packages are imported, with little memory and at most CPU_SECONDS
 of processor time, in whole seconds. One that waits uses none, and is ended after WALL_SECONDS. This program imports nothing of
-this package but the vocabulary of environments of one's own.
+this package but the vocabulary of environments of one's own and expressions.py.
 """
 
 import ast
@@ -39,9 +39,8 @@ FORK_S = 5.0
 FAULT_CHARS = 300
 FEW = 4  # processes of a sandbox in which nothing else runs
 RESULT_BYTES = 1 << 16
-WARM = (r"\frac{1}{2}", r"$\boxed{x^2+\sqrt{3}}$", "0.5", "the answer is 5", "(1, 2)", r"\{1, 2\}", "x = 3", "1/2", "50%")
+WARM = (r"\frac{1}{2}", r"\boxed{x^2+\sqrt{3}}", "0.5", "3*sqrt(5)", "(1, 2)", r"\{1, 2\}", "x = 3", "1/2", r"50\%")
 EXECUTES = re.compile(r"\b(eval|exec|parse_expr|sympify)\(")
-WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")  # of a language; commands of LaTeX begin with a backslash
 FUNCTIONS = {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "abs", "Abs"}
 CONSTANTS = {"pi", "oo"}  # besides names of one letter
 NAME = re.compile(r"[^\W\d]\w*")
@@ -87,26 +86,30 @@ def task(name: str, settings: str) -> tuple[Any, bool]:
 
 
 def reasoning_gym(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The score of the task's own scorer; 0 for an answer that its scorer must not execute."""
-    reference = json.loads(comparison["reference"])
+    """The score of the task's own scorer; 0 for an answer that its scorer must not execute.
+
+    Of a list of answers, one for each of the reference's `entries`, the scores; 0 for what the scorer cannot score.
+    """
+    reference, answer = json.loads(comparison["reference"]), comparison["answer"]
     data, executes = task(reference["task"], json.dumps(reference["settings"]))
-    if executes and not harmless(comparison["answer"]):
-        return {"score": 0.0}
-    return {"score": bounded(data.score_answer(comparison["answer"], reference["entry"]))}
+
+    def score(text: str, entry: Any) -> float:
+        return 0.0 if executes and not harmless(text) else bounded(data.score_answer(text, entry))
+
+    if not isinstance(answer, list):
+        return {"score": score(answer, reference["entry"])}
+    scores = [0.0] * len(answer)
+    for place, (text, entry) in enumerate(zip(answer, reference["entries"], strict=True)):
+        with contextlib.suppress(Exception):
+            scores[place] = score(text, entry)
+    return {"scores": scores}
 
 
 def maths(comparison: dict[str, Any]) -> dict[str, Any]:
-    """A score of 1 if the answer is equal by value to one of the answers, written in LaTeX or as plain expressions."""
-    from math_verify import parse, verify
+    """A score of 1 if the answer is equal by value to one of the answers."""
+    from nbrl.tasks.reward.rules.expressions import equal
 
-    def read(text: str) -> list[Any]:
-        # An expression without its dollars as a whole, or the one within a sentence.
-        bare = [] if "$" in text or "\\boxed" in text else [f"${text}$"]
-        tries = [text, *bare] if WORD.search(text) else [*bare, text]
-        return next((found for each in tries if (found := parse(each, parsing_timeout=None))), [])
-
-    given = read(comparison["answer"])
-    return {"score": float(any(verify(read(each), given, timeout_seconds=None) for each in comparison["answers"]))}
+    return {"score": float(equal(comparison["answer"], comparison["answers"]))}
 
 
 def bounded(score: Any) -> float:
@@ -132,6 +135,9 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
     steps = [Step(**{**step, "outputs": [tuple(output) for output in step["outputs"]]}) for step in told.pop("steps")]
     files = {path: base64.b64decode(data) for path, data in told.pop("files").items()}
     score = tasks.score(Trajectory(**told, steps=steps, files=files), reference["reference"])
+    paid = [*([] if score.value is None else [score.value]), *score.steps]
+    if not all(math.isfinite(float(each)) for each in paid):
+        raise ValueError("it pays what is no finite number")
     return {
         "success": bool(score.success),
         "value": None if score.value is None else float(score.value),
@@ -187,7 +193,7 @@ def compare(rule: str, line: bytes, cpu: float, wall: float, results: int) -> di
         result = json.loads(data)
     except (ValueError, RecursionError):
         took = f"more than {wall:g} s" if late else f"more than {cpu:g} s of processor time, or its process ended"
-        return {"fault": f"it took {took}"}
+        return {"fault": f"it took {took}", "late": late}
     return result if isinstance(result, dict) else {"fault": "its result is no object"}
 
 

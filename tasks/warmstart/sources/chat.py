@@ -1,11 +1,11 @@
-"""Demonstrations from conversations: JSON Lines with `messages`, as chat servers take them."""
+"""Demonstrations from conversations: rows with `messages`, as chat servers take them, or `conversations` of ShareGPT."""
 
-import json
-from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 
 from nbrl.agent.messages import Role
@@ -13,24 +13,25 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import describe
 from nbrl.agent.trajectory import ROOT, Node, NodeKind, Status, Trajectory
+from nbrl.tasks.environments.tables import read_rows
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.source import Found, Source
+from nbrl.tasks.warmstart.sources.turns import HELD, Turn, UnfitError, turns_of
 
-Turn = tuple[Role, str]
-ROLES = ("system", "user", "assistant")
 KINDS: dict[str, NodeKind] = {"system": "system", "user": "observation", "assistant": "action"}
 
 
 class ChatDemonstrations(Source):
-    """Conversations. Every turn of the assistant is learnt as it stands."""
+    """Conversations. Every turn of the assistant is learnt as it stands, unless it is marked not to be."""
 
     kind: Literal["chat"] = Field(description="conversations; every turn of the assistant is learnt as it stands")
-    path: Path = Field(description='JSON Lines, each {"messages": [{"role": "user", "content": "..."}, ...]}')
+    path: Path = Field(
+        description='JSON Lines, a JSON list or Parquet, each row {"messages": [{"role": "user", "content": "..."}, ...]}'
+    )
 
     def check(self) -> None:
-        if not sum(1 for _ in self._conversations()):
-            raise ConfigError(f"{self.path} holds no conversation; give one on each line")
+        self._conversations()
 
     def files(self) -> list[Path]:
         if not self.path.is_file():
@@ -39,76 +40,66 @@ class ChatDemonstrations(Source):
 
     def record(self, stage: Stage, seed: int) -> Found:
         """A conversation that the agent could not have is left out: one longer than its context, with more turns of the assistant
-        than it has steps, or with a longer one than its actions. One without a system turn gets the agent's.
+        than it has steps, or with a longer one than its actions; so is a row that is no conversation. One without a system turn
+        gets the agent's.
         """
-        system = stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text
+        system = Turn("system", stage.agent.render_system_prompt(describe(stage.tools), stage.instruction).text)
+        tag = "think" if stage.agent.thinking == "native" else stage.agent.think_tag
+        count, conversations = self._conversations()
         found = []
-        for number, messages in self._conversations():
+        for number, turns in conversations:
             stage.check()
-            given = messages if messages[0][0] == "system" else [("system", system), *messages]
-            found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer))
+            given = turns if turns[0].role == "system" else [system, *turns]
+            found.append(_trajectory(f"{self.path.name}:{number}", given, stage.tokenizer, tag))
         fitting = [each for each in found if _fits(each, stage.agent)]
-        return Found(fitting, len(found) - len(fitting))
+        return Found(fitting, count - len(fitting))
 
-    def _conversations(self) -> Iterator[tuple[int, list[Turn]]]:
-        """Each with the number of its line."""
+    def _conversations(self) -> tuple[int, list[tuple[int, list[Turn]]]]:
+        """The number of rows, and each that is a conversation with its number. Raises ConfigError if none is."""
         (path,) = self.files()
-        try:
-            with path.open(encoding="utf-8-sig") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        yield number, _messages(line, f"line {number} of {path}")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read as text: {error}; give JSON Lines in UTF-8") from error
+        rows, found, unfit = read_rows(path), [], ""
+        for number, row in enumerate(rows, start=1):
+            try:
+                found.append((number, turns_of(row)))
+            except UnfitError as error:
+                unfit = unfit or f"row {number} of {path} {error}"
+        if not found:
+            raise ConfigError(f"{path} holds no conversation that can be learnt; {unfit}")
+        return len(rows), found
 
 
-def _messages(line: str, where: str) -> list[Turn]:
-    """Raises ConfigError unless the line is a conversation that any template takes."""
-    try:
-        row: Any = json.loads(line)
-        line.encode()
-        json.dumps(row, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not JSON that can be stored: {type(error).__name__}: {error}; correct it") from error
-    messages = row.get("messages") if isinstance(row, dict) else None
-    if not isinstance(messages, list) or not messages:
-        raise ConfigError(f'{where} has no messages; write {{"messages": [{{"role": "user", "content": "..."}}, ...]}}')
-    turns = [_turn(message, where) for message in messages]
-    roles = [role for role, _ in turns]
-    if "system" in roles[1:]:
-        raise ConfigError(f"{where} has a system turn that is not its first; put it first, or leave it out")
-    if any(before != "user" for before, role in pairwise(["", *roles]) if role == "assistant"):
-        raise ConfigError(f"{where} has a turn of the assistant that answers no user; put a turn of the user before it")
-    if "assistant" not in roles:
-        raise ConfigError(f"{where} has no turn of the assistant, so nothing is demonstrated")
-    return turns
+def holds_conversations(path: Path) -> bool:
+    """Whether a file has rows of conversations, rather than trajectories."""
+    if path.suffix in (".jsonl", ".ndjson", ".gz"):
+        return True
+    with suppress(OSError, ValueError, pa.ArrowException):
+        if path.suffix == ".json":
+            return path.read_text(encoding="utf-8-sig").lstrip().startswith("[")
+        return path.suffix == ".parquet" and bool({*HELD}.intersection(pq.read_schema(path).names))
+    return False
 
 
-def _turn(message: Any, where: str) -> Turn:
-    role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
-    if role not in ROLES or not isinstance(content, str):
-        raise ConfigError(f"{where} has a message without a role of {', '.join(ROLES)} and a content that is text")
-    if role == "assistant" and not content.strip():
-        raise ConfigError(f"{where} has an empty turn of the assistant, such as one with only tool_calls; take it out")
-    return cast(Role, role), content
-
-
-def _trajectory(name: str, messages: list[Turn], tokenizer: ChatTokenizer) -> Trajectory:
-    """The turns one after another; each of the assistant's is sampled off a generation prompt, and stands as history then."""
+def _trajectory(name: str, turns: list[Turn], tokenizer: ChatTokenizer, tag: str) -> Trajectory:
+    """The turns one after another; each of the assistant's is sampled off a generation prompt if it is learnt, and stands as
+    history then. A thought stands before its text, in tags of this name.
+    """
     nodes: list[Node] = []
     trunk, step = ROOT, 0
     before: Role = "assistant"
-    for role, content in messages:
+    for role, content, thought, learnt in turns:
         if role == "assistant":
-            sampled = tokenizer.encode_action(content)
-            nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=tokenizer.generation_prompt()))
-            nodes.append(Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=sampled, logprobs=[0.0] * len(sampled)))
+            sampled = tokenizer.encode_action(f"<{tag}>\n{thought}\n</{tag}>\n\n{content}" if thought else content)
+            if learnt:
+                nodes.append(Node(parent=trunk, kind="tail", step=step, token_ids=tokenizer.generation_prompt()))
+                nodes.append(
+                    Node(parent=len(nodes) - 1, kind="sampled", step=step, token_ids=sampled, logprobs=[0.0] * len(sampled))
+                )
             ids, step = tokenizer.history(sampled), step + 1
         else:
             ids = tokenizer.message(role, content, before)
         nodes.append(Node(parent=trunk, kind=KINDS[role], step=step, token_ids=ids))
         trunk, before = len(nodes) - 1, role
-    question = next((content for role, content in messages if role == "user"), "")
+    question = next((turn.text for turn in turns if turn.role == "user"), "")
     return Trajectory(
         id=name, group=name, sample=0, question=question, ability="", status=Status.ANSWERED, answer=None, nodes=nodes, steps=[]
     )

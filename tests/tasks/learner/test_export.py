@@ -130,6 +130,16 @@ def test_without_options_the_files_are_the_checkpoints_own(root: Path, tmp_path:
     assert {path.name: path.read_bytes() for path in target.iterdir()} == {p.name: p.read_bytes() for p in source.iterdir()}
 
 
+@pytest.mark.parametrize(("named", "ends"), [(0, [0, 2]), ([2], [2]), (None, [2])])
+def test_an_export_generates_to_the_end_of_a_turn(tmp_path: Path, named: object, ends: list[int]) -> None:
+    source, target = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(TINY, source)
+    target.mkdir()
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": named, "do_sample": True}))
+    copy(source, target, None, None)
+    assert json.loads((target / "generation_config.json").read_text()) == {"eos_token_id": ends, "do_sample": True}
+
+
 def test_weights_are_converted(root: Path, tmp_path: Path) -> None:
     write(root, "a", tmp_path / "half", dtype="bfloat16")
     whole = load_file(root / "runs/a/checkpoints/000001-e0001-abcdef/hf/model.safetensors")

@@ -19,6 +19,7 @@ from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes.evaluate import evaluate
 from nbrl.tasks.nodes.reward import reward
 from nbrl.tasks.nodes.select import select
+from nbrl.tasks.reward.judge.ask import NEUTRAL
 from nbrl.tasks.reward.judge.grades import keep, key_of
 from nbrl.tasks.reward.judge.prompt import Asked
 from nbrl.tasks.runs.results import NodeResult
@@ -57,7 +58,7 @@ def questions(count: int) -> pa.Table:
 
 
 def answered(made: Services, *groups: tuple[str | None, ...]) -> tuple[Artifact, Artifact]:
-    """Prompts, and trajectories that gave these answers to them."""
+    """Prompts, and trajectories that gave these answers to them; the question of a group with `never` gets no grade."""
     prompts = questions(len(groups))
     prompts = prompts.append_column("group", prompts["id"])
     played = [
@@ -65,7 +66,7 @@ def answered(made: Services, *groups: tuple[str | None, ...]) -> tuple[Artifact,
             id=f"q{number}-{sample}",
             group=f"q{number}",
             sample=sample,
-            question=f"What is q{number}?",
+            question=f"What never is q{number}?" if "never" in answers else f"What is q{number}?",
             ability="qa",
             status=Status.STEP_LIMIT if answer is None else Status.ANSWERED,
             answer=answer,
@@ -100,7 +101,7 @@ def test_a_round_is_graded_and_scored(tmp_path: Path, server: Grader) -> None:
 
 def test_a_group_of_which_an_answer_cannot_be_graded_is_set_aside_and_counted(tmp_path: Path, server: Grader) -> None:
     made = judging(tmp_path, server)
-    done = scored(made, *answered(made, ("42", "never"), ("42", "41"), ("42", "41")))
+    done = scored(made, *answered(made, ("never", None), ("42", "41"), ("42", "41")))
     assert done.values["reward/unscored"] == 1.0
     selection = asyncio.run(select.alone(made, SCOPE, done, 4, 0))
     found = [row["reason"] for row in made.storage.read_table(selection.path).to_pylist() if not row["kept"]]
@@ -115,10 +116,10 @@ def test_too_many_without_a_grade_stop_the_run_and_the_next_start_asks_only_for_
         scored(made, *artifacts)
     assert not made.storage.exists(SCOPE.layout.round(0).rewards)
     assert len(made.storage.list(JUDGEMENTS)) == 2
-    assert server.answers == ["41", "42", "never", "never"]
+    assert server.answers == ["41", "42", NEUTRAL, NEUTRAL, "never", "never"]
     with pytest.raises(RewardError):
         scored(made, *artifacts)
-    assert server.answers == ["41", "42", "never", "never", "never", "never"]
+    assert server.answers == ["41", "42", *[NEUTRAL] * 4, *["never"] * 4]
 
 
 def again(made: Services, prompts: Artifact, trajectories: Artifact, done: Artifact) -> tuple[bool, str]:
@@ -132,14 +133,14 @@ def again(made: Services, prompts: Artifact, trajectories: Artifact, done: Artif
 def test_the_audit_computes_the_rewards_again_without_the_model(tmp_path: Path) -> None:
     with grading() as server:
         made = judging(tmp_path, server)
-        artifacts = answered(made, ("42", "never"), ("42", "no idea"), ("43", None))
+        artifacts = answered(made, ("never", None), ("42", "no idea"), ("42", "43"))
         done = scored(made, *artifacts)
     assert again(made, *artifacts, done) == (True, "")
     assert again(made, *artifacts, done) == (True, "")
     judge = made.config.reward.judge
     assert judge is not None
     # What another run could grade since is still a fault of this one.
-    keep(made.storage, Asked("What is q0?", ("42",), "never"), judge, "CORRECT", "GRADE: CORRECT")
+    keep(made.storage, Asked("What never is q0?", ("42",), "never"), judge, "CORRECT", "GRADE: CORRECT")
     assert again(made, *artifacts, done) == (True, "")
     key = key_of(Asked("What is q1?", ("42",), "no idea"), judge)
     made.storage.delete(key)
@@ -171,7 +172,7 @@ def test_an_evaluation_counts_what_could_not_be_graded_as_wrong_and_is_audited(t
     assert done.values["success"] == pytest.approx(4 / 6)
     assert done.values["unscored"] == 1.0
     assert done.values["own/not_attempted"] == 0.0
-    assert len(server.bodies) == 3
+    assert len(server.bodies) == 4
     result = NodeResult(run_id="x", node="evaluate", epoch="e0001-abcdef", inputs=["w2"], artifact=done, finished=0.0, version="")
     policies = {"w2": Weights(updates=2, digest="w2")}
     assert list(check_evaluation(made.storage, made.config, run, result, policies)) == []

@@ -41,6 +41,14 @@ def test_rows_become_questions_with_ids_of_their_source(tmp_path: Path) -> None:
     ]
 
 
+def test_what_lies_in_a_column_is_named_by_its_path(tmp_path: Path) -> None:
+    rows = [{"extra": {"question": "Who?"}, "answers": [{"text": "Ann"}, {"text": "Bo"}]}]
+    made = unify([source(tmp_path, rows, columns={"question": "extra.question", "answers": "answers.text"})])
+    assert made.select(["question", "answers", "dropped"]).to_pylist() == [
+        {"question": "Who?", "answers": ["Ann", "Bo"], "dropped": None}
+    ]
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -91,7 +91,7 @@ def _talk(folder: Path, *questions: str) -> Path:
 
 
 def test_a_source_that_gives_nothing_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"demonstrations\.chat holds no demonstrations"):
+    with pytest.raises(ConfigError, match=r"talk\.jsonl has no rows"):
         _planned(tmp_path, _talk(tmp_path))
     with pytest.raises(ConfigError, match=r"1 were left out: .* raise the training's agent\.context_tokens"):
         _planned(tmp_path, _talk(tmp_path, "long " * 200))

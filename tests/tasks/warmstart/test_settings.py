@@ -192,7 +192,7 @@ def test_files_of_demonstrations_are_read_before_work_begins(tmp_path: Path) -> 
     storage, training = Storage(StorageSettings(root=str(tmp_path))), load_training("smollm2-135m")
     (tmp_path / "talk.jsonl").write_text('{"messages": []}')
     (tmp_path / "told.parquet").write_text("no table")
-    for name, says in (("talk.jsonl", "line 1 of .* has no messages"), ("told.parquet", "told.parquet cannot be read")):
+    for name, says in (("talk.jsonl", "row 1 of .* has no messages"), ("told.parquet", "told.parquet cannot be read")):
         settings = load_given(Given(start=str(TINY), training="tiny-cpu", demonstrations=str(tmp_path / name)), [], NOWHERE)
         with pytest.raises(ConfigError, match=says):
             check(settings, training, storage, tmp_path / "out", tmp_path)

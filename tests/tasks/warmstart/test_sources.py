@@ -3,8 +3,10 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import nbformat
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
@@ -18,7 +20,7 @@ from nbrl.tasks.environments.world.world import World
 from nbrl.tasks.errors import ConfigError, StoppedError
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
+from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations, holds_conversations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.retell import retold
@@ -238,10 +240,51 @@ def test_a_conversation_that_the_agent_could_not_have_is_left_out(stage: Stage, 
     assert ([len(each.sampled()) for each in found.trajectories], found.left_out) == ([1, 2], 2)
 
 
+def learnt(stage: Stage, path: Path, *rows: dict[str, Any]) -> tuple[list[list[str]], int]:
+    """What is learnt of each conversation, and how many rows are left out."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_text(json.dumps(rows) if path.suffix == ".json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+    assert holds_conversations(path)
+    found = ChatDemonstrations(kind="chat", path=path).record(stage, 0)
+    return [[stage.tokenizer.decode(node.token_ids) for node in each.sampled()] for each in found.trajectories], found.left_out
+
+
+HI = {"role": "user", "content": "Hi"}
+HELLO = {"role": "assistant", "content": "Hello"}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+def test_a_row_that_is_no_conversation_is_left_out_and_counted(stage: Stage, tmp_path: Path, suffix: str) -> None:
+    rows = [{"messages": [HI, HELLO]}, {"messages": [HI]}, {"messages": [HI, HELLO, HI]}]
+    assert learnt(stage, tmp_path / f"talk{suffix}", *rows) == ([["Hello"], ["Hello"]], 1)
+
+
+def test_conversations_are_read_in_the_forms_that_people_have(stage: Stage, tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "w", "arguments": "{}"}}]}
+    rows = [
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}, HELLO]},
+        {"messages": [{"role": "developer", "content": "Be brief."}, HI, HELLO]},
+        {"messages": [HI, call, {"role": "tool", "tool_call_id": "1", "content": "sun"}, HELLO]},
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+    ]
+    assert learnt(stage, tmp_path / "talk.jsonl", *rows) == ([["Hello"]] * 4, 0)
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": False}])
+def test_a_turn_that_is_marked_is_not_learnt_and_a_thought_is(stage: Stage, tmp_path: Path, mark: dict[str, Any]) -> None:
+    rows = [{"messages": [HI, HELLO | mark, HI, {"role": "assistant", "content": "4", "reasoning_content": "two and two"}]}]
+    (said,), left_out = learnt(stage, tmp_path / "talk.jsonl", *rows)
+    assert (len(said), left_out) == (1, 0)
+    assert "Hello" not in said[0]
+    assert said[0].index("two and two") < said[0].index("4")
+
+
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_an_empty_file_of_demonstrations_is_named_before_work_begins(tmp_path: Path, content: str) -> None:
     (tmp_path / "talk.jsonl").write_text(content)
-    with pytest.raises(ConfigError, match=r"talk\.jsonl holds no conversation"):
+    with pytest.raises(ConfigError, match=r"talk\.jsonl has no rows"):
         ChatDemonstrations(kind="chat", path=tmp_path / "talk.jsonl").check()
     pq.write_table(to_table([]), tmp_path / "none.parquet")
     with pytest.raises(ConfigError, match=r"none\.parquet holds no trajectory"):
@@ -269,16 +312,22 @@ def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 1 of .* is not JSON"),
-        ('{"conversations": []}', "has no messages"),
+        ("{", "talk.jsonl cannot be read: line 1, character 2"),
+        ('{"conversations": []}', "row 1 of .* has no messages"),
         ('{"messages": [{"role": "bot", "content": "x"}]}', "without a role of"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "nothing is demonstrated"),
-        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "not JSON that can be stored"),
-        ("[" * 100_000, "not JSON that can be stored"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "a content that is text"),
+        ("[" * 100_000, "line 1: maximum recursion"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "answers no user"),
         ('{"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}', "answers no user"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', "empty turn"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]}', "put it first"),
+        ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0}]}', "nothing is"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0.5}]}',
+            "neither 0 nor 1",
+        ),
+        ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "prefix": 1}]}', "with 'prefix'"),
     ],
 )
 def test_a_line_that_is_no_conversation_is_named(stage: Stage, tmp_path: Path, line: str, says: str) -> None:

@@ -1,0 +1,70 @@
+"""Which tasks of reasoning-gym pay answers that do not depend on the question: there a policy learns to say that answer.
+
+Each answer of a battery is given to the same items of a task, and the task's own scorer judges it. The verdicts on the release of
+the package that nbrl was tested with are kept beside this file; those on another release are found when they are needed.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from nbrl.tasks.reward.rules import confined
+from nbrl.tasks.reward.rules.rule import GYM, RIGHT
+
+KEPT = Path(__file__).with_name("gym_battery.json")
+ITEMS, SEED = 20, 5
+SPARE = 2  # items on which an answer may be right besides: equal to the reference, though written otherwise
+Entries = Sequence[dict[str, Any]]
+
+_PLAIN = "0 1 2 -1 10 24 100 0.5 True False true false Yes No yes no None null nan inf x A B C D - . , ; # up L"
+_BRACKETS = ["[]", "{}", "()", "[[]]", "[[0]]", '""', "''", '{"a": 1}', "0 0", "0,0", "1 2 3", "1/1", "x = 0", "True False", "\n"]
+_WORDS = ["infeasible", "impossible", "not possible", "knight", "I do not know", "6*4*1*1", "1 + 1", "0*(1)", "lambda: 1"]
+CONSTANTS = (*_PLAIN.split(), *_BRACKETS, *_WORDS)
+TAKEN: dict[str, Callable[[Entries, int], str]] = {
+    "the question itself": lambda entries, place: str(entries[place]["question"]),
+    "the last line of the question": lambda entries, place: str(entries[place]["question"]).strip().splitlines()[-1],
+    "the numbers of the question": lambda entries, place: " ".join(re.findall(r"-?\d+", entries[place]["question"])) or "0",
+    "the answer to another question": lambda entries, place: str(entries[(place + 1) % len(entries)]["answer"]),
+}
+
+
+def battery(entries: Entries) -> dict[str, list[str]]:
+    """Answers to all entries by what they are in words."""
+    found = {f"the answer {answer!r}": [answer] * len(entries) for answer in CONSTANTS}
+    return found | {name: [take(entries, place) for place in range(len(entries))] for name, take in TAKEN.items()}
+
+
+@cache
+def paid(task: str) -> str:
+    """What is right more often than the commonest reference of the task, though it does not depend on the question; or nothing.
+
+    Raises RewardError if the program that scores does not start.
+    """
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    if kept["version"] == version("reasoning-gym") and task in {*kept["paid"], *kept["unpaid"]}:
+        return str(kept["paid"].get(task, ""))
+    return found_paid(task)
+
+
+def found_paid(task: str) -> str:
+    """As `paid`, by trying the battery."""
+    from reasoning_gym.factory import create_dataset
+
+    items = create_dataset(task, seed=SEED, size=ITEMS)
+    entries = [json.loads(json.dumps(items[place])) for place in range(ITEMS)]
+    answers = battery(entries)
+    reference = json.dumps({"task": task, "settings": {}, "entries": entries})
+    said = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
+    references = [str(entry["answer"]).strip() for entry in entries]
+    commonest = Counter(references).most_common(1)[0][1]
+    for (name, given), done in zip(answers.items(), said, strict=True):
+        same = sum(one.strip() == other for one, other in zip(given, references, strict=True))
+        right = sum(score >= RIGHT for score in done.get("scores", ()))
+        if right > max(commonest, same) + SPARE:
+            return f"{name} is right on {right} of {ITEMS}"
+    return ""

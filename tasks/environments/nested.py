@@ -1,0 +1,48 @@
+"""Columns of structures and of lists of them: what lies in them by its path, and messages as the question that they ask."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+
+def paths(table: pa.Table) -> list[str]:
+    """The columns and, with dots, what lies in them: answers.text is that of the structures, or lists of them, in answers."""
+    return [each for field in table.schema for each in below(field.name, field.type)]
+
+
+def below(name: str, kind: pa.DataType) -> list[str]:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [name, *below(name, kind.value_type)[1:]]
+    members = [kind.field(place) for place in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    return [name, *(each for member in members for each in below(f"{name}.{member.name}", member.type))]
+
+
+def found(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column, or what lies in one."""
+    if name in table.column_names:
+        return table[name]
+    root = next(each for each in table.column_names if name.startswith(f"{each}."))
+    keys = name.removeprefix(f"{root}.").split(".")
+    return pa.chunked_array([pa.array([member(value, keys) for value in table[root].to_pylist()])])
+
+
+def member(value: Any, keys: Sequence[str]) -> Any:
+    """What lies below the keys in nested objects; of a list, that of each entry."""
+    if isinstance(value, list):
+        return [member(each, keys) for each in value]
+    if not keys or not isinstance(value, dict):
+        return None if keys else value
+    return member(value.get(keys[0]), keys[1:])
+
+
+def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """The user's turn, after a turn of the system if there is one. Raises ValueError with what else there is."""
+    if not messages:
+        return None
+    roles = [each["role"] for each in messages]
+    if roles not in (["user"], ["system", "user"], ["developer", "user"]):
+        raise ValueError(f"a conversation of {', '.join(map(str, roles))}, where a user asks once")
+    if not all(isinstance(each["content"], str) for each in messages):
+        raise ValueError("a message whose content is no text")
+    return "\n\n".join(each["content"] for each in messages)

@@ -1,0 +1,257 @@
+"""Tables from files of one's own: a file, a folder or a pattern of files, or a data set that the package datasets saved."""
+
+import gzip
+import json
+from bisect import bisect_left
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from nbrl.tasks.errors import ConfigError
+
+JSON = (".jsonl", ".ndjson", ".json")
+ZIPPED = ".gz"
+SUFFIXES = (".parquet", *JSON, ".csv", ".tsv", ".arrow")
+SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {ZIPPED} after it"
+SAVED = ("dataset_info.json", "state.json")  # in a folder that `save_to_disk` of datasets wrote
+SEVERAL = "dataset_dict.json"  # in one of several such folders
+LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
+
+Convert = Callable[[Any], Any]
+
+
+class Number(str):
+    """A number of JSON, as it is written."""
+
+
+def plain(value: Any) -> Any:
+    """A value with its numbers as numbers."""
+    match value:
+        case Number():
+            return json.loads(value)
+        case list():
+            return [plain(each) for each in value]
+        case dict():
+            return {name: plain(each) for name, each in value.items()}
+    return value
+
+
+def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Table:
+    """The table of all rows, at least one. Values of JSON are as `converts` makes them.
+
+    Columns that nothing in `converts` names are not read: they are there, and empty. `key` is where the setting stands, for
+    errors. Raises ConfigError if there is no such file, or it is not what it must be.
+    """
+    table = _joined([_read(file, converts) for file in files_of(path, key)], path)
+    if not len(table):
+        raise ConfigError(f"data file {path} has no rows")
+    if len(set(table.column_names)) < len(table.column_names):
+        raise ConfigError(f"data file {path} has two columns of one name; rename one")
+    return table
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows, with values of any shape where it is JSON; what a row lacks is None. Raises ConfigError."""
+    rows: list[dict[str, Any]] = []
+    for file in files_of(path, "data"):
+        if _kind(file) in JSON:
+            with _reading(file):
+                rows += [row for _, row in _objects(file)]
+        else:
+            rows += _read(file, None).to_pylist()
+    if not rows:
+        raise ConfigError(f"data file {path} has no rows")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def files_of(path: Path, key: str) -> list[Path]:
+    """The files that a path means, in their order: itself, those in a folder, or those of a pattern such as train-*.parquet."""
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return _in_folder(path)
+    if any(sign in path.name for sign in "*?[") and (found := sorted(path.parent.glob(path.name))):
+        return found
+    raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
+
+
+def _in_folder(path: Path) -> list[Path]:
+    if (path / SEVERAL).is_file():
+        splits = sorted(each.name for each in path.iterdir() if (each / SAVED[1]).is_file())
+        raise ConfigError(f"{path} has several splits, {', '.join(splits)}; name the folder of one, such as {path / splits[0]}")
+    if all((path / name).is_file() for name in SAVED):
+        with _reading(path):
+            return [path / each["filename"] for each in json.loads((path / SAVED[1]).read_text())["_data_files"]]
+    files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES)
+    kinds = sorted({_kind(each) for each in files})
+    if len(kinds) != 1:
+        held = f"holds files of several formats, {', '.join(kinds)}" if kinds else f"holds no file that ends in {SHOWN}"
+        raise ConfigError(f"the folder {path} {held}; name one file, or a pattern such as {path}/*.parquet")
+    return files
+
+
+def _kind(path: Path) -> str:
+    """The suffix that says the format."""
+    return (path.with_suffix("") if path.suffix.lower() == ZIPPED else path).suffix.lower()
+
+
+def _joined(tables: Sequence[pa.Table], path: Path) -> pa.Table:
+    try:
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ConfigError(f"the files of {path} have columns that do not go together: {error}; make them alike") from error
+
+
+def _read(path: Path, converts: Mapping[str, Convert] | None) -> pa.Table:
+    with _reading(path):
+        match _kind(path):
+            case ".jsonl" | ".ndjson" | ".json":
+                return _json_table(path, converts or {})
+            case ".csv":
+                return _csv_table(path, ",")
+            case ".tsv":
+                return _csv_table(path, "\t")
+            case ".arrow":
+                return _arrow_table(path, converts)
+            case ".parquet" | "":
+                return _parquet_table(path, converts)
+        raise ValueError(f"its name ends in {path.suffix}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a reader raises, as a ConfigError."""
+    try:
+        yield
+    except (
+        pa.ArrowException,
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"data file {path} cannot be read: {reason}; it must be one of {SHOWN}, as its name says") from error
+
+
+def _parquet_table(path: Path, used: Collection[str] | None) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return _whole(file.schema_arrow.names, used, lambda names: file.read(columns=names), file.metadata.num_rows)
+
+
+def _arrow_table(path: Path, used: Collection[str] | None) -> pa.Table:
+    """Of the stream that datasets writes, or of a file of Feather."""
+    with pa.memory_map(str(path)) as source:
+        try:
+            table = pa.ipc.open_stream(source).read_all()
+        except pa.ArrowInvalid:
+            table = pa.ipc.open_file(source).read_all()
+        return _whole(table.column_names, used, table.select, len(table))
+
+
+def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[str]], pa.Table], rows: int) -> pa.Table:
+    """All columns, of which those that are not used are empty and not read."""
+    if used is None or len(set(names)) < len(names):
+        return read(names)
+    found = read([name for name in names if name in used])
+    return pa.table({name: found[name] if name in used else pa.nulls(rows) for name in names})
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix.lower() == ZIPPED else path.open("rb")  # type: ignore[return-value]
+
+
+def _csv_table(path: Path, delimiter: str) -> pa.Table:
+    """All fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
+    with _opened(path) as file:
+        data = pa.BufferReader(file.read())
+    return pa.csv.read_csv(
+        data,
+        read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(data.size() + 1, LONGEST_FIELD))),
+        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(default_column_type=pa.string(), null_values=[""], strings_can_be_null=True),
+    )
+
+
+def _json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:
+    """The objects of a file as rows. Values of columns that nothing converts may be of any shape and are left out."""
+    columns: dict[str, list[Any]] = {}
+    places: list[int] = []
+    for place, row in _objects(path, Number):
+        for name in row:
+            if name not in columns:
+                columns[name] = [None] * len(places)
+        for name, values in columns.items():
+            values.append(converts[name](row.get(name)) if name in converts else None)
+        places.append(place)
+    return pa.table({name: _array(path, name, values, places) for name, values in columns.items()})
+
+
+def _array(path: Path, name: str, values: list[Any], places: Sequence[int]) -> pa.Array:
+    """The values as a column. Raises ValueError with the place of the first that does not go with those before it."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+        row = bisect_left(range(1, len(values)), True, key=lambda count: not _fit(values[:count]))
+        raise ValueError(f"{_place(path, places[row])}: {name!r} does not fit into its column: {error}") from error
+
+
+def _fit(values: list[Any]) -> bool:
+    try:
+        pa.array(values)
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError):
+        return False
+    return True
+
+
+def _objects(path: Path, number: Callable[[str], Any] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON list or of JSON lines, with places counted from 1; `number` reads numbers. Raises ValueError."""
+    decoder = json.JSONDecoder(parse_int=number, parse_float=number, object_pairs_hook=_distinct)
+    for place, value in _listed(path, decoder) if _kind(path) == ".json" else _lines(path, decoder):
+        if not isinstance(value, dict):
+            raise ValueError(f"{_place(path, place)} is no object with named values")
+        yield place, value
+
+
+def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
+    values = decoder.decode(_opened(path).read().decode("utf-8-sig"))
+    if not isinstance(values, list):
+        raise ValueError("it is no list of objects with named values")
+    yield from enumerate(values, 1)
+
+
+def _lines(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
+    with _opened(path) as file:
+        for place, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield place, decoder.decode(line.removeprefix(BOM_UTF8).decode())
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {place}, character {error.colno}: {error.msg}") from error
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {place}: {error}") from error
+
+
+def _place(path: Path, place: int) -> str:
+    return f"{'object' if _kind(path) == '.json' else 'line'} {place}"
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError if it has a name twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        raise ValueError(f"an object has the name {twice[:80]!r} twice")
+    return found

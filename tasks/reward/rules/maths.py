@@ -1,0 +1,92 @@
+"""Mathematics, by value: numbers with units as the rule `number` has them, all else by expressions.py in a confined process."""
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Context
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nbrl.tasks.reward.rules import confined, number
+from nbrl.tasks.reward.rules.number import Quantity, same
+
+RULE = "math"
+MODULES = {"nbrl/tasks/reward/rules/expressions.py": str(Path(__file__).with_name("expressions.py"))}
+LONGEST = 1000  # characters of what may be a number and its unit
+# A sentence that ends with what it says the answer is.
+_SENTENCE = re.compile(
+    r"(?:[^\W\d_]+[,:]?\s+)*(?:is|are|was|be|equals|equal to|answer|result|solution|value|so|therefore|thus|hence|gives|get)"
+    r"(?:\s*[:=,]\s*|\s+)(?P<said>.*\S)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BARE = re.compile(r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?")
+_PRODUCT = re.compile(r"\d[A-Za-z]{1,3}\s*$")  # of a number and variables
+_EXACT = Context(prec=400)
+# LaTeX of a number and its unit, as plain text.
+_MARKS = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*|\s*(?<!\\)\$(?=.*[^\\]\$\s*$)(.*)\$\s*", re.DOTALL)
+_PLAIN = (
+    (re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{([^{}\\]*)\}"), r" \1"),
+    (re.compile(r"\\([%$])"), r"\1"),
+    (re.compile(r"\\!|(?<=,)\}|\{(?=,\})|\\(?=,\d)"), ""),
+    (re.compile(r"\^\s*(?:\\circ\b|\{\s*\\circ\s*\})"), "°"),
+    (re.compile(r"\\[, ]"), " "),
+)
+
+
+def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """1 for each row whose `answer` equals one of its `answers`, else 0. Raises RewardError if the package cannot be used."""
+    found = [0.0] * len(rows)
+    asked: dict[int, dict[str, Any]] = {}
+    for place, row in enumerate(rows):
+        given = _said(row["answer"])
+        verdicts = {each: _verdict(given, each) for each in row["answers"]}
+        found[place] = float(True in verdicts.values())
+        if not found[place] and (left := [each for each, verdict in verdicts.items() if verdict is None]):
+            asked[place] = {"answer": _told(given), "answers": [_told(each) for each in left]}
+    for place, done in zip(asked, confined.compare(RULE, list(asked.values()), MODULES), strict=True):
+        found[place] = float(done.get("score") == 1.0)
+    return found
+
+
+@lru_cache(1 << 16)
+def quantity(text: str) -> Quantity | None:
+    """As number.quantity, of LaTeX too."""
+    if len(text) > LONGEST:
+        return None
+    if marked := _MARKS.fullmatch(text):
+        text = marked[1] or marked[2] or ""
+    for mark, plain in _PLAIN:
+        text = mark.sub(plain, text)
+    found = number.quantity(text)
+    return None if found and found.binds and _PRODUCT.search(text) else found
+
+
+def _said(answer: str) -> str:
+    """The end of a sentence that says what the answer is, if a number or an expression follows there; else the whole answer."""
+    found = None if quantity(answer) else _SENTENCE.fullmatch(answer.strip())
+    return found["said"] if found and re.search(r"\d|\\|\$", found["said"]) else answer
+
+
+def _verdict(given: str, reference: str) -> bool | None:
+    """What the rule `number` says of the two; None where it is for the package to say, as of two decimals or percentages."""
+    if given.strip() == reference.strip():
+        return True
+    one, other = quantity(given), quantity(reference)
+    if one is None or other is None:
+        return False if (one or other or Quantity(Fraction(0))).binds else None
+    if same(one, other):
+        return True
+    whole = one.value.denominator == other.value.denominator == 1
+    return False if one.unit or other.unit or one.binds or other.binds or (whole and one.share == other.share) else None
+
+
+def _told(text: str) -> str:
+    """What the package is told of a text: of a number with a factor, a currency or a unit its value."""
+    found = quantity(text)
+    if found is None or found.binds or _BARE.fullmatch(text.strip()):
+        return text
+    over, under = found.value.as_integer_ratio()
+    decimal = _EXACT.divide(over, under)
+    value = f"{decimal:f}" if Fraction(decimal) == found.value else f"{over}/{under}"
+    return rf"{value}\%" if found.share else value

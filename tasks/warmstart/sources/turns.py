@@ -1,0 +1,82 @@
+"""The turns of a conversation, from a row of a file: the forms of chat servers and of ShareGPT."""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from nbrl.agent.messages import Role
+
+HELD = ("messages", "conversations")  # columns of conversations
+ROLES: dict[str, Role] = {
+    "system": "system", "developer": "system", "user": "user", "human": "user", "tool": "user", "function": "user",
+    "observation": "user", "ipython": "user", "assistant": "assistant", "gpt": "assistant", "model": "assistant",
+    "function_call": "assistant",
+}  # fmt: skip
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+MARKS = ("weight", "train", "loss")  # whether a turn is learnt, with 0 or false for one that is not
+CALLS = ("tool_calls", "function_call")
+# What says nothing of a turn's text.
+BESIDES = ("name", "id", "tool_call_id", "model", "timestamp", "created", "index")
+
+
+class UnfitError(Exception):
+    """The row is no conversation that any template takes; the message says why and what to do."""
+
+
+class Turn(NamedTuple):
+    """What is said, with the assistant's thought before it; `learnt` unless the turn is marked not to be, or calls tools."""
+
+    role: Role
+    text: str
+    thought: str = ""
+    learnt: bool = True
+
+
+def turns_of(row: Mapping[str, Any]) -> list[Turn]:
+    """The turns of a row. Raises UnfitError."""
+    messages = next((row[name] for name in HELD if row.get(name)), None)
+    if not isinstance(messages, list):
+        raise UnfitError('has no messages; write {"messages": [{"role": "user", "content": "..."}, ...]}')
+    turns = [_turn(message) for message in messages]
+    roles = [turn.role for turn in turns]
+    if "system" in roles[1:]:
+        raise UnfitError("has a system turn that is not its first; put it first, or leave it out")
+    if any(before != "user" for before, role in pairwise(["", *roles]) if role == "assistant"):
+        raise UnfitError("has a turn of the assistant that answers no user; put a turn of the user before it")
+    if not any(turn.role == "assistant" and turn.learnt for turn in turns):
+        raise UnfitError("has no turn of the assistant to learn, so nothing is demonstrated")
+    return turns
+
+
+def _turn(message: Any) -> Turn:
+    given = {name: value for name, value in message.items() if value is not None} if isinstance(message, dict) else {}
+    role = ROLES.get(str(given.pop("role", given.pop("from", ""))))
+    said = _text(given.pop("content", given.pop("value", "")))
+    if role is None or said is None:
+        raise UnfitError(f"has a message without a role of {', '.join(ROLES)} and a content that is text")
+    called = [given.pop(name) for name in CALLS if given.get(name)]
+    thought = "".join(str(given.pop(name)) for name in THOUGHTS if name in given)
+    marks = {name: given.pop(name) for name in MARKS if name in given}
+    unknown = sorted(given.keys() - {*BESIDES, *CALLS})
+    if role != "assistant":
+        return Turn(role, said)
+    if unknown:
+        raise UnfitError(f"has a turn of the assistant with {unknown[0]!r}, which may change what it says; take it out")
+    if wrong := [name for name, value in marks.items() if value not in (0, 1)]:
+        raise UnfitError(f"has a turn of the assistant whose {wrong[0]!r} is neither 0 nor 1; set one of the two")
+    if called:  # of tools that the agent does not have: shown, not learnt
+        return Turn(role, "\n".join([*([said] if said else []), *map(json.dumps, called)]), thought, learnt=False)
+    if not said.strip():
+        raise UnfitError("has an empty turn of the assistant; take it out")
+    return Turn(role, said, thought, learnt=all(marks.values()))
+
+
+def _text(content: Any) -> str | None:
+    """A text, or that of parts that are all text; None for what is none, or cannot be stored."""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else None for part in content]
+        if not all(isinstance(part, str) for part in parts):
+            return None
+        content = "".join(map(str, parts))
+    return content if isinstance(content, str) and content == content.encode("utf-8", "replace").decode() else None
