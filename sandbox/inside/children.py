@@ -32,8 +32,8 @@ def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
     os.register_at_fork(after_in_child=after_fork)
 
 
-def _print(stream: Any, kind: Any, content: Any = None, *_: object, **__: object) -> None:
-    """Print the text of what a child would show or say; of results and displays the message is given as a whole."""
+def _print(stream: Any, kind: Any, content: Any = None, *_: object, **__: object) -> dict[str, Any]:
+    """Print the text of what a child would send and a notebook show. Of results and displays the message is given as a whole."""
     if isinstance(kind, dict):
         kind, content = kind.get("msg_type"), kind.get("content")
     match kind, content:
@@ -41,6 +41,7 @@ def _print(stream: Any, kind: Any, content: Any = None, *_: object, **__: object
             print(text)
         case "error", {"traceback": list(lines)}:
             print("\n".join(map(str, lines)), file=sys.stderr)
+    return {"content": content}
 
 
 def end_child() -> None:

@@ -31,7 +31,7 @@ from nbrl.sandbox.inside.children import allow_forks, end_child, restore_in_chil
 from nbrl.sandbox.inside.displays import bound_messages
 from nbrl.sandbox.inside.line import ShellLine
 from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
-from nbrl.sandbox.inside.shell import adjust, outlive_tasks, say_little
+from nbrl.sandbox.inside.shell import adjust, outlive_tasks
 
 
 class _NoShellThread:
@@ -151,8 +151,6 @@ class ForkedKernel(IPythonKernel):
         sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
         bound_messages(session, birth["message_chars"], birth["picture_bytes"], birth["message_bytes"])
         restore_in_children(session, self._loop)
-        if not others:
-            say_little(self.shell)
 
     def _by_libzmq(self, shell: int, iopub: int, stdin: int, control: int, heartbeat: int) -> tuple[DirectReplies, Publisher]:
         """The stream of the shell channel and the thread of the others."""

@@ -1,6 +1,5 @@
 """Program of a fresh kernel: `fresh CHANNEL SHELL IOPUB STDIN CONTROL HB`, each a descriptor number."""
 
-import asyncio
 import os
 import socket
 import sys
@@ -14,9 +13,9 @@ from nbrl.sandbox.inside.adopted_kernel import (
     no_debugger,
 )
 from nbrl.sandbox.inside.channel import Channel
-from nbrl.sandbox.inside.children import allow_forks, end_child, restore_in_children
+from nbrl.sandbox.inside.children import allow_forks, end_child
 from nbrl.sandbox.inside.displays import bound_messages
-from nbrl.sandbox.inside.shell import adjust, outlive_tasks
+from nbrl.sandbox.inside.shell import adjust
 from nbrl.sandbox.inside.streams import CapturedStream
 
 
@@ -40,8 +39,6 @@ def main() -> None:
     allow_forks()
     adjust(app.shell)
     bound_messages(app.session, birth["message_chars"], birth["picture_bytes"], birth["message_bytes"])
-    restore_in_children(app.session, asyncio.get_event_loop())
-    outlive_tasks(asyncio.get_event_loop())
     app.start()
     end_child()
 

@@ -10,7 +10,8 @@ from nbrl.sandbox.inside.streams import CapturedStream
 def adjust(shell: Any) -> None:
     """Let `exit()` and `quit()` end their cell alone, as `sys.exit()` does; without a code or with 0 that is no error.
 
-    Stock kernels run such a cell to its end and stop after it.
+    Stock kernels run such a cell to its end and stop after it. What IPython needs of a cell's namespace is put back where
+    `globals().clear()` took it away.
     """
     show = shell._showtraceback
 
@@ -18,23 +19,24 @@ def adjust(shell: Any) -> None:
         if not _went_well(value):
             show(kind, value, lines)
 
+    def begins() -> None:
+        if "_oh" not in shell.user_ns:
+            shell.init_user_ns()
+            shell.user_ns.setdefault("__name__", "__main__")
+
     def ended(result: Any) -> None:
         if _went_well(result.error_in_exec):
             result.error_in_exec = None
 
     shell._showtraceback = showtraceback
     shell.ask_exit = lambda: sys.exit(shell.keepkernel_on_exit or None)  # the argument of `exit`, whatever its name
+    shell.events.register("pre_execute", begins)
     shell.events.register("post_run_cell", ended)
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
 
 
 def _went_well(ended: BaseException | None) -> bool:
     return isinstance(ended, SystemExit) and (ended.code is None or ended.code == 0)
-
-
-def say_little(shell: Any) -> None:
-    """Show no traceback, of which an agent reads the last line alone: to write that of an endless recursion takes seconds."""
-    shell.InteractiveTB.set_mode("Minimal")
 
 
 def outlive_tasks(loop: Any) -> None:
