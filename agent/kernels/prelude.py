@@ -31,7 +31,7 @@ def prelude(tools: Iterable[Tool]) -> str:
     The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
     """
     source = Path(__file__).with_name("in_kernel.py").read_text(encoding="utf-8")
-    return _built_in(source, "<nbrl>", NAMES, CAPS) + defined(tools)
+    return _built_in(source, "<nbrl>", NAMES, CAPS) + definitions(tools)
 
 
 def state_expression(told: str) -> str:
@@ -47,7 +47,7 @@ def functions(tools: Iterable[Tool]) -> str:
     return "\n\n".join(map(_function, tools))
 
 
-def defined(tools: Iterable[Tool]) -> str:
+def definitions(tools: Iterable[Tool]) -> str:
     """Kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
     tools = list(tools)
     return _built_in(functions(tools), "<tools>", tuple(tool.name for tool in tools), {})
