@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 from nbrl.sandbox.inside.channel import Channel
 from nbrl.sandbox.inside.children import restore_in_children
+from nbrl.sandbox.inside.nested import allow_nested_runs
 from nbrl.sandbox.inside.shell import outlive_tasks
 
 
@@ -144,4 +145,5 @@ class AdoptingKernelApp(IPKernelApp):
         wake_on_signals(loop)
         restore_in_children(self.session, loop)
         outlive_tasks(loop)
+        allow_nested_runs(loop)
         super().start()

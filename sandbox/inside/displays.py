@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from nbrl.sandbox.inside.readable import readable
 from nbrl.sandbox.inside.streams import cut
 
 _SAID = 8192  # characters of an exception's name and of what it says; the traceback has more
@@ -40,6 +41,8 @@ def _bounded(data: dict[str, Any], limit: int, picture: int, room: int) -> dict[
     """The types that fit into `room` bytes; notes of the others stand in the plain text."""
     kept: dict[str, Any] = {}
     notes = []
+    if (text := readable(data)) is not None:
+        data = {**data, "text/plain": text}
     for kind in sorted(data, key=lambda kind: _FIRST.index(kind) if kind in _FIRST else len(_FIRST)):
         value = data[kind]
         if isinstance(value, str) and not kind.startswith("image/"):

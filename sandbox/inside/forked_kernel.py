@@ -30,6 +30,7 @@ from nbrl.sandbox.inside.cell_source import CellSource
 from nbrl.sandbox.inside.children import allow_forks, end_child, restore_in_children
 from nbrl.sandbox.inside.displays import bound_messages
 from nbrl.sandbox.inside.line import ShellLine
+from nbrl.sandbox.inside.nested import allow_nested_runs
 from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
 from nbrl.sandbox.inside.shell import adjust, outlive_tasks
 
@@ -202,5 +203,6 @@ class ForkedKernel(IPythonKernel):
         self.iopub_thread.start()
         wake_on_signals(self._loop)
         outlive_tasks(self._loop)
+        allow_nested_runs(self._loop)
         self._loop.run_forever()
         end_child()

@@ -85,6 +85,7 @@ def python_root(interpreter: Interpreter) -> Root:
     binds.append((str(package / "inside"), f"{_INSIDE}/nbrl/sandbox/inside"))
     binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
     binds.append((str(package / "inside/etc/group"), "/etc/group"))
+    binds.append((str(package / "inside/etc/fonts.conf"), "/etc/fonts/fonts.conf"))
     binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
     # Without `site`, which would put the base interpreter's packages first; what else it does is done here. The working folder
     # comes after the standard library, as in every notebook: a file of the cells' own breaks no module of Python.
