@@ -27,7 +27,9 @@ def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
             file = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, file)
         session.send = _print
-        loop.stop()  # at the end of the turn in which the cell runs
+        loop.stop()  # at the end of this turn, in which nothing else runs
+        for handle in loop._ready:  # type: ignore[attr-defined]
+            handle.cancel()
 
     os.register_at_fork(after_in_child=after_fork)
 

@@ -8,11 +8,13 @@ from typing import Any
 _NAME = re.compile(r"<[\w.]+ (?:object(?: at 0x[0-9a-f]+)?|at 0x[0-9a-f]+)>")
 _CHARS = 1 << 17  # of a page that are looked at
 _HIDDEN = frozenset({"script", "style", "head", "template"})
-_LINES = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "caption"})
+_LINES = frozenset(
+    {"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "caption"}
+)
 
 
 def readable(data: dict[str, Any]) -> str | None:
-    """The text to show in the place of the plain text of `data`, by media types; None where that says enough or nothing else does."""
+    """The text to show in the place of the plain text of `data`, by media types; None where that says enough or nothing does."""
     plain = data.get("text/plain")
     if isinstance(plain, str) and not _NAME.fullmatch(plain):
         return None

@@ -52,6 +52,11 @@ def python_root(interpreter: Interpreter) -> Root:
         "IPYTHONDIR": "/tmp/.ipython",
         "MPLCONFIGDIR": "/tmp/.matplotlib",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # pip would try again for many seconds; it names the index where it finds nothing.
+        "PIP_INDEX_URL": "file:///there-is-no-network-here",
+        "PIP_RETRIES": "0",
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         # One thread per numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
