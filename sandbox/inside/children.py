@@ -14,6 +14,8 @@ from typing import Any
 
 from nbrl.sandbox.inside.streams import NUMBERS, CapturedStream
 
+_ended: list[int] = []  # the exit codes of a child's errors
+
 
 def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
     """Prepare the children that the kernel will fork. `session` is the kernel's, `loop` that of its main thread.
@@ -41,18 +43,21 @@ def _print(stream: Any, kind: Any, content: Any = None, *_: object, **__: object
     match kind, content:
         case "execute_result" | "display_data" | "update_display_data", {"data": {"text/plain": str(text)}}:
             print(text)
-        case "error", {"traceback": list(lines)}:
-            print("\n".join(map(str, lines)), file=sys.stderr)
+        case "error", {"ename": "SystemExit", "evalue": str(code)} if code.isdecimal():
+            _ended.append(int(code) & 255)
+        case "error", {"ename": name, "evalue": said, "traceback": list(lines)}:
+            _ended.append(1)
+            print(said if name == "SystemExit" else "\n".join(map(str, lines)), file=sys.stderr)
     return {"content": content}
 
 
 def end_child() -> None:
-    """End this process if a cell forked it; call it when the loop has stopped. What it printed is not lost."""
+    """End this process if a cell forked it, as Python ends a program; call it when the loop has stopped."""
     if CapturedStream.forked:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(0)
+        os._exit(_ended[-1] if _ended else 0)
 
 
 def allow_forks() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ipykernel.iostream import IOPubThread, OutStream
 
 NUMBERS = {"stdout": 1, "stderr": 2}
+TURNS = 1000  # messages of each stream in a cell that are sent for the sake of order, at up to a millisecond each
 
 
 def cut(text: str, limit: int) -> str:
@@ -38,7 +39,7 @@ class CapturedStream(OutStream):
     def __init__(self, session: Any, thread: IOPubThread, name: str, echo: object = None) -> None:
         super().__init__(session, thread, name, watchfd=False)
         self._number = NUMBERS[name]
-        self._pending = 0
+        self._pending = self._turns = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
@@ -53,10 +54,17 @@ class CapturedStream(OutStream):
         self._bound()
 
     def _after_the_other(self) -> None:
-        """Send what the other stream holds: it was written before what comes now."""
+        """Send what the other stream holds, for it was written before what comes now; beyond TURNS of a cell it may wait."""
         for other in self._made.values():
-            if other is not self and other._pending:
-                other.flush()
+            if other is not self and other._turns < TURNS:
+                other._take()
+                if other._pending:
+                    other._turns += 1
+                    other.flush()
+
+    def set_parent(self, parent: Any) -> None:
+        self._turns = 0
+        super().set_parent(parent)
 
     def _take(self) -> None:
         """Move what was written to the descriptor into the buffer of the current cell."""

@@ -33,8 +33,12 @@ import os, sys
 if os.fork() == 0:
     print('child'); display('shown')
     1 / 0
-else:
-    os.wait()
+codes = [os.waitstatus_to_exitcode(os.wait()[1])]
+for code in (0, 3):
+    if os.fork() == 0:
+        sys.exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
+print(codes)
 """
 IN_A_TASK = """
 import asyncio
@@ -53,6 +57,7 @@ def test_a_forked_child_ends_with_its_cell_and_the_notebook_goes_on(lab: Lab) ->
     assert seen(first).startswith("child\n'shown'\n")
     assert "ZeroDivisionError: division by zero" in seen(first)
     assert "msg_id" not in seen(first)
+    assert seen(first).endswith("[1, 0, 3]\n")
     assert seen(second) == "no line end"
     assert [(done.status, seen(done)) for done in after] == [("ok", "True")] * 3
 
