@@ -84,7 +84,7 @@ def _properties(schema: Any, depth: int = 0) -> tuple[dict[str, Any], list[str]]
         parts = schema.get(word)
         for part in parts if isinstance(parts, list) else ():
             more, also = _properties(part, depth + 1)
-            properties = {**more, **properties}
+            properties |= {key: more[key] for key in more if key not in properties}
             needed += also if word == "allOf" else []
     return properties, needed
 
