@@ -14,20 +14,50 @@ from nbrl.agent.trajectory import ROOT, Node, Status, Step, Trajectory
 
 PROMPT = "Answer the question. You may think first. End with one line: Answer: the answer alone, as short as possible."
 _THOUGHT = "</think>"
-_ANSWER = re.compile(r"^[ \t*_#>]*answer[ \t*_]*:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
-_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_ANSWER = re.compile(r"^[ \t*_#>]*(?:[\w']+[ \t]+){0,3}answer[ \t*_]*(?:is[ \t*_]*)?:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_BRACES = re.compile(r"\\f?boxed\s*\{|\\.|[{}]", re.DOTALL)
+_EMPHASIS_ENDS = re.compile(r"[*_]+\.?\s*$")
+_AROUND = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
 
 
 def read_answer(text: str) -> str | None:
-    """What stands after the last `Answer:` that begins a line, in the last `\\boxed{…}`, or else all of the text.
+    """What stands after the last `Answer:` with at most three words before it, in the last `\\boxed{…}`, or else all of the text.
 
-    What stands before the end of thinking does not count. None if nothing is left.
+    A box in that line, and emphasis or marks of mathematics around the answer, are taken away. What stands before the end of
+    thinking does not count. None if nothing is left.
     """
     said = text.rpartition(_THOUGHT)[2].strip()
-    for pattern in (_ANSWER, _BOXED):
-        if found := pattern.findall(said):
-            return str(found[-1]).strip().rstrip("*_ ") or None
-    return said or None
+    lines = _ANSWER.findall(said)
+    told = lines[-1] if lines else said
+    boxed = _boxed(told)
+    if boxed is None and not lines:
+        return said or None
+    return _bare(told if boxed is None else boxed) or None
+
+
+def _boxed(text: str) -> str | None:
+    """What the last box holds, whatever braces are in it; of boxes in one another the outermost."""
+    opened: list[tuple[bool, int]] = []
+    found = None
+    for mark in _BRACES.finditer(text):
+        if mark[0].endswith("{") and mark[0] != r"\{":
+            opened.append((mark[0] != "{", mark.end()))
+        elif mark[0] == "}" and opened:
+            box, start = opened.pop()
+            found = text[start : mark.start()] if box else found
+    return found
+
+
+def _bare(answer: str) -> str:
+    """The answer without what sets it apart from other text."""
+    bare = _EMPHASIS_ENDS.sub("", answer.strip().lstrip("*_ "))
+    within = bare.removesuffix(".")
+    for opens, closes in _AROUND:
+        inner = within.removeprefix(opens).removesuffix(closes)
+        if inner and len(inner) == len(within) - len(opens) - len(closes) and opens not in inner and closes not in inner:
+            bare = inner
+            break
+    return bare if bare == answer else _bare(bare)
 
 
 class DirectEpisode:

@@ -52,7 +52,10 @@ class Grammar:
         return f"{think}, then write one cell {code}"
 
     def write(self, think: str, code: str) -> str:
-        """An action in this grammar; `parse` gives back what it was made of, stripped, unless that holds tags or fences."""
+        """An action in this grammar; `parse` gives back what it was made of, unless that holds tags or fences.
+
+        What is blank around thinking and cell is taken away, but for the indentation of the cell's first line.
+        """
         cell = f"<{self.code_tag}>{code}</{self.code_tag}>" if self.code_style == "tag" else f"{FENCE}\n{code}\n```"
         between = "" if self.thinking == self.code_style == "tag" else "\n"
         return f"<{self.think_tag}>{think}</{self.think_tag}>{between}{cell}"
@@ -93,7 +96,7 @@ class Grammar:
         return self._action(think.lstrip().removeprefix(opened), match[1]) if match else self._shape()
 
     def _action(self, think: str, code: str) -> Action | Malformed:
-        return Action(think.strip(), code.strip()) if code.strip() else Malformed(f"the {self._block} block is empty")
+        return Action(think.strip(), _cell(code)) if code.strip() else Malformed(f"the {self._block} block is empty")
 
     def _shape(self) -> Malformed:
         code = f"<{self.code_tag}>…</{self.code_tag}>" if self.code_style == "tag" else f"one {FENCE} block"
@@ -115,6 +118,13 @@ class Grammar:
     @cached_property
     def _tagged(self) -> re.Pattern[str]:
         return re.compile(rf"\s*<{self.think_tag}>(.*?)</{self.think_tag}>{self._code.pattern}", re.DOTALL)
+
+
+def _cell(code: str) -> str:
+    """The cell without blank lines around it. Its first line stays indented, for IPython takes a common indentation away."""
+    body = code.strip()
+    before = code[: code.index(body)]
+    return before[len(before.rstrip(" \t")) :] + body
 
 
 def _misused(text: str, tag: str) -> str | None:

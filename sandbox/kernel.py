@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from nbrl.sandbox.errors import KernelLostError, SandboxError
 from nbrl.sandbox.host_calls import HostCalls
@@ -53,6 +53,7 @@ class SandboxKernel:
         self._settings = settings
         self._lock = asyncio.Lock()
         self._cell: _Cell | None = None
+        self._late = self._no_outputs()
         self._welcome = asyncio.Event()
         self._connection = Connection(process.address, settings.message_bytes, self._receive, self._on_break)
         self._watch = asyncio.create_task(self._watch_end())
@@ -69,6 +70,9 @@ class SandboxKernel:
         if not self.alive:
             raise SandboxError("the kernel ended while it started: is memory_mb too small for its imports?")
 
+    def _no_outputs(self) -> Outputs:
+        return Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
+
     async def execute(
         self,
         code: str,
@@ -77,7 +81,10 @@ class SandboxKernel:
         expressions: Mapping[str, str] | None = None,
         silent: bool = False,
     ) -> Execution:
-        """Run `code` and, if it succeeded, evaluate `expressions` in the same request."""
+        """Run `code` and, if it succeeded, evaluate `expressions` in the same request.
+
+        What tasks and threads of earlier cells show, now or since the last cell, is among its outputs, unless it is `silent`.
+        """
         async with self._lock:
             limit = self._settings.cell_timeout_s if timeout is None else timeout
             return await self._execute(code, limit, expressions or {}, silent)
@@ -95,7 +102,7 @@ class SandboxKernel:
             "allow_stdin": False,
             "stop_on_error": False,
         }
-        outputs = Outputs(self._settings.output_bytes, self._settings.images, self._settings.image_bytes)
+        outputs = self._no_outputs() if silent else self._late
         cell = self._cell = _Cell(self._connection.send("execute_request", content), outputs, expressions)
         status: Status = "ok"
         try:
@@ -110,6 +117,8 @@ class SandboxKernel:
             raise
         finally:
             self._cell = None
+            if not silent:
+                self._late = self._no_outputs()
         if not self.alive:
             await self._check_lost()
             status = "dead"
@@ -165,6 +174,8 @@ class SandboxKernel:
             self._welcome.set()
         cell, content = self._cell, message.content
         if cell is None or message.parent != cell.identity:
+            if message.parent:  # a request that is answered: a task or a thread of its cell goes on
+                _show(message, self._late)
             return
         match message.kind:
             case "execute_reply":
@@ -175,21 +186,8 @@ class SandboxKernel:
                 cell.replied.set()
             case "status" if content.get("execution_state") == "idle":
                 cell.idle.set()
-            case "stream":
-                name = "stderr" if content.get("name") == "stderr" else "stdout"
-                cell.outputs.add("stream", _string(content.get("text")), name=name)
-            case "execute_result" | "display_data":
-                kind = "result" if message.kind == "execute_result" else "display"
-                data = content.get("data")
-                png = data.get("image/png") if isinstance(data, dict) else None
-                cell.outputs.add(kind, _text(data), png=png)  # type: ignore[arg-type]
-            case "error":
-                lines = content.get("traceback")
-                text = "\n".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
-                ename, evalue = _string(content.get("ename")), _string(content.get("evalue"))
-                cell.outputs.add("error", text or f"{ename}: {evalue}", ename=ename, evalue=evalue)
-            case "clear_output":
-                cell.outputs.clear(wait=bool(content.get("wait")))
+            case _:
+                _show(message, cell.outputs)
 
     def _expressions(self, reply: Message, requested: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """The values of the requested expressions; a reply may contain others too."""
@@ -204,6 +202,31 @@ class SandboxKernel:
                 answer = {**error, "traceback": []}
             kept[name] = answer
         return kept
+
+
+def _show(message: Message, outputs: Outputs) -> None:
+    """Add what a message shows; other messages show nothing."""
+    content = message.content
+    match message.kind:
+        case "stream":
+            name = "stderr" if content.get("name") == "stderr" else "stdout"
+            outputs.add("stream", _string(content.get("text")), name=name)
+        case "execute_result" | "display_data" | "update_display_data":
+            data, transient = content.get("data"), content.get("transient")
+            png = data.get("image/png") if isinstance(data, dict) else None
+            display_id = _string(transient.get("display_id")) if isinstance(transient, dict) else ""
+            if message.kind == "update_display_data":
+                outputs.update(display_id, _text(data), png)
+            else:
+                kind: Literal["result", "display"] = "result" if message.kind == "execute_result" else "display"
+                outputs.add(kind, _text(data), png=png, display_id=display_id)
+        case "error":
+            lines = content.get("traceback")
+            text = "\n".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
+            ename, evalue = _string(content.get("ename")), _string(content.get("evalue"))
+            outputs.add("error", text or f"{ename}: {evalue}", ename=ename, evalue=evalue)
+        case "clear_output":
+            outputs.clear(wait=bool(content.get("wait")))
 
 
 def _exceeds(answer: object, limit: int) -> bool:

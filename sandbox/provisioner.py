@@ -17,7 +17,7 @@ from nbrl.sandbox.start.zygote import Zygote
 # Settings of the pool and its client do not apply to a kernel with another client.
 _ACTING = {
     "environment", "start_timeout_s", "preload", "memory_mb", "max_processes", "max_open_files", "workspace_mb",
-    "workspace_files", "file_mb", "output_bytes", "require", "unprivileged_uid",
+    "workspace_files", "file_mb", "output_bytes", "image_bytes", "message_bytes", "require", "unprivileged_uid",
 }  # fmt: skip
 
 

@@ -263,9 +263,14 @@ class _State:
         self.requests.append(request)
 
     def _repr_json_(self) -> dict:
-        """With an answer the notebook ends, so there is nothing to ask for any more, and the answer has that room."""
+        """With an answer the notebook ends, so there is nothing to ask for any more, and the answer has that room.
+
+        This is asked after each cell: without an answer it can be given in the next one, whatever its name was assigned to.
+        """
         answer = None if self.answer is None else _text(self.answer, ANSWER_CHARS)
         requests = self.requests if answer is None else []
+        if _shell is not None:
+            _shell.user_ns.pop("submit_final_answer", None)
         return {"answer": answer, "notepad": self._notepad._report(), "requests": requests}
 
     def __repr__(self) -> str:
@@ -277,6 +282,13 @@ def submit_final_answer(answer: object) -> None:
     _nbrl_state.answer = str(answer)
     print("submitted")
 
+
+try:
+    _shell = get_ipython()  # type: ignore[name-defined]
+    # The agent reads an error's last line alone, and to write the traceback of an endless recursion takes seconds.
+    _shell.InteractiveTB.set_mode("Minimal")
+except NameError:  # no Jupyter here
+    _shell = None
 
 notepad = Notepad()
 history = History()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from nbrl.agent.context.notepad import ANSWER_CHARS, MARKS, MAX_CHARS, MAX_ITEMS, REPORT_CHARS
 from nbrl.agent.tools.base import Parameter, Tool
@@ -30,9 +31,7 @@ def prelude(tools: Iterable[Tool]) -> str:
     The notebook's own code gets a namespace of its own, where a cell's variable called `str` does not reach.
     """
     source = Path(__file__).with_name("in_kernel.py").read_text(encoding="utf-8")
-    boxed = f"_nbrl = {CAPS | {'__name__': 'nbrl'}!r}\nexec(compile({source!r}, '<nbrl>', 'exec'), _nbrl)"
-    taken = f"{', '.join(NAMES)} = (_nbrl[name] for name in {NAMES!r})"
-    return "\n\n".join([boxed, taken, functions(tools)])
+    return _built_in(source, "<nbrl>", NAMES, CAPS) + definitions(tools)
 
 
 def state_expression(told: str) -> str:
@@ -46,6 +45,25 @@ def functions(tools: Iterable[Tool]) -> str:
     Names are checked and all else is written by `repr`, so nothing a tool says of itself can run. Raises ToolError for a name.
     """
     return "\n\n".join(map(_function, tools))
+
+
+def definitions(tools: Iterable[Tool]) -> str:
+    """Kernel source that makes the functions of the tools builtins. Raises ToolError as `functions` does."""
+    tools = list(tools)
+    return _built_in(functions(tools), "<tools>", tuple(tool.name for tool in tools), {})
+
+
+def _built_in(source: str, file: str, names: tuple[str, ...], given: dict[str, Any]) -> str:
+    """Code that runs `source` in a namespace of its own and makes `names` of it builtins.
+
+    A cell that takes such a name for a variable has it back when it deletes that, or all it defined.
+    """
+    return f"""\
+_nbrl = {given | {"__name__": "nbrl"}!r}
+exec(compile({source!r}, {file!r}, 'exec'), _nbrl)
+(__builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)).update({{name: _nbrl[name] for name in {names!r}}})
+del _nbrl
+"""
 
 
 def _function(tool: Tool) -> str:

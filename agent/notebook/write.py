@@ -15,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from nbrl.agent.text import cut_middle
+from nbrl.agent.text import cut_middle, storable
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
 TEXT_CHARS = 200_000
@@ -74,7 +74,7 @@ def _indented(line: str) -> str:
 
 def printable(text: str) -> str:
     """Text that every file and reader accepts, with the middle of a very long one cut out."""
-    return _UNPRINTABLE.sub("\ufffd", cut_middle(text.replace("\r\n", "\n"), TEXT_CHARS))
+    return _UNPRINTABLE.sub("\ufffd", cut_middle(text.replace("\r\n", "\n").replace("\r", "\n"), TEXT_CHARS))
 
 
 def _clean(value: Any) -> Any:
@@ -111,7 +111,8 @@ def _step(index: int, step: Step, reward: float | None, count: int) -> list[Note
         return [_markdown(f"{name}-malformed", f"{head}\n\n**Malformed action:** {literal(step.malformed)}", metadata)]
     if step.kind == "summary":
         return [_markdown(f"{name}-summary", f"{head}\n\n**Summary:** {literal(step.observation)}", metadata)]
-    code = new_code_cell(printable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
+    # Verbatim: with any other character it would be another program when it is run again.
+    code = new_code_cell(storable(step.code), id=f"{name}-code", metadata=metadata, execution_count=count)
     code.outputs = [_output(output, count) for output in step.outputs]
     if step.cell_status in _NOTICES:
         code.outputs.append(new_output("stream", name="stderr", text=_NOTICES[step.cell_status] + "\n"))

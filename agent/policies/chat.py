@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ ANSWER_BYTES = 16 << 20
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 LIMIT = "max_tokens"
 OTHER_LIMIT = "max_completion_tokens"  # what newer models of OpenAI want the limit to be called, as their refusal says
+PARAMETERS = ("top_p", "temperature")
+UPSTREAM = 502  # what an error without a status of its own counts as
 LENGTH = ("length", "max_tokens")
 MOVED = "correct endpoint: redirects are not followed"
 REFUSED = "look at the model, its context length against agent.context_tokens, and sees_images"
@@ -68,8 +71,10 @@ class ChatPolicy:
 
     `tell` hears of each further try before it is waited for. `key_hint` says what to do about a key that is refused.
     The ids of a Generation are UNKNOWN, as many as the server says it sampled, or else estimated. With native thinking the
-    server's `reasoning_content` (or `reasoning`) comes back inside think tags before the content, and the thinking of earlier
-    turns is not sent again; with thinking in tags it is not part of the action.
+    server's `reasoning_content` (or `reasoning`, or parts of thinking) comes back inside think tags before the content, empty
+    ones where the server keeps the thinking to itself, and the thinking of earlier turns is not sent again; with thinking in
+    tags it is not part of the action.
+    A sampling parameter that the server refuses by name is left out from then on: one at 1 or, where it is not `firm`, any.
     """
 
     def __init__(
@@ -80,19 +85,20 @@ class ChatPolicy:
         thinking: Thinking = "tag",
         tell: Callable[[str], None] = lambda _: None,
         key_hint: str = "give the client a key that the server accepts for this model",
+        firm: bool = True,
     ) -> None:
         self._client, self._settings, self._sampling, self._thinking = client, settings, sampling, thinking
-        self._tell, self._key_hint = tell, key_hint
+        self._tell, self._key_hint, self._firm = tell, key_hint, firm
         self._url = f"{settings.endpoint}/chat/completions"
         self._limit = LIMIT
+        self._refused: set[str] = set()  # sampling parameters
         self._estimate = EstimatingRenderer()
 
     async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
         content: dict[str, Any] = {
             "model": self._settings.model,
             "messages": chat_messages(prompt.messages, self._settings.sees_images, self._thinking),
-            "temperature": self._sampling.temperature,
-            "top_p": self._sampling.top_p,
+            **self._sampling.model_dump(exclude=self._refused),
             self._limit: max_tokens,
         }
         if self._settings.seeded:
@@ -115,13 +121,14 @@ class ChatPolicy:
         return Generation([UNKNOWN] * count, [0.0] * count, version, ended, text)
 
     def _text(self, message: dict[str, Any]) -> str:
-        content = message.get("content") or ""
-        if isinstance(content, list):
-            content = "".join(part.get("text") or "" for part in content if part.get("type") == "text")
-        thought = message.get("reasoning_content") or message.get("reasoning") or ""
-        if self._thinking == "native" and thought:
-            return f"{THINK}{thought}{THOUGHT}\n{content}"
-        return str(content)
+        content = _joined(message.get("content"), "text")
+        if self._thinking != "native":
+            return content
+        kept = message.get("reasoning_content") or message.get("reasoning") or _joined(message.get("content"), "thinking")
+        thought = _joined(kept, "text").replace(THINK, "").replace(THOUGHT, "")
+        if content.lstrip().startswith(THINK) or (not thought and THOUGHT in content):
+            return content
+        return f"{THINK}{thought}{THOUGHT}\n{content}"
 
     async def _post(self, content: dict[str, Any]) -> bytes:
         """Return the body of the first answer with status 200 within the retry budget. Raises PolicyError."""
@@ -133,23 +140,44 @@ class ChatPolicy:
                 short, failed, wait_s = f"did not answer: {type(error).__name__}", None, None
                 reason = f"{short}: {self._hide(str(error))}"
             else:
-                if status == 200:
+                failed = _fault(answer) if status == 200 else status
+                if failed is None:
                     return answer
-                if status == 400 and OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
-                    self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
+                if failed in (400, 422) and self._changed(content, answer):
                     continue
                 # Nothing is quoted where the server may repeat the key.
-                quoted = "" if status in (401, 403) else f" ({self._excerpt(answer)})"
-                short, failed, wait_s = f"answered {status}", status, retry_after(asks)
+                quoted = "" if failed in (401, 403) else f" ({self._excerpt(answer)})"
+                short, wait_s = (
+                    f"answered {status}" + (f" with the error {failed}" if failed != status else ""),
+                    retry_after(asks),
+                )
                 reason = f"{short}{quoted}"
             wait = retry.next_wait(wait_s) if failed is None or failed in RETRIED else None
             if wait is None:
                 hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
+                if failed in (400, 422) and (named := _named(content, answer)):
+                    hint = f"at 1 the request goes without {' and '.join(named)}; else {hint}"
                 tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
                 kind = RefusedError if failed in REFUSALS else PolicyError
                 raise kind(f"{self._url} {reason}{tries}; {hint}")
             self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
             await asyncio.sleep(wait)
+
+    def _changed(self, content: dict[str, Any], answer: bytes) -> bool:
+        """Take what the refusal `answer` names out of the request, if it can do without."""
+        if OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
+            self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
+            return True
+        named = [name for name in _named(content, answer) if content[name] == 1 or not self._firm]
+        if not named:
+            return False
+        # Of two that the server does not take together, the first; the one that it says it is about, if it does.
+        name = next((name for name in named if re.search(rf'"param":\s*"{name}"'.encode(), answer)), named[0])
+        del content[name]
+        if name not in self._refused:
+            self._refused.add(name)
+            self._tell(f"the model server does not take {name}; it is asked without")
+        return True
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
         """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly encoded."""
@@ -166,3 +194,37 @@ class ChatPolicy:
     def _hide(self, text: str) -> str:
         key = self._client.headers.get("Authorization", "").removeprefix("Bearer ")
         return text.replace(key, "[key]") if key else text
+
+
+def _named(content: dict[str, Any], refusal: bytes) -> list[str]:
+    """The sampling parameters of a request that a refusal of it names."""
+    return [name for name in PARAMETERS if name in content and re.search(rf"\b{name}\b".encode(), refusal)]
+
+
+def _joined(said: Any, kind: str) -> str:
+    """The text of a message or, where it comes in parts, of its parts of a kind, whose own text may be parts again."""
+    if isinstance(said, list):
+        parts = [part for part in said if isinstance(part, dict) and part.get("type") == kind]
+        return "".join(_joined(part.get(kind), "text") for part in parts)
+    return said if isinstance(said, str) and kind == "text" else ""
+
+
+def _fault(answer: bytes) -> int | None:
+    """The HTTP status that an answer stands for which came with 200, but with an error or without choices; else None."""
+    try:
+        reply = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(reply, dict):
+        return None
+    match reply.get("choices"):
+        case [{"error": error}, *_] if error:
+            pass
+        case None | [] if reply.get("error"):
+            error = reply["error"]
+        case None | []:
+            return UPSTREAM if "choices" in reply else None
+        case _:
+            return None
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    return int(code) if re.fullmatch("[45][0-9]{2}", code) else UPSTREAM

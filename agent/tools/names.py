@@ -4,7 +4,7 @@ import ast
 import builtins
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,9 +58,14 @@ def plain_names(keys: Iterable[str]) -> dict[str, str]:
     """A valid, unique name for each key."""
     names: dict[str, str] = {}
     for key in keys:
-        name = wanted = plain(key)
-        number = 2
-        while name in names.values():
-            name, number = f"{wanted}_{number}", number + 1
-        names[key] = name
+        names[key] = numbered(plain(key), lambda name: name in names.values())
     return names
+
+
+def numbered(name: str, taken: Callable[[str], bool]) -> str:
+    """`name`, with a number if it is taken."""
+    free, number = name, 1
+    while taken(free):
+        number += 1
+        free = f"{name[:56]}_{number}"
+    return free

@@ -18,6 +18,9 @@ from jupyter_client.connect import KernelConnectionInfo
 from traitlets.config import Config
 
 from nbrl.sandbox.inside.channel import Channel
+from nbrl.sandbox.inside.children import restore_in_children
+from nbrl.sandbox.inside.nested import allow_nested_runs
+from nbrl.sandbox.inside.shell import outlive_tasks
 
 
 def configuration() -> Config:
@@ -138,5 +141,9 @@ class AdoptingKernelApp(IPKernelApp):
         self.heartbeat.start()
 
     def start(self) -> None:
-        wake_on_signals(asyncio.get_event_loop())
+        loop = asyncio.get_event_loop()
+        wake_on_signals(loop)
+        restore_in_children(self.session, loop)
+        outlive_tasks(loop)
+        allow_nested_runs(loop)
         super().start()

@@ -27,9 +27,12 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from nbrl.sandbox.inside.adopted_kernel import adopt, configuration, no_debugger, wake_on_signals
 from nbrl.sandbox.inside.cell_source import CellSource
+from nbrl.sandbox.inside.children import allow_forks, end_child, restore_in_children
+from nbrl.sandbox.inside.displays import bound_messages
 from nbrl.sandbox.inside.line import ShellLine
+from nbrl.sandbox.inside.nested import allow_nested_runs
 from nbrl.sandbox.inside.publisher import DirectReplies, DirectStream, LinePublisher, Publisher, SocketPublisher
-from nbrl.sandbox.inside.streams import allow_forks, bound_displays, restore_in_children
+from nbrl.sandbox.inside.shell import adjust, outlive_tasks
 
 
 class _NoShellThread:
@@ -99,6 +102,7 @@ class ForkedKernel(IPythonKernel):
         os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         kernel._source = CellSource(kernel.shell)
+        adjust(kernel.shell)
         kernel._rehearse()
         allow_forks()
         done = kernel.shell.run_cell(prelude, silent=True)
@@ -123,12 +127,15 @@ class ForkedKernel(IPythonKernel):
         # A reset takes more away than a fresh shell lacks: __spec__, the last results.
         shell.user_ns.update({name: value for name, value in fresh.items() if name not in shell.user_ns})
 
-    def connect(self, key: bytes, adopted: list[int]) -> None:
-        """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork."""
+    def connect(self, birth: dict[str, Any], adopted: list[int]) -> None:
+        """Take up the listening sockets: shell, iopub and, for Jupyter's clients, stdin, control, heartbeat. Once a fork.
+
+        `birth` is the host's first message.
+        """
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         session = self.session
-        session.key = key
+        session.key = birth["connection"]["key"].encode()
         session.pid = os.getpid()
         session.session = os.urandom(16).hex()
         shell, iopub, *others = adopted
@@ -143,8 +150,8 @@ class ForkedKernel(IPythonKernel):
         self.shell.display_pub.pub_socket = self.iopub_socket
         sys.stdout = self._stdout = DirectStream(session, thread, "stdout")
         sys.stderr = self._stderr = DirectStream(session, thread, "stderr")
-        restore_in_children()
-        bound_displays(self.shell, DirectStream.limit)
+        bound_messages(session, birth["message_chars"], birth["picture_bytes"], birth["message_bytes"])
+        restore_in_children(session, self._loop)
 
     def _by_libzmq(self, shell: int, iopub: int, stdin: int, control: int, heartbeat: int) -> tuple[DirectReplies, Publisher]:
         """The stream of the shell channel and the thread of the others."""
@@ -192,8 +199,10 @@ class ForkedKernel(IPythonKernel):
 
     def start(self) -> None:
         """Begin to read; the stock method would set up subshells and the debugger."""
-        self.shell.exit_now = False
         self.shell_stream.on_recv(_async_in_context(partial(self.shell_main, None)), copy=False)
         self.iopub_thread.start()
         wake_on_signals(self._loop)
+        outlive_tasks(self._loop)
+        allow_nested_runs(self._loop)
         self._loop.run_forever()
+        end_child()

@@ -13,7 +13,10 @@ from nbrl.sandbox.inside.adopted_kernel import (
     no_debugger,
 )
 from nbrl.sandbox.inside.channel import Channel
-from nbrl.sandbox.inside.streams import CapturedStream, allow_forks, bound_displays, restore_in_children
+from nbrl.sandbox.inside.children import allow_forks, end_child
+from nbrl.sandbox.inside.displays import bound_messages
+from nbrl.sandbox.inside.shell import adjust
+from nbrl.sandbox.inside.streams import CapturedStream
 
 
 def main() -> None:
@@ -27,7 +30,6 @@ def main() -> None:
     announce(sock, birth["workspace"])
     limits.apply(birth["limits"])
     CapturedStream.limit = birth["message_chars"]
-    restore_in_children()
     install_host_call(channel)
     app = AdoptingKernelApp.instance(config=configuration(), outstream_class=f"{CapturedStream.__module__}.CapturedStream")
     app.adopt = dict(enumerate(adopted, start=1))
@@ -35,8 +37,10 @@ def main() -> None:
     with no_debugger():
         app.initialize([])
     allow_forks()
-    bound_displays(app.shell, CapturedStream.limit)
+    adjust(app.shell)
+    bound_messages(app.session, birth["message_chars"], birth["picture_bytes"], birth["message_bytes"])
     app.start()
+    end_child()
 
 
 if __name__ == "__main__":

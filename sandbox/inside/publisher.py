@@ -146,7 +146,8 @@ class DirectStream(CapturedStream):
         self._flush()
 
     def flush(self) -> None:
-        self._flush()
+        if not self.forked:
+            self._flush()
 
     def _flush(self) -> None:
         self._take()

@@ -1,21 +1,21 @@
-"""What a kernel shows, caught and bounded at its source: printed text, descriptors 1 and 2, displayed values.
+"""What a kernel prints, caught and bounded at its source: its streams and descriptors 1 and 2.
 
 Stock ipykernel reads each descriptor in a thread of its own, whose output may come after the cell's end, and sends whatever
 it is given, as one message. Here the IOPub thread reads the descriptors, every print and flush first takes what they hold,
-so that the output of a finished subprocess is neither late nor out of order, and no message grows beyond a bound.
+so that the output of a finished subprocess is neither late nor out of order, and no message grows beyond a bound. What one
+stream still holds is sent before the other takes more.
 """
 
 import codecs
 import contextlib
+import io
 import os
-import sys
-import warnings
 from typing import Any
 
 from ipykernel.iostream import IOPubThread, OutStream
 
-_NUMBERS = {"stdout": 1, "stderr": 2}
-_SAID = 8192  # characters of an exception's name and of what it says; the traceback has more
+NUMBERS = {"stdout": 1, "stderr": 2}
+TURNS = 1000  # messages of each stream in a cell that are sent for the sake of order, at up to a millisecond each
 
 
 def cut(text: str, limit: int) -> str:
@@ -27,24 +27,44 @@ def cut(text: str, limit: int) -> str:
 
 
 class CapturedStream(OutStream):
-    """An OutStream that also owns its descriptor. `limit` is set for all before the first is made."""
+    """An OutStream that also owns its descriptor. `limit` is set for all before the first is made.
+
+    In a child that a cell forked (`forked`) it writes to that descriptor, from which the kernel reads.
+    """
 
     limit = 1 << 17
+    forked = False
+    _made: dict[str, "CapturedStream"] = {}  # noqa: RUF012  (one of each name)
 
     def __init__(self, session: Any, thread: IOPubThread, name: str, echo: object = None) -> None:
         super().__init__(session, thread, name, watchfd=False)
-        self._number = _NUMBERS[name]
-        self._pending = 0
+        self._number = NUMBERS[name]
+        self._pending = self._turns = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.dup2(writing, self._number)
         os.close(writing)
+        self._made[name] = self
         thread.io_loop.add_handler(self._reading, self._arrived, thread.io_loop.READ)
 
     def _arrived(self, *_: int) -> None:
+        self._after_the_other()
         self._take()
         self._bound()
+
+    def _after_the_other(self) -> None:
+        """Send what the other stream holds, for it was written before what comes now; beyond TURNS of a cell it may wait."""
+        for other in self._made.values():
+            if other is not self and other._turns < TURNS:
+                other._take()
+                if other._pending:
+                    other._turns += 1
+                    other.flush()
+
+    def set_parent(self, parent: Any) -> None:
+        self._turns = 0
+        super().set_parent(parent)
 
     def _take(self) -> None:
         """Move what was written to the descriptor into the buffer of the current cell."""
@@ -60,12 +80,20 @@ class CapturedStream(OutStream):
             self.flush()
 
     def write(self, string: str) -> int:
+        if self.forked and isinstance(string, str):
+            _write_all(self._number, string.encode("utf-8", "backslashreplace"))
+            return len(string)
+        self._after_the_other()
         self._take()
         # Anything but a string is left to the stock method's TypeError.
         super().write(cut(string, self.limit) if isinstance(string, str) else string)
         self._pending += len(string)
         self._bound()
         return len(string)
+
+    def flush(self) -> None:
+        if not self.forked:
+            super().flush()
 
     def _flush(self) -> None:
         self._pending = 0
@@ -75,53 +103,37 @@ class CapturedStream(OutStream):
     def fileno(self) -> int:
         return self._number
 
+    @property
+    def buffer(self) -> io.BufferedIOBase:
+        """The stream for bytes, as UTF-8."""
+        return _Bytes(self)
 
-def restore_in_children() -> None:
-    """Give forked children (multiprocessing) plain files, whose text arrives here through the descriptors.
-
-    ZeroMQ sockets do not survive a fork, and a child has no IOPub thread.
-    """
-
-    def after_fork() -> None:
-        for name, number in _NUMBERS.items():
-            file = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-            setattr(sys, name, file)
-
-    os.register_at_fork(after_in_child=after_fork)
+    def reconfigure(self, **options: object) -> None:
+        """Do nothing: text always leaves the kernel as UTF-8, line by line or not."""
 
 
-def allow_forks() -> None:
-    """Let cells fork without the warning that Python 3.12 gives where there are threads: a child does without nbrl's own.
+class _Bytes(io.BufferedIOBase):
+    """Stands where a text file has the file of its bytes."""
 
-    Call it when the shell is made, which sets filters of its own.
-    """
-    warnings.filterwarnings("ignore", ".* is multi-threaded, use of fork", DeprecationWarning)
+    def __init__(self, stream: CapturedStream) -> None:
+        self._stream = stream
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._stream.write(self._decode(view.tobytes()))
+        return view.nbytes
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
 
 
-def bound_displays(shell: Any, limit: int) -> None:
-    """Cut the texts of results, displays and errors. Call it in the main thread, in which cells run."""
-
-    def shorten(message: dict[str, Any]) -> dict[str, Any]:
-        data = message.get("content", {}).get("data", {})
-        for kind, value in data.items():
-            if isinstance(value, str):
-                data[kind] = cut(value, limit)
-        return message
-
-    shell.displayhook.register_hook(shorten)
-    shell.display_pub.register_hook(shorten)
-    _bound_errors(shell.displayhook.session, limit)
-
-
-def _bound_errors(session: Any, limit: int) -> None:
-    """Cut what an exception says of itself, which is sent twice: as an output and in the cell's reply. No hook sees either."""
-    send = session.send
-
-    def bounded(stream: Any, kind: Any, content: Any = None, *rest: Any, **named: Any) -> Any:
-        if isinstance(content, dict) and "traceback" in content:
-            lines = "\n".join(map(str, content["traceback"]))
-            said = {name: cut(str(content.get(name, "")), _SAID) for name in ("ename", "evalue")}
-            content = {**content, **said, "traceback": [cut(lines, limit)]}
-        return send(stream, kind, content, *rest, **named)
-
-    session.send = bounded
+def _write_all(number: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(number, data) :]

@@ -65,7 +65,7 @@ def _live(kernel: ForkedKernel, birth: dict[str, Any], descriptors: list[int]) -
     _reseed()
     CapturedStream.limit = birth["message_chars"]
     install_host_call(Channel(sock, birth["call_bytes"]))
-    kernel.connect(birth["connection"]["key"].encode(), adopted)
+    kernel.connect(birth, adopted)
     kernel.start()
 
 

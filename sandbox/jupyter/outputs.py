@@ -1,16 +1,14 @@
 """The outputs of a cell: typed, in order of arrival, cut in the middle so that head and tail survive."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nbrl.sandbox.jupyter.png import read_png
-
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line ends.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+from nbrl.sandbox.jupyter.png import SIDE, read_png
+from nbrl.sandbox.jupyter.terminal import plain, unfinished
 
 _CUT = "\n… cut …\n"
+_LINE = 8192  # characters of an unfinished line that may still be overwritten
+_ID = 200  # characters of a display's id
 
 Status = Literal["ok", "error", "timeout", "dead"]
 
@@ -37,11 +35,6 @@ class Execution:
     seconds: float
 
 
-def plain(text: str) -> str:
-    """`text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and print."""
-    return _UNPRINTABLE.sub("\ufffd", _ANSI.sub("", text))
-
-
 def shorten(text: str, limit: int) -> str:
     """`text` within `limit` UTF-8 bytes; the middle of a longer one is replaced by a note."""
     raw = text.encode()
@@ -54,7 +47,7 @@ def shorten(text: str, limit: int) -> str:
 
 @dataclass
 class _Piece:
-    """A growing text that keeps only its start and end and counts the characters between."""
+    """A growing text that keeps only its start and end, counts the characters between, and holds an unfinished line apart."""
 
     kind: Literal["stream", "result", "error", "display"]
     name: str = ""
@@ -63,9 +56,23 @@ class _Piece:
     image: bytes = b""
     head: str = ""
     tail: str = ""
+    line: str = ""
     cut: int = 0
+    display_id: str = ""
+    pictured: bool = False
+
+    @property
+    def held(self) -> int:
+        return len(self.head) + len(self.tail) + len(self.line)
 
     def add(self, text: str, keep: int) -> None:
+        done, end, line = (self.line + text).rpartition("\n")
+        self.line = unfinished(line)
+        if len(self.line) > _LINE:
+            done, end, self.line = done + end, self.line, ""
+        self._put(plain(done + end), keep)
+
+    def _put(self, text: str, keep: int) -> None:
         room = keep - len(self.head)
         if room > 0:
             self.head, text = self.head + text[:room], text[room:]
@@ -78,9 +85,10 @@ class _Piece:
         cut, tail = self.cut, self.tail
         if cut and len(tail) > keep:
             cut, tail = cut + len(tail) - keep, tail[-keep:]
-        if not cut:
-            return self.head + tail
-        return self.head + _CUT + tail
+        return self.head + (_CUT if cut else "") + tail + plain(self.line)
+
+    def clear(self) -> None:
+        self.head, self.tail, self.line, self.cut, self.image = "", "", "", 0, b""
 
 
 @dataclass
@@ -109,26 +117,50 @@ class Outputs:
         ename: str = "",
         evalue: str = "",
         png: object = None,
+        display_id: str = "",
     ) -> None:
-        """Add an output. `png` claims to be a PNG file in base64; if invalid, too large or one too many, only text is kept."""
+        """Add an output. `png` claims to be a PNG file in base64; if invalid, too large or one too many, a note stands for it.
+
+        With a `display_id` it can be updated.
+        """
         if self._clear:
             self._forget()
         last = self._pieces[-1] if self._pieces else None
         if kind == "stream" and last is not None and last.kind == "stream" and last.name == name:
-            self._held -= len(last.head) + len(last.tail)
+            self._held -= last.held
             piece = last
         else:
             piece = _Piece(kind, name=name, ename=shorten(plain(ename), 200), evalue=shorten(plain(evalue), 2000))
+            piece.display_id = display_id[:_ID]
             self._pieces.append(piece)
-        if png is not None and self._pictures < self.images:
-            piece.image = read_png(png, self.image_bytes)
-            self._pictures += 1
-        piece.add(plain(text), self.limit)
-        self._held += len(piece.head) + len(piece.tail)
+        self._fill(piece, text, png)
+
+    def update(self, display_id: str, text: str, png: object = None) -> None:
+        """Show something else in the place of a display; what an earlier cell showed is shown again, by this one."""
+        piece = next((each for each in self._pieces if display_id and each.display_id == display_id[:_ID]), None)
+        if piece is None or self._clear:
+            self.add("display", text, png=png, display_id=display_id)
+            return
+        self._held -= piece.held
+        piece.clear()
+        self._fill(piece, text, png)
+
+    def _fill(self, piece: _Piece, text: str, png: object) -> None:
+        if png is not None:
+            self._pictures += not piece.pictured
+            piece.pictured = True
+            if self._pictures > self.images:
+                text = f"{text}\n[image left out: {self.images} are kept of a cell]"
+            elif not (image := read_png(png, self.image_bytes)):
+                text = f"{text}\n[image left out: it is no PNG file of at most {self.image_bytes} bytes and {SIDE} pixels a side]"
+            else:
+                piece.image = image
+        piece.add(text, self.limit)
+        self._held += piece.held
         # Each output has a cost even if empty, so that a million empty ones are bounded too.
         while len(self._pieces) > 2 and self._held + 64 * len(self._pieces) > 4 * self.limit:
             gone = self._pieces.pop(len(self._pieces) // 2)
-            self._held -= len(gone.head) + len(gone.tail)
+            self._held -= gone.held
             self._lost += 1
 
     def clear(self, wait: bool) -> None:

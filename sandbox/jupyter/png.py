@@ -6,7 +6,7 @@ import zlib
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = 1024  # an encoder writes pieces of 8 KiB and more
-_SIDE = 8192  # pixels: a few bytes can claim to unpack into an image too large for any viewer's memory
+SIDE = 8192  # pixels: a few bytes can claim to unpack into an image too large for any viewer's memory
 
 
 def read_png(encoded: object, limit: int) -> bytes:
@@ -44,4 +44,4 @@ def _is_png(data: bytes) -> bool:
 
 
 def _fits(header: bytes) -> bool:
-    return all(0 < int.from_bytes(side, "big") <= _SIDE for side in (header[:4], header[4:8]))
+    return all(0 < int.from_bytes(side, "big") <= SIDE for side in (header[:4], header[4:8]))

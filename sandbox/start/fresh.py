@@ -70,4 +70,6 @@ def birth_message(address: Address, settings: SandboxSettings) -> dict[str, Any]
         "call_bytes": settings.call_bytes,
         # Twice what the host keeps, so that a cut in the kernel never removes what the host would keep.
         "message_chars": 2 * settings.output_bytes,
+        "picture_bytes": 4 * -(-settings.image_bytes // 3) + 4,  # in base64
+        "message_bytes": settings.message_bytes - 65536,  # with some words around it
     }

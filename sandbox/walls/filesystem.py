@@ -52,6 +52,11 @@ def python_root(interpreter: Interpreter) -> Root:
         "IPYTHONDIR": "/tmp/.ipython",
         "MPLCONFIGDIR": "/tmp/.matplotlib",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # pip would try again for many seconds; it names the index where it finds nothing.
+        "PIP_INDEX_URL": "file:///there-is-no-network-here",
+        "PIP_RETRIES": "0",
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         # One thread per numeric library: a kernel has to fork while single-threaded, and hundreds share the machine.
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
@@ -85,10 +90,12 @@ def python_root(interpreter: Interpreter) -> Root:
     binds.append((str(package / "inside"), f"{_INSIDE}/nbrl/sandbox/inside"))
     binds.append((str(package / "inside/etc/passwd"), "/etc/passwd"))
     binds.append((str(package / "inside/etc/group"), "/etc/group"))
+    binds.append((str(package / "inside/etc/fonts.conf"), "/etc/fonts/fonts.conf"))
     binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
-    # Without `site`, which would put the base interpreter's packages first; what else it does is done here.
+    # Without `site`, which would put the base interpreter's packages first; what else it does is done here. The working folder
+    # comes after the standard library, as in every notebook: a file of the cells' own breaks no module of Python.
     start = (
-        f"import sys; sys.path += {[*sites, _INSIDE]!r}; import site; site.setquit(); site.setcopyright(); site.sethelper(); "
+        f"import sys; sys.path += {['', *sites, _INSIDE]!r}; import site; site.setquit(); site.setcopyright(); site.sethelper(); "
         "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
     )
     return Root(tuple(binds), environment, (python, "-I", "-S", "-c", start))

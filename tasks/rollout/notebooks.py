@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from nbrl.agent.kernel import CellResult
-from nbrl.agent.kernels.prelude import functions, prelude, state_expression
+from nbrl.agent.kernels.prelude import definitions, prelude, state_expression
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.tools.files.documents import CONVERT
 from nbrl.agent.tools.library import Equipment, Library
@@ -87,7 +87,7 @@ async def equip(
     kernel.host_calls.tools = handlers(toolbox)
     defined = {tool.name for tool in library.common()}
     if more := [tool for tool in toolbox.tools.values() if tool.name not in defined]:
-        execution = await kernel.execute(functions(more), silent=True)
+        execution = await kernel.execute(definitions(more), silent=True)
         if execution.status != "ok":
             raise SandboxError(f"the tools of {ability!r} could not be defined in a new kernel ({execution.status})")
     return toolbox

@@ -45,6 +45,17 @@ def read(made: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return found
 
 
+@given(st.text("ab\r\n\x00\x0c\x1b\u2028", max_size=20))
+def test_a_cell_is_saved_as_the_program_it_is(code: str) -> None:
+    made = read(notebook(trajectory(Step(code=code, cell_status="ok"))))
+    assert made.cells[2].source == code
+
+
+def test_carriage_returns_are_line_ends_in_what_is_read_and_no_other_mark() -> None:
+    step = Step(think="one\rtwo\r\n", code="print('a\r')", cell_status="ok", outputs=[Output(kind="stream", text="a\r\nb\rc")])
+    assert "\ufffd" not in json.dumps(read(notebook(trajectory(step, text="q\r"))), ensure_ascii=False)
+
+
 def test_steps_become_cells_with_their_outputs_and_metadata() -> None:
     call = ToolCall(name="search", arguments='{"query": "x"}', result='"y"', ok=True, seconds=0.1)
     outputs = [

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError, RefusedError
-from nbrl.agent.grammar import Thinking
+from nbrl.agent.grammar import Action, Grammar, Thinking
 from nbrl.agent.http.retry import Retry, retry_after
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
@@ -54,13 +54,15 @@ def ask(
     timeout: float = 30,
     tell: Callable[[str], None] = print,
     key: str = "",
+    firm: bool = True,
     **settings: Any,
 ) -> Generation:
     async def run() -> Generation:
         chosen = ChatSettings(endpoint=f"{server.url}/v1/", model="m", **settings)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as client:
-            return await ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, tell).generate(PROMPT, 48, seed=5)
+            policy = ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, tell, firm=firm)
+            return await policy.generate(PROMPT, 48, seed=5)
 
     return asyncio.run(run())
 
@@ -108,6 +110,29 @@ def test_reasoning_is_the_thinking_where_it_is_native(field: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "message", "think"),
+    [
+        ("<code>1</code>", {}, ""),
+        ("<code>1</code>", {"reasoning_content": None, "reasoning": ""}, ""),
+        (
+            [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "<code>1</code>"}],
+            {},
+            "hm",
+        ),
+        ([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "<code>1</code>"}], {}, "hm"),
+        ("<think>hm</think><code>1</code>", {"reasoning": "hm"}, "hm"),
+        ("hm</think>\n<code>1</code>", {}, "hm"),
+        ("<code>'</think>'</code>", {"reasoning": "<think>hm</think>"}, "hm"),
+    ],
+)
+def test_native_thinking_may_be_hidden_repeated_or_in_parts(content: Any, message: dict[str, Any], think: str) -> None:
+    with serving(Reply(completion(content, **message))) as server:
+        action = Grammar(thinking="native").parse(ask(server, "native").text or "")
+    assert isinstance(action, Action)
+    assert action.think == think
+
+
+@pytest.mark.parametrize(
     ("finish", "expected"),
     [("stop", "stop"), ("length", "length"), ("max_tokens", "length"), ("content_filter", "stop"), ("tool_calls", "stop")],
 )
@@ -129,6 +154,30 @@ def test_passing_faults_are_tried_again(status: int) -> None:
     with serving(busy, Reply(close="before"), Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
         assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"error": {"message": "upstream failed", "code": 502}},
+        {"error": {"message": "slow down", "code": "429"}, "choices": None},
+        {"error": "overloaded"},
+        {"choices": []},
+        {"choices": [{"finish_reason": "error", "error": {"message": "lost"}, "message": {"content": "hel"}}]},
+    ],
+)
+def test_a_passing_fault_may_come_with_status_200(fault: dict[str, Any]) -> None:
+    told: list[str] = []
+    with serving(Reply(fault, 200, {"Retry-After": "0"}), Reply(completion("hello"))) as server:
+        assert ask(server, tell=told.append).text == "hello"
+    assert "answered 200 with the error" in told[0]
+
+
+def test_a_lasting_fault_with_status_200_is_final() -> None:
+    with serving(Reply({"error": {"message": "unknown model", "code": 404}})) as server:
+        with pytest.raises(PolicyError, match=r"answered 200 with the error 404 .*unknown model"):
+            ask(server)
+        assert len(server.bodies) == 1
 
 
 def test_each_further_try_is_told_before_it_is_waited_for() -> None:
@@ -183,7 +232,43 @@ def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
     assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.bodies] == [(True, None), (False, 48)]
 
 
-@pytest.mark.parametrize("content", ["<html>", {}, {"choices": []}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])
+def refusal(said: str, status: int = 400, **error: str) -> Reply:
+    return Reply({"error": {"message": said, **error}}, status)
+
+
+@pytest.mark.parametrize(
+    ("replies", "sent"),
+    [
+        ([refusal("give temperature or top_p, not both")], [{"temperature"}]),
+        ([refusal("no temperature with top_p", param="temperature")], [{"top_p"}]),
+        ([refusal("unsupported: temperature"), refusal("unsupported: top_p", 422)], [{"top_p"}, set()]),
+    ],
+)
+def test_sampling_parameters_at_1_that_a_server_refuses_are_left_out(replies: list[Reply], sent: list[set[str]]) -> None:
+    told: list[str] = []
+
+    async def run(server: Server) -> None:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            policy = ChatPolicy(client, ChatSettings(endpoint=server.url, model="m"), Sampling(), tell=told.append)
+            for _ in range(2):
+                assert (await policy.generate(PROMPT, 48, seed=5)).text == "hello"
+
+    with serving(*replies, Reply(completion("hello"))) as server:
+        asyncio.run(run(server))
+    shown = [{"temperature", "top_p"} & body.keys() for body in server.bodies]
+    assert shown == [{"temperature", "top_p"}, *sent, sent[-1]]
+    assert len(told) == len(replies)
+
+
+def test_a_refused_temperature_that_was_chosen_is_final_unless_it_is_not_needed() -> None:
+    refused = refusal("temperature does not support 0.7")
+    with serving(refused) as server, pytest.raises(PolicyError, match="at 1 the request goes without temperature"):
+        ask(server)
+    with serving(refused, Reply(completion("hello"))) as server:
+        assert ask(server, firm=False).text == "hello"
+
+
+@pytest.mark.parametrize("content", ["<html>", {}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])
 def test_nonsense_is_a_policy_error(content: Any) -> None:
     with serving(Reply(content)) as server, pytest.raises(PolicyError, match="no chat completion"):
         ask(server)

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,7 +115,18 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="<`"), max_size=
 def test_what_is_written_in_the_form_is_read_back(think: str, code: str, thinking: Thinking, style: CodeStyle) -> None:
     grammar = Grammar(thinking=thinking, code_style=style)
     cell = f"<code>{code}</code>" if style == "tag" else f"\n```python\n{code}\n```"
-    assert grammar.parse(f"<think>{think}</think>{cell}") == Action(think.strip(), code.strip())
+    body = code.strip()
+    blanks = re.search(r"[ \t]*$", code[: code.index(body)])
+    assert blanks is not None
+    action = grammar.parse(f"<think>{think}</think>{cell}")
+    assert action == Action(think.strip(), blanks[0] + body)
+    assert grammar.parse(grammar.write(action.think, action.code)) == action
+
+
+@pytest.mark.parametrize("grammar", [TAGS, NATIVE, FENCED, NATIVE_FENCED])
+@pytest.mark.parametrize("cell", ["    a = 1\n    print(a)", "\tif a:\n\t\tb()\n\tc()", "    a = 1\nb = 2", "  x"])
+def test_a_cell_keeps_its_indentation(grammar: Grammar, cell: str) -> None:
+    assert grammar.parse(grammar.write("t", f"\n \n{cell}\n  ")) == Action("t", cell)
 
 
 def test_the_prompt_asks_for_the_form_that_is_parsed() -> None:

@@ -3,16 +3,21 @@
 import asyncio
 import base64
 import io
+import re
 import zipfile
 from collections.abc import Callable
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openpyxl.worksheet.formula import ArrayFormula
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from nbrl.agent.http.chat_model import ChatModel
 from nbrl.agent.http.json_service import ServiceError
+from nbrl.agent.tools.files.charsets import UNNAMED, decoded, markup
 from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
 from nbrl.agent.tools.files.files import IMAGE_BYTES, ReadFile, file_text, inspect_file, visual_qa
 from nbrl.agent.tools.functions import FunctionTool
@@ -44,6 +49,85 @@ def xlsx(rows: list[list[object]]) -> bytes:
     file = io.BytesIO()
     book.save(file)
     return file.getvalue()
+
+
+def saved(book: openpyxl.Workbook, dimension: bytes | None = None) -> bytes:
+    """The file of a workbook, with another word about the size of its sheets if one is given."""
+    made, changed = io.BytesIO(), io.BytesIO()
+    book.save(made)
+    with zipfile.ZipFile(made) as old, zipfile.ZipFile(changed, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            new.writestr(
+                entry, re.sub(rb'<dimension ref="[^"]*"', b'<dimension ref="%s"' % dimension, data) if dimension else data
+            )
+    return changed.getvalue()
+
+
+@pytest.mark.parametrize("dimension", [b"A1", b"A1:A2", b"C7:D9"])
+def test_a_sheet_is_read_whole_whatever_it_says_of_its_size(dimension: bytes) -> None:
+    book = openpyxl.Workbook()
+    for row in (["city", "people"], ["Orla", 12], [None, 9]):
+        book.active.append(row)
+    assert text_of("a.xlsx", saved(book, dimension)) == "## Sheet\ncity\tpeople\nOrla\t12\n\t9"
+
+
+def test_a_formula_that_was_never_computed_is_shown_and_a_sheet_of_charts_is_not() -> None:
+    book = openpyxl.Workbook()
+    book.active.append([2, "=A1*3"])
+    book.active["A2"] = ArrayFormula("A2:A3", "=SUM(A1:A1)")
+    book.create_chartsheet("chart")
+    assert text_of("a.xlsx", saved(book)) == "## Sheet\n2\t=A1*3\n=SUM(A1:A1)"
+
+
+WORDS = {
+    "utf-16": "Stadt\tPreis\nKöln\t3\n",
+    "utf-16-le": "\ufeff中文\n",
+    "cp1252": "Stadt;Preis\nKöln;3 €\n“Zürich”;5\n",
+    "cp1250": "Łódź;3\nŻółw;4\n",
+    "cp1254": "İstanbul;3\nşehir;5\n",
+    "cp1251": "имя;цена\nМосква;3\n",
+    "cp932": "価格,商品ABC\n1,テスト\n名前,東京\n",
+    "gb18030": "姓名,价格\n北京,3\n上海,5\n",
+}
+
+
+@pytest.mark.parametrize("charset", WORDS)
+def test_a_text_is_read_in_the_charset_it_is_in(charset: str) -> None:
+    assert text_of("a.csv", WORDS[charset].encode(charset)) == WORDS[charset].removeprefix("\ufeff")
+
+
+POLISH = "Łódź leży nad rzeką. Są tu łąki, źródła i jaźń; żółw śpi."
+
+
+@pytest.mark.parametrize(
+    ("meta", "charset", "named"),
+    [
+        ("", "iso-8859-2", "iso-8859-2"),
+        ('<meta charset="iso-8859-2">', "iso-8859-2", UNNAMED),
+        ('<META http-equiv=Content-Type content="text/html; charset=windows-1250">', "cp1250", UNNAMED),
+        ('<?xml version="1.0" encoding="iso-8859-2"?>', "iso-8859-2", UNNAMED),
+        ('<meta charset="iso-8859-1">', "utf-8", "UTF8"),
+        ('<meta charset="iso-8859-1">', "utf-8-sig", UNNAMED),
+        ('<meta charset="utf-16">', "utf-8", UNNAMED),
+        ('<meta charset="no-such">', "cp1250", UNNAMED),
+        ("", "cp1250", UNNAMED),
+    ],
+)
+def test_a_page_is_read_in_the_charset_that_its_header_its_mark_or_itself_names(meta: str, charset: str, named: str) -> None:
+    page = f"{meta}<html><head><title>T</title></head><body><article><p>{POLISH}</p></article></body></html>"
+    assert POLISH in markup(page.encode(charset), named)
+
+
+def test_a_page_whose_charset_is_known_is_parsed_in_it() -> None:
+    page = f'<html><head><meta charset="iso-8859-2"></head><body><article><p>{POLISH}</p></article></body></html>'
+    assert POLISH in text_of("a.html", page.encode("iso-8859-2"))
+
+
+@given(st.binary(max_size=300), st.sampled_from([UNNAMED, "utf-16", "idna", "punycode", "rot13", "iso-8859-1", "x" * 50, ""]))
+def test_any_bytes_are_some_text(data: bytes, charset: str) -> None:
+    assert isinstance(decoded(data, charset), str)
+    assert isinstance(markup(b'<meta charset="' + data, charset), str)
 
 
 def pdf(text: str) -> bytes:

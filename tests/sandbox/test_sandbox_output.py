@@ -1,7 +1,10 @@
 """Outputs within their bytes, whatever comes; messages that are checked, whatever comes."""
 
 import json
+import re
+from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +24,63 @@ def test_outputs_stay_within_their_bytes(pieces: list[tuple[str, str, str]], lim
     # A note of what was cut may stand above the limit, one for each output at most.
     assert sum(len(output.text.encode()) for output in done) <= limit + 64 * len(done)
     if sum(len(plain(text).encode()) for _, text, _ in pieces) <= limit:
-        assert "".join(output.text for output in done) == "".join(plain(text) for _, text, _ in pieces)
+        # Neighbours of one stream are one text: a line may be written in several pieces.
+        runs = groupby(pieces, lambda piece: (piece[0], piece[2]) if piece[0] == "stream" else object())
+        assert "".join(output.text for output in done) == "".join(plain("".join(text for _, text, _ in run)) for _, run in runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("\r1 of 2\r2 of 2\n", "2 of 2\n"),
+        ("100 %\rdone \r", "done "),
+        ("50 %\r", "50 %"),
+        ("long line\rshort\n", "shortline\n"),
+        ("long line\r\x1b[Kshort\n", "short\n"),
+        ("long line\x1b[2K\rshort\n", "short\n"),
+        ("a|\b/\b-\b\bB\n", "B-\n"),
+        ("\x1b[32m5 %\x1b[0m\r\x1b[32m9 %\x1b[0m", "9 %"),
+        ("\b\b\rx", "x"),
+    ],
+)
+def test_a_line_is_seen_as_a_terminal_shows_it(text: str, shown: str) -> None:
+    assert plain(text) == shown
+    outputs = Outputs(4096)
+    for piece in re.findall(r"\x1b\[\w+|.", text, re.DOTALL):
+        outputs.add("stream", piece, name="stdout")
+    assert [output.text for output in outputs.finish()] == [shown]
+
+
+@given(st.lists(st.text("ab\r\b\n", max_size=4), max_size=20))
+def test_a_stream_is_shown_the_same_in_whatever_pieces_it_comes(pieces: list[str]) -> None:
+    outputs = Outputs(4096)
+    for piece in pieces:
+        outputs.add("stream", piece, name="stdout")
+    assert "".join(output.text for output in outputs.finish()) == plain("".join(pieces))
+
+
+def test_overwritten_lines_without_end_stay_small() -> None:
+    outputs = Outputs(4096)
+    for number in range(3000):
+        outputs.add("stream", f"\r{number} of 3000", name="stdout")
+    assert [output.text for output in outputs.finish()] == ["2999 of 3000"]
+
+
+def test_a_display_is_updated_in_its_place_or_shown_again() -> None:
+    outputs = Outputs(4096, images=1, image_bytes=100)
+    outputs.add("display", "0 of 3", display_id="a")
+    outputs.add("stream", "x", name="stdout")
+    outputs.update("a", "3 of 3")
+    outputs.update("b", "again")
+    outputs.update("b", "last", png="no picture")
+    outputs.update("b", "last", png="no picture")
+    texts = [output.text for output in outputs.finish()]
+    assert texts[:2] == ["3 of 3", "x"]
+    assert texts[2].startswith("last\n[image left out: it is no PNG")
+    for number in range(300):
+        outputs.update("a", "y" * 100 * number)
+    assert sum(len(output.text) for output in outputs.finish()) < 5000
 
 
 @given(TEXTS, st.integers(100, 2000))

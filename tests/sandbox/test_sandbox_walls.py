@@ -109,7 +109,7 @@ for folder in os.listdir("/"):
 def test_nothing_but_the_workspace_can_be_written(lab: Lab) -> None:
     code = """
 import os, sys
-for folder in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/opt/nbrl/nbrl/sandbox/inside", *sys.path):
+for folder in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/opt/nbrl/nbrl/sandbox/inside", *filter(None, sys.path)):
     try:
         with open(os.path.join(folder or ".", "canary"), "w"):
             print("wrote", folder)
@@ -126,7 +126,7 @@ except OSError:
 open("/workspace/a", "w").write("x"); open("/tmp/a", "w").write("x"); open("b", "w").write("x")
 print(os.getcwd(), sorted(os.listdir(".")))
 """
-    assert lab.value(code).removeprefix("wrote \n") == "/workspace ['a', 'b']\n"
+    assert lab.value(code) == "/workspace ['a', 'b']\n"
 
 
 def test_the_workspace_has_a_size(lab: Lab) -> None:

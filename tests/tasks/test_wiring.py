@@ -37,6 +37,24 @@ def test_answer_notepad_and_tools_reach_the_host(shared_lab: Lab) -> None:
     assert [call.name for call in toolbox.take_calls()] == ["search"]
 
 
+def test_the_agent_can_answer_and_call_its_tools_whatever_a_cell_did_to_their_names(shared_lab: Lab) -> None:
+    slips = ["search = submit_final_answer = '42'", "del search", "%reset -f", "globals().clear()", "notepad = None\ndel notepad"]
+    results, toolbox = run(shared_lab, *slips, "notepad.add_facts(search('Tilo'))", "submit_final_answer('Keldra')")
+    assert [result.status for result in results] == ["ok"] * len(results)
+    state = read_state(results[-1].state, State())
+    assert (state.answer, state.notepad.facts) == ("Keldra", ["Tilo was born in Keldra."])
+    assert [call.name for call in toolbox.take_calls()] == ["search"]
+
+
+def test_no_traceback_is_written_that_is_not_read(shared_lab: Lab) -> None:
+    results, _ = run(
+        shared_lab, "def f(n): return f(n + 1)\ntry: f(0)\nexcept RecursionError: get_ipython().showtraceback()\nf(0)"
+    )
+    shown = "".join(output.text for output in results[0].outputs)
+    assert shown.count("RecursionError: maximum recursion depth exceeded") == 2
+    assert len(shown) < 300
+
+
 def test_a_cell_that_fails_still_reports_its_answer(shared_lab: Lab) -> None:
     results, _ = run(shared_lab, "submit_final_answer(7)\n1 / 0")
     assert results[0].status == "error"

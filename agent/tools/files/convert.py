@@ -19,15 +19,16 @@ WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def html(data: bytes) -> Iterator[str]:
-    """The main content as Markdown, under the page's title; all text of a page that has no main content."""
+    """The main content as Markdown, under the page's title; all text of a page that has no main content. It is given as UTF-8."""
     import trafilatura
 
-    tree = trafilatura.load_html(data)
+    page = data.decode()
+    tree = trafilatura.load_html(page)
     if tree is None:
         raise ValueError("it holds no HTML")
     title = " ".join((tree.findtext(".//title") or "").split())
     content = trafilatura.extract(tree, output_format="markdown", include_links=True, include_tables=True, favor_recall=True)
-    content = content or trafilatura.html2txt(data)
+    content = content or trafilatura.html2txt(page)
     if title and title not in content[:500]:
         yield f"# {title}\n\n"
     yield content
@@ -60,14 +61,21 @@ def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
 
 
 def xlsx(data: bytes) -> Iterator[str]:
-    """Each sheet's name, then its rows with tabs between the values."""
+    """Each sheet's name, then its rows with tabs between the values; a formula that was never computed stands for its value."""
     import openpyxl
+    from openpyxl.reader.excel import ExcelReader
 
-    book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-    for sheet in book.worksheets:
+    # Charts have no text, and an empty sheet of them cannot be read.
+    ExcelReader.read_chartsheet = lambda *_: None
+    books = [openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=values) for values in (True, False)]
+    for sheet, formulas in zip(*(book.worksheets for book in books), strict=True):
         yield f"## {sheet.title}\n"
-        for row in sheet.iter_rows(values_only=True):
-            yield "\t".join("" if value is None else str(value) for value in row).rstrip() + "\n"
+        for each in (sheet, formulas):
+            each.reset_dimensions()  # programs other than Excel write wrong ones, by which rows would be cut
+        for row, written in zip(sheet.iter_rows(values_only=True), formulas.iter_rows(values_only=True), strict=True):
+            cells = (formula if value is None else value for value, formula in zip(row, written, strict=True))
+            # The formula of several cells is an object with a text.
+            yield "\t".join("" if cell is None else str(getattr(cell, "text", cell)) for cell in cells).rstrip() + "\n"
         yield "\n"
 
 

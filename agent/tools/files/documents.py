@@ -1,13 +1,13 @@
-"""Documents to text. Plain text is decoded here; what needs a parser goes through convert.py, a process of its own."""
+"""Documents to text. Text is decoded here; what needs a parser goes through convert.py, a process of its own."""
 
 import asyncio
-import codecs
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from nbrl.agent.text import cut_end
+from nbrl.agent.tools.files.charsets import UNNAMED, decoded, markup
 
 CONVERT = Path(__file__).with_name("convert.py")
 UNCONFINED = (sys.executable, "-I", str(CONVERT))
@@ -15,8 +15,6 @@ UNCONFINED = (sys.executable, "-I", str(CONVERT))
 PARSED = ("html", "pdf", "docx", "xlsx")
 PLAIN = ("txt", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "log", "py", "tex")
 _AT_ONCE = 4
-# Python's own, and one that browsers refuse: they take hours for a long text, or make halves of surrogate pairs.
-_NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7")
 _SUFFIXES = {"htm": "html", "xhtml": "html"}
 
 
@@ -41,9 +39,16 @@ class Documents:
         self._max_chars, self._timeout_s, self._parser = max_chars, timeout_s, parser
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def to_text(self, kind: str, data: bytes, charset: str = "utf-8-sig") -> str:
-        """Convert a document. Raises DocumentError. A longer text is cut, with a note at its end."""
-        text = await self._parse(kind, data) if kind in PARSED else decode(data, charset)
+    async def to_text(self, kind: str, data: bytes, charset: str = UNNAMED) -> str:
+        """Convert a document. Raises DocumentError. A longer text is cut, with a note at its end.
+
+        `charset` is what a header says of a text or a page; it is found out where nothing names it.
+        """
+        if kind in PARSED:
+            page = kind == "html"
+            text = await self._parse(kind, (await asyncio.to_thread(markup, data, charset)).encode() if page else data)
+        else:
+            text = await asyncio.to_thread(decoded, data, charset)
         return cut_end(text, self._max_chars)
 
     async def _parse(self, kind: str, data: bytes) -> str:
@@ -86,13 +91,3 @@ async def _converse(process: asyncio.subprocess.Process, data: bytes, limit: int
 
     _, text, complaint = await asyncio.gather(feed(process.stdin), read(process.stdout), read(process.stderr))
     return text, complaint
-
-
-def decode(data: bytes, charset: str) -> str:
-    """Decode text in any charset of the web; unknown charsets are treated as UTF-8."""
-    try:
-        if codecs.lookup(charset).name in _NO_CHARSETS:
-            charset = "utf-8-sig"
-        return data.decode(charset, "replace")
-    except (LookupError, ValueError, UnicodeError):
-        return data.decode("utf-8-sig", "replace")

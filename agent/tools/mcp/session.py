@@ -1,12 +1,14 @@
 """A session with a Model Context Protocol server, by the protocol's own client."""
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbrl.agent.http.json_service import ServiceError, without
+from nbrl.agent.tools.mcp.mended import mended
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES, bounded, program
 from nbrl.agent.tools.settings import McpSettings
 
@@ -50,15 +52,17 @@ class McpSession:
         return await self._ask(list_all)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool; return its structured answer if it has one, else its text."""
+        """Call a tool; return its text or, where that says no more, its structured answer; both as a dict where they differ."""
         result = await self._ask(lambda client: client.call_tool(tool, arguments))
         text = "\n".join(map(_text, result.content))
         if result.is_error:
             raise ServiceError(self._redacted(text)[:ERROR_CHARS] or f"{tool} failed and did not say why")
         structured = result.structured_content
-        if structured is None:
+        if not structured:
             return self._redacted(text)
-        answer = structured["result"] if isinstance(structured, dict) and list(structured) == ["result"] else structured
+        answer = structured["result"] if list(structured) == ["result"] else structured
+        if not _says(list(map(_text, result.content)), answer, structured):
+            answer = {"text": text, "structured": answer}
         return without(answer, self._secrets())
 
     async def close(self) -> None:
@@ -108,7 +112,9 @@ class McpSession:
 
         async with AsyncExitStack() as held:
             transport = await self._transport(held)
-            client = await held.enter_async_context(mcp.Client(transport, cache=None))
+            client = await held.enter_async_context(mcp.Client(mended(transport), cache=None))
+            # The schema of an answer is a promise to us: one that is not kept is no fault of the session, nor of the answer.
+            client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
             ready.set_result(client)
             await end.wait()
 
@@ -175,11 +181,36 @@ def _text(part: "mcp.types.ContentBlock") -> str:
             return f"<{kind}>"
 
 
+def _says(texts: list[str], answer: Any, structured: Any) -> bool:
+    """Whether the parts of text say no more than the structured answer: nothing, the same, its JSON, or each of its items."""
+    if not any(map(str.strip, texts)) or _same(texts, [answer]) or _same(texts, [structured]):
+        return True
+    return isinstance(answer, list) and _same(texts, answer)
+
+
+def _same(texts: list[str], values: list[Any]) -> bool:
+    return len(texts) == len(values) and all(
+        text == value or _json(text) == value for text, value in zip(texts, values, strict=True)
+    )
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; of any other text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+async def _unchecked(name: str, result: "mcp.types.CallToolResult") -> None:
+    """Accept any structured answer."""
+
+
 def _lost(error: Exception) -> bool:
-    """Whether the session is of no more use; a server that refuses one call, or answers it too long, still serves the next."""
+    """Whether the session is of no more use; a server that refuses one call, or answers it wrongly, still serves the next."""
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 
     if not isinstance(error, MCPError):
-        return True
+        return not isinstance(error, ValueError | RuntimeError)  # an answer against the protocol, or one we cannot give
     return error.code in (CONNECTION_CLOSED, INVALID_REQUEST) and not error.message.startswith("SSE stream failed")

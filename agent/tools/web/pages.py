@@ -11,6 +11,7 @@ import httpx
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.http.json_service import Service, ServiceError
 from nbrl.agent.text import cut_end
+from nbrl.agent.tools.files.charsets import UNNAMED
 from nbrl.agent.tools.files.documents import Documents
 from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.web.public_network import ForbiddenAddressError, PublicNetwork
@@ -118,7 +119,7 @@ def _kind(content_type: str) -> tuple[str, str]:
     """The kind of document and its charset, from the header."""
     name, _, rest = content_type.partition(";")
     name = name.strip().lower()
-    charset = next((part.partition("=")[2].strip(" \"'") for part in rest.split(";") if "charset=" in part.lower()), "utf-8-sig")
+    charset = next((part.partition("=")[2].strip(" \"'") for part in rest.split(";") if "charset=" in part.lower()), UNNAMED)
     if kind := _KINDS.get(name):
         return kind, charset
     if name.startswith("text/") or name in _TEXTS or name.endswith(("+json", "+xml")):

@@ -59,7 +59,7 @@ async def ask(
     async with model_client(settings.base_url, key, settings.concurrency, settings.timeout_s) as client:
         chat = ChatSettings(endpoint=settings.base_url, model=settings.name, seeded=True)
         hint = f"set {settings.key or 'reward.judge.key'} to a key that the server accepts"
-        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=tell, key_hint=hint)
+        policy = ChatPolicy(client, chat, Sampling(temperature=0), tell=tell, key_hint=hint, firm=False)
 
         async def worker() -> None:
             for each in left:
