@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +191,19 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
 
 
-def _usable(signs: str, most: int) -> Callable[[str], str]:
-    """Replaces what a name cannot have."""
-    return lambda text: re.sub(f"[^{signs}]", "-", text)[:most]
+def _id(text: str) -> str:
+    """The id as it can name files. A digest of what was changed keeps it apart from others that would come out the same."""
+    if ID.fullmatch(text):
+        return text
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9._:-]', '-', text)[: ID_CHARS - len(digest) - 1]}-{digest}"
 
 
-# Ids and abilities name files and metrics.
-NAMED = {"id": _usable("A-Za-z0-9._:-", 120), "ability": _usable("A-Za-z0-9 _.:-", 80)}
+def _ability(text: str) -> str:
+    """The ability as it can name metrics."""
+    return re.sub("[^A-Za-z0-9 _.:-]", "-", text)[:ABILITY_CHARS]
+
+
+ID_CHARS, ABILITY_CHARS = 120, 80
+ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{ID_CHARS}}}")
+NAMED = {"id": _id, "ability": _ability}

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -301,10 +302,16 @@ def test_a_column_of_maps_is_refused_and_a_long_field_of_csv_read(tmp_path: Path
     assert [row["answers"] for row in questions(tmp_path / "x.csv")] == [["1"], ["2"]]
 
 
-def test_signs_that_no_id_or_ability_can_have_are_replaced(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [FOUND[0] | {"id": "test/algebra/1.json", "ability": "Counting & Probability"}])
-    (row,) = read_questions(path, {}, "qa").to_pylist()
-    assert (row["id"], row["ability"]) == ("test-algebra-1.json", "Counting - Probability")
+def test_ids_and_abilities_with_other_signs_can_name_files_and_ids_stay_apart(tmp_path: Path) -> None:
+    given = ["test/algebra/1.json", "test?algebra/1.json", "../../z", "a" * 200, "a" * 201, "", "plain"]
+    rows = [FOUND[0] | {"id": name, "ability": "Counting & Probability"} for name in given]
+    read = read_questions(write(tmp_path / "x.jsonl", rows), {}, "qa").to_pylist()
+    ids = [row["id"] for row in read]
+    assert ids[0].startswith("test-algebra-1.json-")
+    assert ids[-1] == "plain"
+    assert len(set(ids)) == len(given)
+    assert all(re.fullmatch("[A-Za-z0-9._:-]{1,120}", each) for each in ids)
+    assert {row["ability"] for row in read} == {"Counting - Probability"}
 
 
 @pytest.mark.parametrize("address", ["https://host/q.jsonl", "s3://bucket/q.parquet"])

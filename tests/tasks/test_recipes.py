@@ -165,7 +165,7 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
     pq.write_table(good, tmp_path / "good.parquet")
     pq.write_table(good.drop_columns(["answers"]), tmp_path / "lacking.parquet")
     pq.write_table(good.set_column(2, "answers", pa.array([[" "]])), tmp_path / "empty.parquet")
-    pq.write_table(good.set_column(0, "id", pa.array(["../../z"])), tmp_path / "path.parquet")
+    pq.write_table(pa.concat_tables([good, good]), tmp_path / "twice.parquet")
     pq.write_table(good.set_column(1, "question", pa.array([None], pa.string())), tmp_path / "null.parquet")
     (tmp_path / "text.parquet").write_text("no parquet")
     recipe = yaml.safe_load((Path("infra/recipes/tiny-cpu.yaml")).read_text())
@@ -175,7 +175,7 @@ def test_data_files_are_checked(tmp_path: Path) -> None:
         ("lacking", "answers"),
         ("empty", "empty answer"),
         ("absent", "does not exist"),
-        ("path", "id"),
+        ("twice", "more than once"),
         ("null", "question"),
         ("text", "Parquet"),
     ]:
