@@ -2,17 +2,18 @@
 
 import re
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_]|)")
 # Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line end.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOVES = re.compile(r"[\r\x08\x1b]")
 _PARTS = re.compile(r"[\r\x08\x1b]|[^\r\x08\x1b]+")
-_ERASE = {"\x1b[K": "\x1b", "\x1b[0K": "\x1b", "\x1b[2K": "\r\x1b"}  # what is right of the cursor, twice; the line
+# Of sequences those that erase, what is right of the cursor or the line, are marked by \x1b, which alone is none.
+_KEPT = {"\x1b[K": "\x1b", "\x1b[0K": "\x1b", "\x1b[2K": "\r\x1b", "\x1b": "\ufffd"}
 
 
 def plain(text: str) -> str:
     """`text` without terminal sequences, control characters and lone surrogates: safe to encode, store, tokenise and print."""
-    text = _ANSI.sub(lambda found: _ERASE.get(found[0], ""), text)
+    text = _ANSI.sub(lambda found: _KEPT.get(found[0], ""), text)
     if _MOVES.search(text):
         text = "\n".join(_line(line)[0] for line in text.split("\n"))
     return _UNPRINTABLE.sub("\ufffd", text)
@@ -22,7 +23,7 @@ def unfinished(line: str) -> str:
     """Shorten the start of a line that is still being written to what a terminal holds of it, whatever follows."""
     if not _MOVES.search(line):
         return line
-    shown, at = _line(_ANSI.sub(lambda found: _ERASE.get(found[0], ""), line))
+    shown, at = _line(_ANSI.sub(lambda found: _KEPT.get(found[0], ""), line))
     return shown if at == len(shown) else f"{shown}\r{shown[:at]}"
 
 
@@ -35,7 +36,7 @@ def _line(text: str) -> tuple[str, int]:
             at = 0
         elif part == "\x08":
             at = max(0, at - 1)
-        elif part == "\x1b":  # as _ERASE writes it
+        elif part == "\x1b":  # as _KEPT writes it
             del shown[at:]
         else:
             shown[at : at + len(part)] = part

@@ -42,12 +42,13 @@ def test_outputs_stay_within_their_bytes(pieces: list[tuple[str, str, str]], lim
         ("a|\b/\b-\b\bB\n", "B-\n"),
         ("\x1b[32m5 %\x1b[0m\r\x1b[32m9 %\x1b[0m", "9 %"),
         ("\b\b\rx", "x"),
+        ("look\x1b it", "look\ufffd it"),
     ],
 )
 def test_a_line_is_seen_as_a_terminal_shows_it(text: str, shown: str) -> None:
     assert plain(text) == shown
     outputs = Outputs(4096)
-    for piece in re.findall(r"\x1b\[\w+|.", text, re.DOTALL):
+    for piece in re.findall(r"\x1b(?:\[\w+| )|.", text, re.DOTALL):
         outputs.add("stream", piece, name="stdout")
     assert [output.text for output in outputs.finish()] == [shown]
 
