@@ -328,7 +328,8 @@ def test_a_schema_that_is_none_costs_its_check_and_not_the_server() -> None:
         "none": None,
     }
     tools: list[Any] = [{"name": name, "inputSchema": schema, "title": 5} for name, schema in schemas.items()]
-    words, said = lax([*tools, {"name": 7}, "no tool"], "print(old(3), either(b=1), both('x'), null(), bare(), none())")
+    tools += [{"name": 7}, "no tool"]
+    words, said = lax(tools, "print(old(3), either(b=1), both('x'), null(), bare(), none())")
     assert said == "call 1 call 2 call 3 call 4 call 5 call 6\n"
     assert "either(a: str = ..., b: int = ...)" in words
     assert "both(a: str, b: object = ...)" in words
