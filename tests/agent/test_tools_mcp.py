@@ -248,8 +248,10 @@ for line in sys.stdin:
             counted = {"content": [{"type": "text", "text": f"call {calls}"}]}
             said = results.get(asked["params"]["name"], counted)
         case _:
-            continue
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": said}), flush=True)
+            said = None
+    if "id" in asked:
+        ended = {"error": {"code": -32601, "message": "no such method"}} if said is None else {"result": said}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **ended}), flush=True)
 """
 OPEN = {"type": "object", "properties": {}}
 

@@ -287,7 +287,9 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("rule", [pytest.param(rule, marks=[pytest.mark.sandbox] * (rule == "math")) for rule in REFERENCES])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=[pytest.mark.sandbox, pytest.mark.more] if rule == "math" else []) for rule in REFERENCES]
+)
 def test_no_answer_that_does_not_depend_on_the_question_is_right_on_several(rule: str) -> None:
     """Those of the battery for tasks of a package: constants, the question itself, the answer to another one."""
     entries = [{"question": f"What is no. {place}?", "answer": each} for place, each in enumerate(REFERENCES[rule])]
