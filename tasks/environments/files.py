@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nbrl.tasks.environments import nested
@@ -175,15 +176,21 @@ def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> p
 
 
 def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as text, whole ones without a fraction, as some rules would read 42.0 as 420; nan is missing."""
-    listed = pa.types.is_list(found.type) or pa.types.is_large_list(found.type)
-    if not pa.types.is_floating(found.type.value_type if listed else found.type):
+    """Floats as text, in as few digits as tell them apart from others of their type; nan is missing.
+
+    Whole ones have no fraction, for some rules would read 42.0 as 420.
+    """
+    listed = pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type)
+    element = found.type.value_type if listed else found.type
+    if not pa.types.is_floating(element):
         return found
+    narrow = {pa.float16(): np.float16, pa.float32(): np.float32}.get(element, np.float64)
 
     def text(value: float | None) -> str | None:
         if value is None or math.isnan(value):
             return None
-        return str(int(value)) if value.is_integer() else repr(value)
+        short = float(str(narrow(value)))
+        return str(int(short)) if short.is_integer() else repr(short)
 
     kind = pa.float64() if not listed else pa.list_(pa.float64())
     values = found.cast(kind).to_pylist()

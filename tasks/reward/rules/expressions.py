@@ -40,8 +40,10 @@ LISTED = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<!\\)\b(?:and|o
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "−": "-", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "°": r"^\circ ", "²": "^2", "³": "^3",
+    "≠": r"\ne ", "°": r"^\circ ",
 })  # fmt: skip
+RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
+LOWERED = re.compile("[₀-₉₊₋₍₎]+")
 ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
 PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 VULGAR = re.compile("[¼-¾⅐-⅞]")
@@ -82,6 +84,8 @@ def bare(text: str) -> str:
         text = text.replace("$", "")
     text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
     text = re.sub(r"^([+-]?\d+)\s+(\d+)\s*/\s*(\d+)$", r"\1\\frac{\2}{\3}", text)
+    for marks, sign in ((RAISED, "^"), (LOWERED, "_")):
+        text = marks.sub(lambda found, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', found[0]).replace('−', '-')}}}", text)
     return text.translate(SIGNS).rstrip(".").strip()
 
 

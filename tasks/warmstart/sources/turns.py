@@ -56,7 +56,10 @@ def _turn(message: Any) -> Turn:
     if role is None or said is None:
         raise UnfitError(f"has a message without a role of {', '.join(ROLES)} and a content that is text")
     called = [given.pop(name) for name in CALLS if given.get(name)]
-    thought = "".join(str(given.pop(name)) for name in THOUGHTS if name in given)
+    thoughts = {_text(given.pop(name)) for name in THOUGHTS if name in given} - {""}
+    if len(thoughts) > 1 or None in thoughts:
+        raise UnfitError(f"has a turn with two thoughts, or one that is no text, in {', '.join(THOUGHTS)}; leave one text there")
+    thought = str(next(iter(thoughts), ""))
     marks = {name: given.pop(name) for name in MARKS if name in given}
     unknown = sorted(given.keys() - {*BESIDES, *CALLS})
     if role != "assistant":

@@ -281,6 +281,17 @@ def test_a_turn_that_is_marked_is_not_learnt_and_a_thought_is(stage: Stage, tmp_
     assert said[0].index("two and two") < said[0].index("4")
 
 
+@pytest.mark.parametrize("thought", ["\ud800", 7, [{"type": "thinking", "thinking": "hm"}]])
+def test_a_thought_that_is_no_text_or_stands_there_twice_makes_a_row_unfit(stage: Stage, tmp_path: Path, thought: Any) -> None:
+    said = {"role": "assistant", "content": "4"}
+    twice, other = said | {"reasoning": "two", "thinking": "three"}, said | {"reasoning": thought}
+    once = said | {"reasoning": "two and two", "thinking": "two and two"}
+    rows = [{"messages": [HI, each]} for each in (once, twice, other)]
+    (told,), left_out = learnt(stage, tmp_path / "talk.jsonl", *rows)
+    assert left_out == 2
+    assert told[0].count("two and two") == 1
+
+
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_an_empty_file_of_demonstrations_is_named_before_work_begins(tmp_path: Path, content: str) -> None:
     (tmp_path / "talk.jsonl").write_text(content)
