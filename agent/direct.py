@@ -16,7 +16,7 @@ PROMPT = "Answer the question. You may think first. End with one line: Answer: t
 _THOUGHT = "</think>"
 _ANSWER = re.compile(r"^[ \t*_#>]*(?:[\w']+[ \t]+){0,3}answer[ \t*_]*(?:is[ \t*_]*)?:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _BRACES = re.compile(r"\\f?boxed\s*\{|\\.|[{}]", re.DOTALL)
-_EMPHASIS_ENDS = re.compile(r"[*_]+\.?\s*$")
+_EMPHASIS_ENDS = re.compile(r"(?<![*_])[*_]+\.?\s*$")
 _AROUND = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
 
 

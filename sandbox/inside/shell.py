@@ -25,6 +25,7 @@ def adjust(shell: Any) -> None:
             shell.user_ns.setdefault("__name__", "__main__")
 
     def ended(result: Any) -> None:
+        _restore_streams()
         if _went_well(result.error_in_exec):
             result.error_in_exec = None
 
@@ -33,6 +34,15 @@ def adjust(shell: Any) -> None:
     shell.events.register("pre_execute", begins)
     shell.events.register("post_run_cell", ended)
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
+
+
+def _restore_streams() -> None:
+    """Take the kernel's own stream where a cell has left none that can be flushed, as the kernel does after each cell."""
+    for name, stock in CapturedStream.made.items():
+        try:
+            getattr(sys, name).flush()
+        except Exception:
+            setattr(sys, name, stock)
 
 
 def _went_well(ended: BaseException | None) -> bool:

@@ -34,7 +34,7 @@ class CapturedStream(OutStream):
 
     limit = 1 << 17
     forked = False
-    _made: dict[str, "CapturedStream"] = {}  # noqa: RUF012  (one of each name)
+    made: dict[str, "CapturedStream"] = {}  # noqa: RUF012  (one of each name)
 
     def __init__(self, session: Any, thread: IOPubThread, name: str, echo: object = None) -> None:
         super().__init__(session, thread, name, watchfd=False)
@@ -45,7 +45,7 @@ class CapturedStream(OutStream):
         os.set_blocking(self._reading, False)
         os.dup2(writing, self._number)
         os.close(writing)
-        self._made[name] = self
+        self.made[name] = self
         thread.io_loop.add_handler(self._reading, self._arrived, thread.io_loop.READ)
 
     def _arrived(self, *_: int) -> None:
@@ -55,7 +55,7 @@ class CapturedStream(OutStream):
 
     def _after_the_other(self) -> None:
         """Send what the other stream holds, for it was written before what comes now; beyond TURNS of a cell it may wait."""
-        for other in self._made.values():
+        for other in self.made.values():
             if other is not self and other._turns < TURNS:
                 other._take()
                 if other._pending:
@@ -99,6 +99,10 @@ class CapturedStream(OutStream):
         self._pending = 0
         self._take()
         super()._flush()
+
+    def close(self) -> None:
+        """Send what is written. The kernel needs the stream after the cell that closes it."""
+        self.flush()
 
     def fileno(self) -> int:
         return self._number

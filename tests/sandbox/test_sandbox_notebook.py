@@ -62,6 +62,14 @@ def test_a_forked_child_ends_with_its_cell_and_the_notebook_goes_on(lab: Lab) ->
     assert [(done.status, seen(done)) for done in after] == [("ok", "True")] * 3
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize("cell", ["sys.{0}.close()", "sys.{0} = None", "with open('log', 'w') as f: sys.{0} = f"])
+def test_a_cell_that_loses_its_streams_gets_them_back(lab: Lab, cell: str, name: str) -> None:
+    lost, after = lab.cells(f"import sys\nx = 1\n{cell.format(name)}", "print(x); print(x + 1, file=sys.stderr)")
+    assert (lost.status, after.status) == ("ok", "ok")
+    assert {output.name: output.text for output in after.outputs} == {"stdout": "1\n", "stderr": "2\n"}
+
+
 @pytest.mark.parametrize("leave", ["exit()", "exit", "quit(0)", "import sys; sys.exit()", "raise SystemExit"])
 def test_exit_ends_its_cell_and_not_the_kernel(lab: Lab, leave: str) -> None:
     if leave == "exit":

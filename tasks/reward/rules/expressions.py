@@ -132,6 +132,9 @@ def expression(text: str) -> Any:
         and not re.search("frac|/|binom", text)
     ):
         return None  # a part of it alone
+    said = str(read[0])
+    if any(letter not in said for word in words if word not in FUNCTIONS for letter in word.replace("i", "").replace("e", "")):
+        return None  # without a variable of it
     return with_symbols(settled(read[0]))
 
 

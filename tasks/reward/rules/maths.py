@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.tasks.reward.rules import confined, number
-from nbrl.tasks.reward.rules.number import Quantity, same
+from nbrl.tasks.reward.rules.number import Quantity, is_product, same
 
 RULE = "math"
 MODULES = {"nbrl/tasks/reward/rules/expressions.py": str(Path(__file__).with_name("expressions.py"))}
@@ -21,6 +21,7 @@ _SENTENCE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _BARE = re.compile(r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?")
+_DIGITS = re.compile(r"^[\s$€£¥+-]*[\d.,/\s]*\d")
 _PRODUCT = re.compile(r"\d[A-Za-z]{1,3}\s*$")  # of a number and variables
 _EXACT = Context(prec=400)
 # LaTeX of a number and its unit, as plain text.
@@ -59,7 +60,7 @@ def quantity(text: str) -> Quantity | None:
     for mark, plain in _PLAIN:
         text = mark.sub(plain, text)
     found = number.quantity(text)
-    return None if found and found.binds and _PRODUCT.search(text) else found
+    return None if found and found.binds and (_PRODUCT.search(text) or is_product(_DIGITS.sub("", text))) else found
 
 
 def _said(answer: str) -> str:

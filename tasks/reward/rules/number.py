@@ -57,10 +57,13 @@ _BINDING = {
     "double",
     "triple",
     "twice",
+    "bc",
+    "bce",
 } - {"k"}
 _SPELT = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " \
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
-_OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln exp sin cos tan inf infinity oo plus minus over or to squared " \
+_OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln lg exp sin cos tan sec csc cot arcsin arccos arctan sinh cosh " \
+    "tanh inf infinity oo plus minus over or to squared " \
     "cubed factorial divided multiplied mod modulo choose"  # fmt: skip
 # Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
 _EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
@@ -70,6 +73,39 @@ _POWERS = tuple("^−0123456789")
 _LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")
 # Directly behind the digits they may be variables as well as units.
 _VARIABLES = re.compile(r"(?!in$|yr$)[abcfijknpqruvwxyz]{1,3}|[KGT]")
+# What one or two small letters mean that are no variables.
+_SYMBOLS = {
+    "m",
+    "s",
+    "g",
+    "l",
+    "h",
+    "k",
+    "kg",
+    "mg",
+    "km",
+    "cm",
+    "mm",
+    "nm",
+    "mi",
+    "ft",
+    "in",
+    "yd",
+    "lb",
+    "oz",
+    "ml",
+    "cl",
+    "dl",
+    "hr",
+    "cc",
+    "ha",
+    "ac",
+    "of",
+    "at",
+    "by",
+    "an",
+}
+_APPLIED = re.compile(r"^[(^]|[^\W\d_]\(")  # 3(a-b), 5^y, 2f(a)
 # Names of large numbers, in other languages too.
 _LARGE = re.compile("illi?on|illiard|googol|tausend|тысяч|милли")
 # A capital that may be a factor, where it can hardly be a unit.
@@ -139,8 +175,14 @@ def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
     # A hyphen would be deleted as punctuation is.
     unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
     binds = bool(_BINDING.intersection(words)) or any(map(_LARGE.search, words)) or "%" in rest or bool(_CAPITAL.fullmatch(rest))
-    binds = binds or (attached and bool(_VARIABLES.fullmatch(rest)))
+    binds = binds or (attached and bool(_VARIABLES.fullmatch(rest))) or is_product(behind)
     return Quantity(value, unit, "%" if share else "", binds)
+
+
+def is_product(behind: str) -> bool:
+    """Whether what stands behind the digits of a number may be variables or a function, which multiply it."""
+    words = re.findall(r"(?<![^\W\d_])[a-z]{1,2}(?![^\W\d_])", behind)
+    return bool(_APPLIED.search(behind)) or any(word not in _SYMBOLS for word in words)
 
 
 def _is_currency(text: str) -> bool:
