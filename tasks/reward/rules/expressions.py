@@ -84,9 +84,14 @@ def bare(text: str) -> str:
         text = text.replace("$", "")
     text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
     text = re.sub(r"^([+-]?\d+)\s+(\d+)\s*/\s*(\d+)$", r"\1\\frac{\2}{\3}", text)
-    for marks, sign in ((RAISED, "^"), (LOWERED, "_")):
-        text = marks.sub(lambda found, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', found[0]).replace('−', '-')}}}", text)
+    text = RAISED.sub(lambda found: f"^{_grouped(found[0])}", text)
+    text = LOWERED.sub(lambda found: f"_{_grouped(found[0])}", text)
     return text.translate(SIGNS).rstrip(".").strip()
+
+
+def _grouped(digits: str) -> str:
+    """Raised or lowered digits as a group of ordinary ones."""
+    return "{" + unicodedata.normalize("NFKC", digits).replace("−", "-") + "}"
 
 
 def braced(text: str) -> str:
