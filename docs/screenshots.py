@@ -21,6 +21,7 @@ from playwright.sync_api import Error as BrowserError
 
 LOADS_MS, DRAWN_MS = 60_000, 1_000
 LEARNED = "for the learner"  # what the page of a trajectory says where the learner trained on it
+CLIENT = "nbrl-screenshots"  # as which the script asks Prefect's server, which wants a token from pages and programs alike
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
@@ -116,11 +117,13 @@ def mlflow(at: Served, run: str) -> list[Shot]:
 
 def prefect(at: Served, run: str) -> list[Shot]:
     """Prefect's pages: the flow run with its lines, that of its newest iteration, and the page that the run writes."""
+    token = httpx.get(f"{at.prefect}/api/csrf-token", params={"client": CLIENT}, trust_env=False, timeout=60).json()["token"]
+    own = {"Prefect-Csrf-Client": CLIENT, "Prefect-Csrf-Token": token}
     wanted = {"tags": {"all_": [run]}, "parent_task_run_id": {"is_null_": True}}
-    whole = _ask(f"{at.prefect}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": wanted})
+    whole = _ask(f"{at.prefect}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": wanted}, own)
     wanted = {"tags": {"all_": [run]}, "parent_task_run_id": {"is_null_": False}}
-    part = _ask(f"{at.prefect}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": wanted})
-    pages = _ask(f"{at.prefect}/api/artifacts/latest/filter", {"artifacts": {"key": {"any_": [f"run-{run}"]}}})
+    part = _ask(f"{at.prefect}/api/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": wanted}, own)
+    pages = _ask(f"{at.prefect}/api/artifacts/latest/filter", {"artifacts": {"key": {"any_": [f"run-{run}"]}}}, own)
     if not whole or not part or not pages:
         raise ShotError(f"Prefect has no flow run with the tag {run!r}, none of its iterations, or not its page")
     return [
@@ -130,8 +133,8 @@ def prefect(at: Served, run: str) -> list[Shot]:
     ]
 
 
-def _ask(url: str, body: dict[str, Any]) -> Any:
-    answer = httpx.post(url, json=body, trust_env=False, timeout=60)
+def _ask(url: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+    answer = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
     answer.raise_for_status()
     return answer.json()
 
