@@ -76,6 +76,9 @@ class Echo(Tasks):
             return Score(success=True, value=float("nan"))
         if answer == "!sum":
             return Score(success=True, value=(0.1 + 0.2) / 0.3, facets={{"pass@1": 1, "a/b": float("nan"), "..": 1}})
+        if reference["word"] == "a,b":
+            first, second = answer.split(",")
+            return Score(success=(first, second) == ("a", "b"))
         if reference["word"] == "milk":
             raise LookupError("nothing is scored")
         said = answer.upper() if self.loud else answer
@@ -175,6 +178,14 @@ def test_a_trajectory_that_makes_the_class_fail_is_wrong(place: str, monkeypatch
     failing = ("!raise", "!half", "!spin", "!exit", "!network", "!nan")
     assert judge(rows(place, *failing)) == [Judged(0.0, 0.0, value=0.0)] * len(failing)
     assert judge(rows(place, "!raise")) == [Judged(0.0, 0.0, value=0.0)]
+
+
+@pytest.mark.sandbox
+def test_an_answer_that_a_class_cannot_read_is_wrong_where_it_can_read_another_one(place: str) -> None:
+    asked = rows(place, "a,b", "a,c", "garbage", None)
+    asked = [row | {"reference": row["reference"].replace("tea", "a,b")} for row in asked]
+    assert [(found.exact, found.fault) for found in judge(asked)] == [(1.0, ""), (0.0, ""), (0.0, ""), (0.0, "")]
+    assert "ValueError" in judge(asked[2:3])[0].fault
 
 
 @pytest.mark.sandbox

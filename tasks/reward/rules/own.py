@@ -45,17 +45,20 @@ class _Score(BaseModel):
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """The score of each row's trajectory.
 
-    Where the class raises, or takes too much, the trajectory is wrong if the class can score a PLAIN answer to the question, for
-    then the trajectory is why; else it is a fault, as is a score that cannot be used, and time on the clock. Raises RewardError.
+    Where the class raises, or takes too much, the trajectory is wrong if the class can score another one of the question, or a
+    PLAIN answer to it, for then the trajectory is why; else it is a fault, as is a score that cannot be used, and time on the
+    clock. Raises RewardError.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
     for name, same in groupby(places, key=lambda place: _place(rows[place])):
         group = list(same)
         asked = [{"reference": rows[place]["reference"], "trajectory": _trajectory(rows[place])} for place in group]
-        able: dict[str, bool] = {}
-        for place, one, done in zip(group, asked, confined.compare(RULE, asked, _module(name)), strict=True):
+        answers = confined.compare(RULE, asked, _module(name))
+        for place, done in zip(group, answers, strict=True):
             judged[place] = _judged(done, len(rows[place]["steps"]))
+        able = {one["reference"]: True for place, one in zip(group, asked, strict=True) if not judged[place].fault}
+        for place, one, done in zip(group, asked, answers, strict=True):
             if "fault" in done and not done.get("late"):
                 if one["reference"] not in able:
                     able[one["reference"]] = _scores_plain(one, name)
