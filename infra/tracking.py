@@ -93,7 +93,7 @@ class Tracking:
 
     @cached_property
     def experiment_id(self) -> str:
-        """The experiment, which is created where there is none, and restored where somebody deleted it.
+        """The experiment, which is created where there is none, and restored where it was deleted.
 
         It opens on training runs unless somebody chose otherwise.
         """

@@ -104,7 +104,7 @@ def ui(
     home: Home = HOME,
     root: Root = completion.ROOT,
     host: Annotated[
-        str, typer.Option(help="address at which trajectories are shown; whoever reaches it can read all of the storage's")
+        str, typer.Option(help="address at which trajectories are shown; all who reach it can read those of the whole storage")
     ] = "127.0.0.1",
     allowed_host: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""IPython's shell as a notebook needs it where nobody can start a kernel again."""
+"""IPython's shell as a notebook needs it whose kernel cannot be started again."""
 
 import sys
 import warnings

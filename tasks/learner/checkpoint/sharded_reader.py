@@ -1,6 +1,6 @@
 """Reads the state that torch's distributed checkpoints keep, which are pickles, without executing what they name.
 
-A storage may hold a run that somebody else made. So only torch's own descriptions of tensors are made from its metadata, only
+A storage may hold a run that another user made. So only torch's own descriptions of tensors are made from its metadata, only
 plain values and tensors from its shards, and only files beside the metadata are opened.
 """
 
@@ -58,6 +58,8 @@ class ShardedReader(FileSystemReader):
         """Return the metadata. Raises UpdateError where they cannot be read."""
         folder = Path(self.path)
         try:
+            if not _beside(folder, ".metadata"):
+                raise pickle.UnpicklingError("its .metadata is no regular file")
             with (folder / ".metadata").open("rb") as file:
                 found = _Descriptions(io.BytesIO(file.read(METADATA_BYTES))).load()
             if not isinstance(found, descriptions.Metadata):

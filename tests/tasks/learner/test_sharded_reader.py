@@ -1,4 +1,4 @@
-"""States of the optimiser that somebody else made: they are read, and nothing that they name is executed."""
+"""States of the optimiser that another user made: they are read, and nothing that they name is executed."""
 
 import builtins
 import os
@@ -70,6 +70,18 @@ def test_values_between_tensors_are_read_as_weights_are(tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match=r"cannot read .*/other: rank 0: UnpicklingError"):
         read(tmp_path / "other")
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_metadata_that_are_no_file_of_the_folder_are_refused_at_once(state: Path, tmp_path: Path, kind: str) -> None:
+    metadata = state / ".metadata"
+    metadata.rename(tmp_path / "outside")
+    if kind == "pipe":
+        os.mkfifo(metadata)
+    else:
+        metadata.symlink_to(tmp_path / "outside")
+    with pytest.raises(UpdateError, match=r"its \.metadata is no regular file"):
+        read(state)
 
 
 @pytest.mark.parametrize("place", ["../outside", "/etc/hostname", "link", ".."])
