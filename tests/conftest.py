@@ -16,6 +16,7 @@ from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from tests.budget import TIERS
+from tests.sandbox.sandbox_lab import SharedLabs
 from tests.shards import unit
 
 pytest_plugins = ["tests.budget", "tests.shards"]
@@ -123,6 +124,13 @@ def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServ
         (server,) = wait([launch(settings, tiny, tmp_path_factory.mktemp("logs"))])
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_labs() -> Iterator[SharedLabs]:
+    labs = SharedLabs()
+    yield labs
+    labs.close()
 
 
 class _Units(LoadScopeScheduling):

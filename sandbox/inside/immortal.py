@@ -11,11 +11,7 @@ from types import CodeType
 from typing import Any
 
 _IMMORTAL = 2**32 - 1  # _Py_IMMORTAL_REFCNT of CPython 3.12
-
-
-def _count(of: object) -> ctypes.c_uint64:
-    """The field of an object's reference count, with which it begins."""
-    return ctypes.c_uint64.from_address(id(of))
+_WORD, _MEMORY = 8, 2**48  # bytes: of a word, and of all memory that a process can have
 
 
 def immortalize() -> None:
@@ -23,17 +19,21 @@ def immortalize() -> None:
 
     Does so in Python 3.12 alone: earlier versions have no such objects, and later ones keep more than a count in that field.
     """
-    immortal, mortal = _count(None).value, object()
-    if sys.version_info[:2] != (3, 12) or immortal != _IMMORTAL or _count(mortal).value != sys.getrefcount(mortal) - 1:
+    if sys.version_info[:2] != (3, 12):
+        return
+    # An object's id is its address, where the count of its references stands.
+    words = (ctypes.c_uint64 * (_MEMORY // _WORD)).from_address(0)
+    immortal, mortal = words[id(None) // _WORD], object()
+    if immortal != _IMMORTAL or words[id(mortal) // _WORD] != sys.getrefcount(mortal) - 1:
         return
     # None of the objects that are in use here is among them: they are made later, or never listed.
     found: list[Any] = gc.get_objects()
     while found:
         each = found.pop()
-        count = _count(each)
-        if count.value == immortal:
+        count = id(each) // _WORD
+        if words[count] == immortal:
             continue
-        count.value = immortal
-        found.extend(gc.get_referents(each))
+        words[count] = immortal
+        found += gc.get_referents(each)
         if isinstance(each, CodeType):  # which the collector does not look into
             found += (each.co_consts, each.co_names, each.co_filename, each.co_name, each.co_qualname, each.co_linetable)

@@ -36,7 +36,13 @@ def completion(text: str) -> Said:
 
 
 @pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.more)])
-@pytest.mark.parametrize(("key", "words"), [(None, "name that one by --api-key-env NAME"), ("sk-1", "that --api-key-env names")])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, "name that one by --api-key-env NAME"),
+        pytest.param("sk-1", "that --api-key-env names", marks=pytest.mark.more),
+    ],
+)
 def test_a_refused_key_names_the_option_for_it(tmp_path: Path, status: int, key: str | None, words: str) -> None:
     options = [] if key is None else ["--api-key-env", "MY_KEY"]
     with serving(route=said(Said(status=status))) as server:

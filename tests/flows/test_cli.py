@@ -74,7 +74,11 @@ def test_an_empty_list_of_environments_is_refused_and_not_taken_for_all(tmp_path
 
 
 @pytest.mark.parametrize(
-    "variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+    "variables",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, marks=pytest.mark.more),
+    ],
 )
 @pytest.mark.parametrize("what", [pytest.param("r", marks=pytest.mark.more), "r/q-0"])
 def test_what_an_encoding_lacks_is_replaced(root: str, variables: dict[str, str], what: str) -> None:

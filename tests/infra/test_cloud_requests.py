@@ -47,7 +47,7 @@ OPERATIONS: dict[str, tuple[Callable[[Storage], object], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.more if "1001" in name else ()) for name in OPERATIONS])
 def test_requests_of_an_operation(proxy: Proxy, settings: StorageSettings, name: str) -> None:
     storage = Storage(settings)
     for key in ("a/1", "a/2"):

@@ -176,6 +176,7 @@ def test_logprobs_are_the_policy_s_whatever_the_sampling(run: Run, models: list[
     run(scenario)
 
 
+@pytest.mark.more
 def test_temperature_and_top_p_act(run: Run) -> None:
     async def scenario(client: EngineClient) -> None:
         async def first(**sampling: float) -> Counter[int]:
@@ -224,6 +225,7 @@ def test_a_seed_decides_whatever_else_is_running(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.more
 def test_seeded_samples_follow_the_distribution(run: Run) -> None:
     async def scenario(client: EngineClient) -> None:
         replies = await asyncio.gather(*[generate(client, [7, 8, 9], max_new_tokens=1, seed=seed) for seed in range(300)])

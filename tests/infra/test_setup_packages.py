@@ -50,7 +50,8 @@ def locked(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("where", ["variable", pytest.param("file", marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("where", ["variable", "file"])
 def test_what_is_locked_comes_from_the_index_that_pip_uses_behind_its_certificate(locked: Path, where: str) -> None:
     with serving(locked / "index", locked / "company.pem") as url:
         settings = {"PIP_INDEX_URL": url, "PIP_CERT": f"{locked}/company.pem"}

@@ -1,6 +1,7 @@
 """How the tests of the sandbox get at kernels."""
 
 import asyncio
+import copy
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
@@ -9,8 +10,14 @@ from nbrl.sandbox.jupyter.outputs import Execution
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.pool import CallHandler, KernelPool
 from nbrl.sandbox.settings import SandboxSettings
+from nbrl.sandbox.start.zygote import Zygote
 
 Provisioner = Literal["zygote", "bubblewrap"]
+# What a pool applies to each kernel by itself: its zygote need not know.
+OF_KERNELS = {
+    "cell_timeout_s", "interrupt_grace_s", "output_bytes", "image_bytes", "images", "expression_bytes", "message_bytes",
+    "call_timeout_s", "call_bytes", "calls_per_kernel", "calls_per_s", "collect_files", "collect_file_bytes", "collect_bytes",
+}  # fmt: skip
 
 
 class Lab:
@@ -54,8 +61,21 @@ class Lab:
         return "".join(output.text for output in done.outputs)
 
 
+class _Forks(KernelPool):
+    """A pool with other settings of its kernels, which another pool's zygote forks."""
+
+    def __init__(self, settings: SandboxSettings, prelude: str, shared: KernelPool) -> None:
+        super().__init__(settings, prelude=prelude)
+        self._shared = shared
+
+    async def _living_zygote(self) -> Zygote:
+        zygote = copy.copy(await self._shared._living_zygote())
+        zygote._settings = self._settings
+        return zygote
+
+
 class SharedLab(Lab):
-    """One pool for all tests that leave the settings as they are, for each prelude; for others a pool of their own."""
+    """One zygote for all tests of a prelude but those whose settings it must know, which have a pool of their own."""
 
     def __init__(self, provisioner: Provisioner) -> None:
         super().__init__(provisioner)
@@ -75,13 +95,16 @@ class SharedLab(Lab):
         prelude: str = "",
         **fields: Any,
     ) -> Any:
-        if fields:
+        if fields.keys() - OF_KERNELS:
             return super().with_kernel(body, tools=tools, prelude=prelude, **fields)
 
         async def run() -> Any:
             if prelude not in self._pools:
                 self._pools[prelude] = await KernelPool(self.settings(), prelude=prelude).__aenter__()
-            async with self._pools[prelude].kernel(tools) as kernel:
+            async with (
+                _Forks(self.settings(**fields), prelude, self._pools[prelude]) as pool,
+                pool.kernel(tools) as kernel,
+            ):
                 return await body(kernel)
 
         return self._wait(run())
@@ -92,3 +115,14 @@ class SharedLab(Lab):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class SharedLabs(dict[Provisioner, SharedLab]):
+    """The shared lab of each provisioner, made when it is first asked for."""
+
+    def __missing__(self, provisioner: Provisioner) -> SharedLab:
+        return self.setdefault(provisioner, SharedLab(provisioner))
+
+    def close(self) -> None:
+        for lab in self.values():
+            lab.close()

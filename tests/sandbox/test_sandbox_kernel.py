@@ -77,10 +77,11 @@ def test_no_time_at_all_is_a_time_too(lab: Lab) -> None:
 
 def test_an_endless_loop_is_interrupted_and_the_kernel_still_answers(lab: Lab) -> None:
     # An interrupt that comes before the code may be lost to a stock kernel, so there is time to begin.
-    slow, after = lab.cells("x = 5\nwhile True: pass", "x", cell_timeout_s=5, interrupt_grace_s=60)
+    limit_s = 1 if lab.provisioner == "zygote" else 5
+    slow, after = lab.cells("x = 5\nwhile True: pass", "x", cell_timeout_s=limit_s, interrupt_grace_s=60)
     assert slow.status == "timeout"
     assert slow.outputs[-1].ename == "KeyboardInterrupt"
-    assert 5 <= slow.seconds < 65
+    assert limit_s <= slow.seconds < 65
     assert (after.status, after.outputs[0].text) == ("ok", "5")
 
 

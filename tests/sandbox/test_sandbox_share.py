@@ -196,13 +196,8 @@ COSTLY = {
 }
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(value, id=name, marks=pytest.mark.more if number else ())
-        for number, (name, value) in enumerate(COSTLY.items())
-    ],
-)
+@pytest.mark.more
+@pytest.mark.parametrize("value", COSTLY.values(), ids=COSTLY)
 def test_costly_requests_get_a_share_of_the_event_loop_and_set_no_collector_to_work(value: str) -> None:
     request = f'{{"id": 1, "name": "echo", "arguments": {{"value": {value}}}}}'.encode()
     asked, rounds, held = 0, 0, [0.0]

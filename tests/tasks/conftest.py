@@ -1,14 +1,10 @@
 """Fixtures of the tests that need a real kernel."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.sandbox.sandbox_lab import SharedLab
+from tests.sandbox.sandbox_lab import SharedLab, SharedLabs
 
 
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[SharedLab]:
-    shared = SharedLab("zygote")
-    yield shared
-    shared.close()
+@pytest.fixture
+def shared_lab(shared_labs: SharedLabs) -> SharedLab:
+    return shared_labs["zygote"]

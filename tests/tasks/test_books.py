@@ -112,7 +112,7 @@ def test_a_storage_that_was_moved_keeps_its_checkpoints(storage: Storage, tmp_pa
     assert has(tmp_path)["models"]["000003-r"] == uri
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.more)], ids=["every fourth", "every"])
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.more)], ids=["here and there", "every"])
 @pytest.mark.parametrize("same", [False, pytest.param(True, marks=pytest.mark.more)], ids=["by another process", "by the same"])
 def test_a_delivery_that_is_cut_off_anywhere_is_completed_without_doubles(
     storage: Storage, tmp_path: Path, same: bool, every: int

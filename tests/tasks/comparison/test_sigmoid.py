@@ -37,7 +37,7 @@ def test_the_curve_is_the_published_one() -> None:
     assert TRUE.at([TRUE.middle]) == pytest.approx([0.45])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     start=st.floats(0.0, 0.4),
     rise=st.floats(0.2, 0.55),

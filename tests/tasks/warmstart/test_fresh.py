@@ -68,7 +68,7 @@ def test_the_shipped_policy_is_small() -> None:
 def test_the_shipped_policy_expects_what_is_demonstrated() -> None:
     """Per-token loss on good actions: low enough to act well often, high enough to leave something to learn."""
     stage = Stage(TINY_AGENT, ChatTokenizer.load(POLICY))
-    demonstrations = WorldDemonstrations(kind="world", count=40, good=1.0).record(stage, 7)
+    demonstrations = WorldDemonstrations(kind="world", count=15, good=1.0).record(stage, 7)
     model, losses = AutoModelForCausalLM.from_pretrained(POLICY), []
     for trajectory in demonstrations.trajectories:
         for node in trajectory.sampled():
