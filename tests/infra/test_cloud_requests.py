@@ -118,6 +118,7 @@ def test_many_files_at_once_outlast_an_outage(proxy: Proxy, settings: StorageSet
     assert [(tmp_path / "target" / str(number)).read_bytes() for number in range(40)] == [bytes([n]) for n in range(40)]
 
 
+@pytest.mark.more
 def test_an_outage_that_lasts_is_one_error(proxy: Proxy, settings: StorageSettings) -> None:
     proxy.down = True
     with pytest.raises(StorageError, match=r"^cannot read s3://bucket/.*/x: Connection was closed"):

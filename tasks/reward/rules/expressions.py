@@ -1,53 +1,58 @@
 """Reads and compares expressions of mathematics by math-verify and SymPy; runs in the confined program of scorer.py alone.
 
-An expression is LaTeX, or what Python and SymPy print. A text is read as a whole or not at all, for a part of it may have any
-value; math-verify by itself takes the first part that it can read.
+An expression is LaTeX, or what Python and SymPy print (notation.py), in any way of writing (written.py). A text is read as a
+whole or not at all, for a part of it may have any value; math-verify by itself takes what it can read and leaves out the rest.
 """
 
-import ast
 import re
-import unicodedata
+from collections import Counter
 from typing import Any
 
 import sympy
 from math_verify import parse, verify
 
+from nbrl.tasks.reward.rules.notation import FUNCTIONS, Items, from_python, variable
+from nbrl.tasks.reward.rules.written import LISTED, NUMBER, bare, in_short, listed, plain
+
 DIGITS, SAME = 60, 1e-40  # of values without a float
 FLOAT, LEAST, NOISE = 5e-7, 2e-6, 1e-15  # floats are equal within FLOAT and LEAST of their value, or within NOISE of it
-CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "E": sympy.E, "I": sympy.I, "i": sympy.I, "oo": sympy.oo, "inf": sympy.oo}
-FUNCTIONS = {
-    **{name: getattr(sympy, name) for name in ("sqrt", "cbrt", "exp", "log", "ln", "sin", "cos", "tan", "asin", "acos", "atan")},
-    **{name: getattr(sympy, name) for name in ("sinh", "cosh", "tanh", "Abs", "factorial", "binomial", "Rational", "Matrix")},
-    "abs": sympy.Abs, "Fraction": sympy.Rational, "Integer": sympy.Integer, "ImmutableDenseMatrix": sympy.Matrix,
-    "FiniteSet": sympy.FiniteSet, "Tuple": sympy.Tuple,
-}  # fmt: skip
-OPERATIONS = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
-    ast.Pow: lambda a, b: a**b,
-}  # fmt: skip
-# What Python writes and LaTeX does not.
-PYTHON = re.compile(rf"\*|\d[eE][+-]?\d|(?<!\\)\b(?:{'|'.join([*FUNCTIONS, 'pi', 'oo', 'I'])})\b")
-BASED = re.compile(r"[0-9A-Fa-f]_\{?\d")  # a number and its base
-# Of logic, of congruences, a relation without its left side, whole division: math-verify skips them.
-SKIPPED = re.compile(
-    r"^\\(?:[gl]e|ne)(?:q|qslant)?\b|^[<>≤≥≠]|//|\\(?:n?exists|forall|implies|iff|[A-Za-z]*arrow|mapsto|to|equiv|[pb]?mod|n?mid|neg|land|lor)\b"
-)
-MARKED = re.compile(r"(?<!\\)\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
-TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
-WORD = re.compile(r"(?<!\\)(?<![A-Za-z\\])[^\W\d_]{2,}")
-LISTED = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<!\\)\b(?:and|or)\b)\s*")
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
-SIGNS = str.maketrans({
-    "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "−": "-", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "°": r"^\circ ",
-})  # fmt: skip
-RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
-LOWERED = re.compile("[₀-₉₊₋₍₎]+")
-ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
-PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
-VULGAR = re.compile("[¼-¾⅐-⅞]")
+MOST_TOKENS = 200  # of an expression
+MOST_DOUBTED = 24  # of its tokens, each of which costs a further reading
 MOST_LETTERS = 3  # of a product of variables, such as xyz
+BASED = re.compile(r"[0-9A-Fa-f]_\{?\d")  # a number and its base
+# Of logic, of congruences, a relation without its left side, whole division, transposition: math-verify skips them.
+SKIPPED = re.compile(
+    r"^\\(?:[gl]e|ne)(?:q|qslant)?\b|^[<>≤≥≠]|//|\\(?:n?exists|forall|implies|iff|[A-Za-z]*arrow|mapsto|to|equiv|[pb]?mod|n?mid|neg|land|lor|setminus)\b|\^\s*\{?\s*(?:T\b|\*|\\(?:top|prime|ast|dagger|star)\b)"
+)
+# What is no sign of an expression, or an operation without its second part.
+BROKEN = re.compile(
+    r"[~'\"`?#@;]|[+\-*/^_=<>:,&]\s*$|^\s*[*/^_=:,&]|\d\s+\d"
+    r"|\\(?:pm|mp|cdot|times|div|[gl]eq?|[gl]t|neq?|approx|sum|prod|int|sqrt|frac|binom|cup|cap|in|setminus)\s*$"
+    r"|\\(?:sum|prod|int|lim)(?!\s*(?:\\limits\s*)?_)"
+)
+TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|textrm|operatorname)\s*\{[^{}]*\}")
+SHARE = re.compile(r"(.*\S)\s*\\?%", re.DOTALL)
+APART = re.compile(r"(?<![A-Za-z\\])(?<!begin\{)(?<!end\{)[^\W\d_]{2,}")  # letters that are no command and no environment
+TOKEN = re.compile(rf"\\(?:begin|end)\{{[a-z]+\}}|\\[A-Za-z]+|{NUMBER.pattern}|[A-Za-z]")
+_COMMANDS = "sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh log ln exp max min gcd"
+# Commands without a value of their own.
+QUIET = {
+    "cdot",
+    "times",
+    "text",
+    "begin",
+    "end",
+    "lvert",
+    "rvert",
+    "vert",
+    "limits",
+    "circ",
+    "mid",
+    "lbrace",
+    "rbrace",
+    "cup",
+    "in",
+}
 
 
 def equal(answer: str, references: list[str]) -> bool:
@@ -57,158 +62,198 @@ def equal(answer: str, references: list[str]) -> bool:
 
 
 class Text:
-    """An answer or a reference, and the expression that it is; None if it is not wholly one."""
+    """An answer or a reference, and the value that it is; None if it is not wholly one."""
 
     def __init__(self, text: str) -> None:
         self.bare = bare(text)
-        self.expression = expression(self.bare)
+        self.value = value(self.bare)
 
     def equals(self, other: "Text") -> bool:
-        if self.expression is None or other.expression is None:
+        if self.value is None and other.value is None:
             return bool(self.bare) and plain(self.bare) == plain(other.bare)
-        return same(other.expression, self.expression)
+        if self.value is None or other.value is None:
+            return False
+        return same(other.value, self.value)
 
 
-def bare(text: str) -> str:
-    """The expression without what marks it, or the only one that a sentence marks."""
-    text = text.strip().strip("*`").strip()
-    text = re.sub(r"\\\$", "", text)
-    if boxes := list(BOXED.finditer(text)):
-        return bare(braced(text[boxes[0].end() :])) if len(boxes) == 1 else text
-    marked = list(MARKED.finditer(text))
-    if len(marked) == 1:
-        outside = text[: marked[0].start()] + text[marked[0].end() :]
-        inside = next(each for each in marked[0].groups() if each)
-        return inside.strip() if not NUMBER.search(outside) else text
-    if text.count("$") == 1:  # of a currency
-        text = text.replace("$", "")
-    text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
-    text = re.sub(r"^([+-]?\d+)\s+(\d+)\s*/\s*(\d+)$", r"\1\\frac{\2}{\3}", text)
-    text = RAISED.sub(lambda found: f"^{_grouped(found[0])}", text)
-    text = LOWERED.sub(lambda found: f"_{_grouped(found[0])}", text)
-    return text.translate(SIGNS).rstrip(".").strip()
-
-
-def _grouped(digits: str) -> str:
-    """Raised or lowered digits as a group of ordinary ones."""
-    return "{" + unicodedata.normalize("NFKC", digits).replace("−", "-") + "}"
-
-
-def braced(text: str) -> str:
-    """What stands before the brace that closes."""
-    depth = 1
-    for place, each in enumerate(text):
-        depth += (each == "{") - (each == "}")
-        if depth == 0:
-            return text[:place]
-    return text
-
-
-def plain(text: str) -> str:
-    """The text without what changes no meaning."""
-    text = re.sub(r"\\(?:left|right|text|mathrm|[,;:! ])|[\s{}$]", "", text).casefold()
-    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+def value(text: str) -> Any:
+    """The expression that the whole text is, or the items that it lists; None if it is neither."""
+    if BASED.search(text) or SKIPPED.search(text):
+        return None
+    if (found := from_python(text)) is not None:
+        return found
+    if share := SHARE.fullmatch(text):
+        found = value(share[1])
+        return Items("%", (found,)) if isinstance(found, sympy.Expr) else None
+    text = in_short(text)
+    if text.count(r"\pm") == 1:
+        values = tuple(value(text.replace(r"\pm", sign)) for sign in "+-")
+        return None if None in values else Items("", values)
+    if NUMBER.search(text):
+        text = LISTED.sub(", ", text)
+    around, parts = listed(text)
+    if len(parts) == 1:
+        return expression(text) if around != "{" else value(parts[0])
+    values = tuple(value(part.strip()) for part in parts)
+    return None if None in values else Items(around, values)
 
 
 def expression(text: str) -> Any:
     """The expression that the whole text is, or None."""
-    if BASED.search(text) or SKIPPED.search(text):
+    words = APART.findall(text)
+    if TEXT.search(text) or BROKEN.search(text) or any(len(each) > MOST_LETTERS and each not in FUNCTIONS for each in words):
         return None
-    if "\\" not in text and PYTHON.search(text):
-        try:
-            return made(ast.parse(text.strip(), mode="eval").body, text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, ArithmeticError):
-            pass
-    text = PI.sub(r"\\pi ", text)
-    text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", text)
-    if NUMBER.search(text):
-        text = LISTED.sub(", ", text)
-    words = WORD.findall(TEXT.sub("", text))
-    if TEXT.fullmatch(text) or any(len(word) > MOST_LETTERS and word not in FUNCTIONS for word in words):
+    # Variables beside each other are a product.
+    text = APART.sub(lambda found: _apart(found[0], r"\int" in text), text)
+    found = _read(text)
+    if found is None or not _wholly_read(text, found):
         return None
-    read = parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None)
-    if not read or isinstance(read[0], str):
-        return None
-    numbers = NUMBER.findall(text)
-    if (
-        isinstance(read[0], sympy.Integer)
-        and len(numbers) > 1
-        and str(abs(read[0])) in numbers
-        and not re.search("frac|/|binom", text)
-    ):
-        return None  # a part of it alone
-    said = str(read[0])
-    if any(letter not in said for word in words if word not in FUNCTIONS for letter in word.replace("i", "").replace("e", "")):
-        return None  # without a variable of it
-    return with_symbols(settled(read[0]))
+    return with_symbols(settled(found))
+
+
+def _apart(letters: str, integral: bool) -> str:
+    """A function of LaTeX's, a differential, or a product of variables."""
+    if letters in _COMMANDS.split():
+        return f"\\{letters} "
+    return letters if letters in FUNCTIONS or (integral and letters[0] == "d") else r" \cdot ".join(letters)
+
+
+def _read(text: str) -> Any:
+    """What math-verify makes of the text; None if nothing."""
+    read = parse(f"${text}$", parsing_timeout=None)
+    return None if not read or isinstance(read[0], str) else read[0]
+
+
+def _wholly_read(text: str, found: Any) -> bool:
+    """Whether every number, letter and command of the text is in the expression, or changes it where it is another one."""
+    tokens = list(TOKEN.finditer(text))
+    if len(tokens) > MOST_TOKENS:
+        return False
+    left = _leaves(found)
+    doubted = []
+    for token in tokens:
+        name = token[0].lstrip("\\").lower() if token[0][0] not in ".0123456789" else f"{float(token[0]):g}"
+        if left[name]:
+            left[name] -= 1
+        elif not (token[0].startswith("\\") and (name in QUIET or "{" in name)):
+            doubted.append(token)
+    if len(doubted) > MOST_DOUBTED:
+        return False
+    return all(_read(text[: each.start()] + _other(each[0], text) + text[each.end() :]) != found for each in doubted)
+
+
+def _leaves(found: Any) -> Counter[str]:
+    """How often each number, letter and function is in an expression."""
+    leaves: Counter[str] = Counter()
+    for node in sympy.preorder_traversal(found):
+        if isinstance(node, sympy.Rational):
+            leaves.update(f"{abs(number):g}" for number in {int(node.p), int(node.q)} if abs(number) < 1e15)
+        elif isinstance(node, sympy.Float):
+            leaves[f"{abs(float(node)):g}"] += 1
+        elif isinstance(node, sympy.Symbol):
+            leaves.update([node.name.lower(), *re.findall(r"[A-Za-z]|\d+", node.name.lower())])
+        elif isinstance(node, sympy.core.numbers.NumberSymbol | sympy.core.numbers.ImaginaryUnit):
+            leaves[{"Pi": "pi", "Exp1": "e", "ImaginaryUnit": "i"}.get(type(node).__name__, "")] += 1
+        elif isinstance(node, sympy.Function):
+            leaves[type(node).__name__.lower()] += 1
+    return leaves
+
+
+def _other(token: str, text: str) -> str:
+    """Something else in the place of a number, a letter or a command."""
+    if token.startswith("\\"):
+        return " "
+    if token.isalpha():
+        return next(letter for letter in "qwzkjbcdfghlmnoprstuvyxa" if letter not in text)
+    return token[:-1] + str((int(token[-1]) + 3) % 10 or 1)
 
 
 def settled(found: Any) -> Any:
-    """What an equation between numbers says, as 2 + 2 = 4 says 4; None if it is false."""
-    if not isinstance(found, sympy.Eq | sympy.And) or found.free_symbols:
+    """What an equation says: 2 + 2 = 4 that it is 4, x = 2 + 3 = 5 that x = 5, of x in a set the set; None if it is false."""
+    if isinstance(found, sympy.Eq) and isinstance(found.rhs, sympy.Set):
+        return found.rhs
+    if not isinstance(found, sympy.Eq | sympy.And):
         return found
-    sides = [side for each in (found.args if isinstance(found, sympy.And) else [found]) for side in each.args]
-    return sides[-1] if all(same_number(sides[0], side) for side in sides[1:]) else None
+    parts = list(found.args) if isinstance(found, sympy.And) else [found]
+    if not all(isinstance(each, sympy.Eq) for each in parts):
+        return found
+    sides = [side for each in parts for side in each.args]
+    unknown = [side for side in sides if side.free_symbols]
+    known = [side for side in sides if not side.free_symbols]
+    if not known or (unknown and len(parts) == 1):
+        return found
+    if not all(same_number(known[0], side) for side in known[1:]):
+        return None
+    return sympy.Eq(unknown[0], known[-1], evaluate=False) if unknown else known[-1]
 
 
 def with_symbols(found: Any) -> Any:
     """With symbols of one kind, whatever assumptions math-verify has made; i is the imaginary unit where no other symbol is."""
     symbols: set[Any] = getattr(found, "free_symbols", set())
     alone = {each.name for each in symbols} == {"i"}
-    return (
-        found.xreplace({each: sympy.I if alone else sympy.Symbol(each.name, real=True) for each in symbols}) if symbols else found
-    )
-
-
-def made(node: ast.expr, text: str) -> Any:
-    """What an expression of Python is. Raises ValueError for anything that is not of mathematics."""
-    match node:
-        case ast.Constant(value=bool()):
-            pass
-        case ast.Constant(value=int(value)):
-            return sympy.Integer(value)
-        case ast.Constant(value=float()):
-            return sympy.Float(ast.get_source_segment(text, node))
-        case ast.Constant(value=complex() as value):
-            return sympy.Float(value.imag) * sympy.I
-        case ast.Name(id=name) if name in CONSTANTS:
-            return CONSTANTS[name]
-        case ast.Name(id=name) if len(name) == 1:
-            return with_symbols(parse(f"${name}$", parsing_timeout=None)[0])
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -made(operand, text)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return made(operand, text)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATIONS:
-            return OPERATIONS[type(op)](made(left, text), made(right, text))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
-            return FUNCTIONS[name](*(made(each, text) for each in args))
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            return sympy.Tuple(*(made(each, text) for each in items))
-        case ast.Set(elts=items):
-            return sympy.FiniteSet(*(made(each, text) for each in items))
-    raise ValueError(f"{type(node).__name__} is not of mathematics")
+    return found.xreplace({each: sympy.I if alone else variable(each.name) for each in symbols}) if symbols else found
 
 
 def same(wanted: Any, given: Any) -> bool:
-    """Whether two expressions are equal. Where both are numbers, their values decide; else math-verify and, inside, the same."""
+    """Whether two values are equal. Where both are numbers, their values decide; else math-verify and, inside, the same."""
+    shares = [isinstance(each, Items) and each.around == "%" for each in (wanted, given)]
+    if any(shares):  # 5% is 5 as well as 0.05
+        numbers = [each.values[0] if share else each for each, share in zip((wanted, given), shares, strict=True)]
+        return same(*numbers) or same(*(each / 100 if share else each for each, share in zip(numbers, shares, strict=True)))
+    wanted, given = _alone(wanted), _alone(given)
+    if isinstance(wanted, Items) and isinstance(given, Items):
+        return _same_items(wanted, given)
+    wanted, given = _sides(_interval(wanted), _interval(given))
+    if isinstance(wanted, Items) or isinstance(given, Items):
+        return False
     if (near := same_number(wanted, given)) is not None:
         return near
-    if (
-        isinstance(wanted, sympy.Tuple | sympy.MatrixBase)
-        and isinstance(given, type(wanted))
-        and not isinstance(wanted, sympy.Set)
-    ):
-        shapes = [each.shape if isinstance(each, sympy.MatrixBase) else len(each) for each in (wanted, given)]
-        return shapes[0] == shapes[1] and all(same(one, other) for one, other in zip(wanted, given, strict=True))
-    if isinstance(wanted, sympy.FiniteSet) and isinstance(given, sympy.FiniteSet):
-        left = list(given)
-        for one in wanted:
-            if (found := next((place for place, other in enumerate(left) if same(one, other)), None)) is None:
-                return False
-            del left[found]
-        return not left
-    return bool(verify([wanted], [given], float_rounding=12, timeout_seconds=None))
+    if isinstance(wanted, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
+        return wanted.shape == given.shape and all(map(same, wanted, given))
+    return bool(verify([wanted], [given], float_rounding=12, timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _alone(found: Any) -> Any:
+    """The value of one item; of an interval without one closed and one open end what it is written like: two items."""
+    if isinstance(found, sympy.Interval) and found.left_open == found.right_open:
+        return Items("(" if found.left_open else "[", (found.start, found.end))
+    return found.values[0] if isinstance(found, Items) and len(found.values) == 1 else found
+
+
+def _sides(wanted: Any, given: Any) -> tuple[Any, Any]:
+    """Both, and of an equation that says what a variable is its right side where the other is no relation."""
+    for one, other in ((wanted, given), (given, wanted)):
+        if (
+            isinstance(one, sympy.Eq)
+            and isinstance(one.lhs, sympy.Symbol)
+            and not isinstance(other, sympy.core.relational.Relational)
+        ):
+            return (one.rhs, other) if one is wanted else (other, one.rhs)
+    return wanted, given
+
+
+def _interval(found: Any) -> Any:
+    """The interval that two numbers in brackets may also be."""
+    if isinstance(found, Items) and found.around in ("(", "[") and len(found.values) == 2:
+        ends = [each for each in found.values if isinstance(each, sympy.Expr) and each.is_extended_real]
+        if len(ends) == 2:
+            return sympy.Interval(*ends, found.around == "(", found.around == "(")
+    return found
+
+
+def _same_items(wanted: Items, given: Items) -> bool:
+    """Whether they are equal: in any order where the items are a set or without brackets, in the same order in a tuple."""
+    around = {wanted.around, given.around}
+    if len(wanted.values) != len(given.values) or around in ({"(", "["}, {"(", "{"}):
+        return False
+    if around == {"["} or "(" in around:
+        return all(map(same, wanted.values, given.values))
+    left = list(given.values)
+    for one in wanted.values:
+        if (found := next((place for place, other in enumerate(left) if same(one, other)), None)) is None:
+            return False
+        del left[found]
+    return True
 
 
 def same_number(wanted: Any, given: Any) -> bool | None:

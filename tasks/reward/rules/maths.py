@@ -12,7 +12,10 @@ from nbrl.tasks.reward.rules import confined, number
 from nbrl.tasks.reward.rules.number import Quantity, is_product, same
 
 RULE = "math"
-MODULES = {"nbrl/tasks/reward/rules/expressions.py": str(Path(__file__).with_name("expressions.py"))}
+MODULES = {
+    f"nbrl/tasks/reward/rules/{name}": str(Path(__file__).with_name(name))
+    for name in ("expressions.py", "notation.py", "written.py")
+}
 LONGEST = 1000  # characters of what may be a number and its unit
 # A sentence that ends with what it says the answer is.
 _SENTENCE = re.compile(
@@ -27,6 +30,7 @@ _EXACT = Context(prec=400)
 # LaTeX of a number and its unit, as plain text.
 _MARKS = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*|\s*(?<!\\)\$(?=.*[^\\]\$\s*$)(.*)\$\s*", re.DOTALL)
 _PLAIN = (
+    (re.compile(r"\\mathrm\s*\{([A-Za-z])\}"), r"\1"),
     (re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{([^{}\\]*)\}"), r" \1"),
     (re.compile(r"\\([%$])"), r"\1"),
     (re.compile(r"\\!|(?<=,)\}|\{(?=,\})|\\(?=,\d)"), ""),
@@ -85,7 +89,7 @@ def _verdict(given: str, reference: str) -> bool | None:
 def _told(text: str) -> str:
     """What the package is told of a text: of a number with a factor, a currency or a unit its value."""
     found = quantity(text)
-    if found is None or found.binds or _BARE.fullmatch(text.strip()):
+    if found is None or found.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
         return text
     over, under = found.value.as_integer_ratio()
     decimal = _EXACT.divide(over, under)

@@ -15,7 +15,7 @@ DIGITS = 100  # characters of a number, and the largest exponent: what is longer
 UNIT_WORDS = 3
 _MINUS = str.maketrans("−–‐‑﹣－", "------")
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
-_BEFORE = r"(?P<sign>[+-]?)\s*(?P<currency>[$€£¥]?)\s*(?P<inner>[+-]?)"
+_BEFORE = r"(?P<sign>[+-]?)\s*(?P<currency>[$€£¥¢]?)\s*(?P<inner>[+-]?)"
 _WHOLE = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ \u202f\u00a0]\d{3})+|\d+)"
 _DECIMAL = rf"(?:{_WHOLE}(?P<fraction>\.\d*)?|(?P<bare>\.\d+))(?:[eE](?P<exponent>[+-]?\d{{1,3}}))?"
 # The numerator behind a whole number has two digits at most: 1 234/567 may be either of two numbers.
@@ -28,24 +28,37 @@ _NUMBER = re.compile(rf"{_BEFORE}(?:{_FRACTION}|{_DECIMAL}){_UNIT}")
 # Raised or lowered after what is no letter: NFKC would make a part of the number of it.
 _RAISED = re.compile(r"(?<![^\W\d_])(?<![^\W\d_]⁻)[⁰¹²³⁴-⁹⁺⁻ⁿ₀-₉]")
 
+_TENFOLD = re.compile(
+    r"(?:(?<=\d)(?P<times>\s*[×xX*·]\s*)|(?<![\d.,])(?<!\d\s))10(?:\s*(?:\^|\*\*)\s*[({]?(?P<power>[+−-]?\d{1,2})[)}]?|(?P<raised>[⁺⁻]?[⁰¹²³⁴-⁹]{1,2}))"
+    r"(?![\d⁰¹²³⁴-⁹])"
+)
+_PARTS = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
+_AND_PART = re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+(half|third|quarter)\b", re.IGNORECASE)
+
 _TENS = {
     "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12, "quadrillion": 15,
-    "quintillion": 18, "k": 3, "mio": 6, "mln": 6, "mn": 6, "milliard": 9, "mrd": 9, "bn": 9, "tn": 12,
-    "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12,
+    "quintillion": 18, "k": 3, "mio": 6, "mln": 6, "mn": 6, "milliard": 9, "mrd": 9, "bn": 9, "tn": 12, "grand": 3, "thou": 3,
+    "bil": 9, "bln": 9, "tril": 12, "trn": 12, "mill": 6,
+    "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12, "천": 3, "만": 4, "억": 8, "조": 12,
 }  # fmt: skip
 _FACTORS = {**{f"{name}{ending}": Fraction(10) ** tens for name, tens in _TENS.items() for ending in ("", "s")}}
 _FACTORS |= dict.fromkeys(("dozen", "dozens"), Fraction(12))
+_CURRENCIES = {
+    "$": "dollar dollars usd", "€": "euro euros eur", "£": "pound pounds gbp", "¥": "yen jpy", "¢": "cent cents",
+}  # fmt: skip
 _MONEY = {"k": 3, "m": 6, "mm": 6, "b": 9, "t": 12}  # letters behind an amount of money
 _SHARES = {
-    "%": 0, "‰": -1, "‱": -2, "percent": 0, "per cent": 0, "pct": 0, "per mille": -1, "per mill": -1, "permille": -1,
+    "%": 0, "‰": -1, "‱": -2, "percent": 0, "percents": 0, "por ciento": 0, "pour cent": 0, "per cento": 0,
+    "prozent": 0, "per cent": 0, "pct": 0, "per mille": -1, "per mill": -1, "permille": -1,
     "basis points": -2, "bp": -2, "basis point": -2, "bps": -2, "ppm": -4, "ppb": -7,
 }  # fmt: skip
-_PART = "half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth eighths " \
-    "ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth millionths billionth billionths"  # fmt: skip
+_PART = re.compile(
+    r"hal(?:f|ves)|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|\w*teenth|\w*tieth|\w*hundredth"
+    r"|\w*thousandth|\w*illionth)s?"
+)
 # Words that may change the value: a unit with one of them may not be left out.
 _BINDING = {
     *_FACTORS,
-    *_PART.split(),
     "percent",
     "percentage",
     "pp",
@@ -53,6 +66,8 @@ _BINDING = {
     "mil",
     "fold",
     "score",
+    "doz",
+    "mille",
     "gross",
     "double",
     "triple",
@@ -64,11 +79,11 @@ _SPELT = "zero one two three four five six seven eight nine ten eleven twelve th
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
 _OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln lg exp sin cos tan sec csc cot arcsin arccos arctan sinh cosh " \
     "tanh inf infinity oo plus minus over or to squared " \
-    "cubed factorial divided multiplied mod modulo choose"  # fmt: skip
+    "not no none nor neither without except cubed factorial divided multiplied mod modulo choose"  # fmt: skip
 # Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
 _EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
 # What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
-_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
+_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥¢°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
 _POWERS = tuple("^−0123456789")
 _LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")
 # Directly behind the digits they may be variables as well as units.
@@ -107,7 +122,10 @@ _SYMBOLS = {
 }
 _APPLIED = re.compile(r"^[(^]|[^\W\d_]\(")  # 3(a-b), 5^y, 2f(a)
 # Names of large numbers, in other languages too.
-_LARGE = re.compile("illi?on|illiard|googol|tausend|тысяч|милли")
+_LARGE = re.compile(
+    r"ill?i?[oóõa]|illiard|illi?oe?n|illi?ar|mil(?:y|j)|googol|tausend|tusen|tysi|tuhat|ribu|juta|mi(?:la|lhões)|cento|hundert|honderd"
+    r"|тыс|мил|млн|млрд|миллиард|трлн|процент|लाख|करोड़|مليون|ألف"
+)
 # A capital that may be a factor, where it can hardly be a unit.
 _CAPITAL = re.compile(r"[MB]|[KMBGT] .+")
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
@@ -116,7 +134,7 @@ _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 class Quantity(NamedTuple):
     """A number and what follows it: a share (`%`) or nothing, and a unit, which `binds` if it may not be left out.
 
-    A currency's sign in front is dropped.
+    A currency is a unit, wherever it stands.
     """
 
     value: Fraction
@@ -128,15 +146,27 @@ class Quantity(NamedTuple):
 def quantity(text: str) -> Quantity | None:
     """The number that the text consists of, with its unit; None if the text is anything else."""
     text = text.strip()
-    if len(text) > DIGITS or _RAISED.search(text):
+    if len(text) > DIGITS:
+        return None
+    text = _TENFOLD.sub(_exponent, text)
+    if _RAISED.search(text):
         return None
     text = _VULGAR.sub(lambda found: " " + unicodedata.normalize("NFKC", found[0]).replace("⁄", "/"), text)
     text = unicodedata.normalize("NFKC", text.translate(_MINUS)).strip().strip("*`").strip()
+    text = _AND_PART.sub(lambda found: f" {_PARTS[found[1].lower()]}", text)
     found = _NUMBER.fullmatch(text) if len(text) <= DIGITS else None
     if found is None or (found["sign"] and found["inner"]) or (value := _value(found)) is None:
         return None
     negative = "-" in (found["sign"], found["inner"])
-    return _measured(-value if negative else value, found["unit"], bool(found["currency"]))
+    return _measured(-value if negative else value, found["unit"], found["currency"])
+
+
+def _exponent(found: re.Match[str]) -> str:
+    """What 1.2 × 10^6 and 10^6 write behind their digits: e6."""
+    if found["raised"] and not found["times"]:
+        return found[0]
+    exponent = unicodedata.normalize("NFKC", found["raised"] or found["power"]).translate(_MINUS)
+    return f"e{exponent}" if found["times"] else f"1e{exponent}"
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
@@ -154,7 +184,7 @@ def _value(found: re.Match[str]) -> Fraction | None:
     return Fraction(int(whole + fraction), 10 ** len(fraction)) * Fraction(10) ** exponent
 
 
-def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
+def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
     """The number with what stands behind its digits; None if that makes an expression of it."""
     attached = behind[:1].isalpha()
     rest = " ".join(behind.strip(" \t\n.,:;?-").split())
@@ -165,7 +195,7 @@ def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
         if rest[factor.end() :][:1] in _POWERS or (not single and (word not in _FACTORS or factor[0] == "K")):
             break
         value *= Fraction(10) ** _MONEY[word] if single else _FACTORS[word]
-        rest, attached = after, False
+        rest, attached, behind = after, False, after
     share = next((name for name in _SHARES if rest.lower().startswith(name) and not rest[len(name) :][:1].isalpha()), "")
     if share:
         value, rest = value * Fraction(10) ** _SHARES[share], rest[len(share) :].strip(" .")
@@ -174,7 +204,13 @@ def _measured(value: Fraction, behind: str, money: bool) -> Quantity | None:
         return None
     # A hyphen would be deleted as punctuation is.
     unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
-    binds = bool(_BINDING.intersection(words)) or any(map(_LARGE.search, words)) or "%" in rest or bool(_CAPITAL.fullmatch(rest))
+    unit = next((sign for sign, names in _CURRENCIES.items() if rest == sign or unit in names.split()), unit or money)
+    binds = (
+        bool(_BINDING.intersection(words))
+        or any(_LARGE.search(word) or _PART.fullmatch(word) for word in words)
+        or "%" in rest
+        or bool(_CAPITAL.fullmatch(rest))
+    )
     binds = binds or (attached and bool(_VARIABLES.fullmatch(rest))) or is_product(behind)
     return Quantity(value, unit, "%" if share else "", binds)
 
@@ -186,7 +222,7 @@ def is_product(behind: str) -> bool:
 
 
 def _is_currency(text: str) -> bool:
-    return bool(re.match(r"[$€£¥]|(?:usd|eur|gbp|jpy|chf|cny|inr|dollars?|euros?|pounds?|yen)\b", text, re.IGNORECASE))
+    return bool(re.match(r"[$€£¥¢]|(?:usd|eur|gbp|jpy|chf|cny|inr|dollars?|euros?|pounds?|yen)\b", text, re.IGNORECASE))
 
 
 def equal(answer: str, references: Sequence[str]) -> float:

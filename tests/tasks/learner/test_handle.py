@@ -92,6 +92,7 @@ def test_ranks_of_a_learner_that_is_started_again_do_not_wait_for_ever_for_machi
     asyncio.run(scenario())
 
 
+@pytest.mark.more
 def test_only_the_wait_for_machines_is_told_as_no_room_for_ranks() -> None:
     class WorkerGroupStartupTimeoutError(Exception):
         """As Ray Train names its own."""

@@ -1,0 +1,121 @@
+"""One way of writing for an expression of mathematics, of the many that there are; runs in the confined program of scorer.py."""
+
+import re
+import unicodedata
+
+from nbrl.tasks.reward.rules.notation import FUNCTIONS
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+MARKED = re.compile(r"(?<!\\)\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
+# A unit at the end, which a text in another unit lacks: no factor such as million.
+_NO_UNIT = r"illi|hundred|thousand|dozen|percent|\b(?:not|or|and|so|than|least|most|more|less|about|times|if|for|where|when)\b"
+UNIT = re.compile(
+    rf"\\(?:text|mbox|textrm|mathrm(?=\s*\{{\s*[A-Za-z]{{2}}))\s*\{{\s*(?![^{{}}]*(?:{_NO_UNIT}))([A-Za-z][A-Za-z /.]*)\}}"
+    r"(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
+)
+LONE = re.compile(
+    r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bm)\s*\{\s*([A-Za-z])\s*\}"
+)  # a letter in another type
+NAMED = re.compile(rf"\\(?:mathrm|operatorname)\s*\{{\s*({'|'.join(FUNCTIONS)})\s*\}}")
+SPACED = re.compile(r"\\(?:[,:; ]|q?quad\b)")
+STYLE = re.compile(r"\\(?:!|displaystyle\b|limits\b|left(?![A-Za-z])|right(?![A-Za-z])|[bB]igg?[lr]?(?![A-Za-z]))")
+NEAR = re.compile(r"≈|\\(?:approx|simeq)(?![A-Za-z])")
+SHORT = re.compile(r"\\([dtc]?frac|binom)\s*(?:(\d)|(\{[^{}]*\}))\s*(\d)")  # \frac12, \frac{a}2
+SHORT_OVER = re.compile(r"\\([dtc]?frac|binom)\s*(\d)\s*\{")
+# Where two factors meet that math-verify would add, or of which it would leave one out.
+FACTOR = re.compile(r"(?<=[\d})])\s*(?=\\binom)|(?<=\))\s*(?=\()|(?<=\d)(?<!\^\d)\s*(?=\()")
+DOUBLE_STRUCK = re.compile(r"\\mathbb\s+([A-Z])")
+LOWER = re.compile(r"_(\d)")
+THOUSANDS = re.compile(r"(?<=\d)\{,\}(?=\d)|(?<=\d),(?=\d{3}(?!\d))")
+LISTED = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<!\\)\b(?:and|or)\b)\s*")
+SIGNS = str.maketrans({
+    "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "−": "-", "≤": r"\le ", "≥": r"\ge ",
+    "≠": r"\ne ", "°": r"^\circ ",
+})  # fmt: skip
+RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
+LOWERED = re.compile("[₀-₉₊₋₍₎]+")
+ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
+PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
+VULGAR = re.compile("[¼-¾⅐-⅞]")
+
+
+def bare(text: str) -> str:
+    """The expression without what marks it, or the only one that a sentence marks."""
+    text = text.strip().strip("*`").strip()
+    text = re.sub(r"\\\$", "", text)
+    if whole := re.fullmatch(r"\\text\s*\{([^{}]*)\}", text):
+        return bare(whole[1])
+    if boxes := list(BOXED.finditer(text)):
+        return bare(braced(text[boxes[0].end() :])) if len(boxes) == 1 else text
+    marked = list(MARKED.finditer(text))
+    if len(marked) == 1:
+        outside = text[: marked[0].start()] + text[marked[0].end() :]
+        inside = next(each for each in marked[0].groups() if each)
+        return inside.strip() if not NUMBER.search(outside) else text
+    if text.count("$") == 1:  # of a currency
+        text = text.replace("$", "")
+    text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
+    text = re.sub(r"^([+-]?\d+)\s+(\d+)\s*/\s*(\d+)$", r"\1\\frac{\2}{\3}", text)
+    text = RAISED.sub(lambda found: f"^{_grouped(found[0])}", text)
+    text = LOWERED.sub(lambda found: f"_{_grouped(found[0])}", text)
+    return text.translate(SIGNS).rstrip(".").strip()
+
+
+def _grouped(digits: str) -> str:
+    """Raised or lowered digits as a group of ordinary ones."""
+    return "{" + unicodedata.normalize("NFKC", digits).replace("−", "-") + "}"
+
+
+def braced(text: str) -> str:
+    """What stands before the brace that closes."""
+    depth = 1
+    for place, each in enumerate(text):
+        depth += (each == "{") - (each == "}")
+        if depth == 0:
+            return text[:place]
+    return text
+
+
+def plain(text: str) -> str:
+    """The text without what changes no meaning."""
+    text = re.sub(r"\\(?:left|right|text|mathrm|[,;:! ])|[\s{}$]", "", text).casefold()
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def in_short(text: str) -> str:
+    """The same expression with fewer ways of writing."""
+    text = NEAR.sub("=", STYLE.sub("", SPACED.sub(" ", text))).lstrip(" =")
+    text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
+    text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", UNIT.sub("", text)))
+    text = SHORT_OVER.sub(
+        r"\\\1{\2}{", SHORT.sub(lambda found: f"\\{found[1]}{found[3] or '{' + found[2] + '}'}{{{found[4]}}}", text)
+    )
+    text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
+    text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", PI.sub(r"\\pi ", text))
+    return text.strip()
+
+
+def listed(text: str) -> tuple[str, list[str]]:
+    """What is around the text, and its parts between commas outside all brackets; an interval is one part."""
+    inside = text.replace("\\{", "{").replace("\\}", "}").replace("\\lbrace", "{").replace("\\rbrace", "}")
+    around = next((left for left, right in ("()", "[]", "{}") if inside.startswith(left) and _closes(inside, right)), "")
+    inside = inside[1:-1] if around else inside
+    parts, depth, begin = [], 0, 0
+    for place, each in enumerate(inside):
+        depth += (each in "([{") - (each in ")]}")
+        if each == "," and depth == 0:
+            parts.append(inside[begin:place])
+            begin = place + 1
+    parts.append(inside[begin:])
+    return (around, parts) if depth == 0 and (around or text[:1] not in "([") else ("", [text])
+
+
+def _closes(text: str, right: str) -> bool:
+    """Whether the first bracket closes with the last sign, which is `right`."""
+    depth = 0
+    for place, each in enumerate(text):
+        depth += (each in "([{") - (each in ")]}")
+        if depth == 0:
+            return place == len(text) - 1 and each == right
+    return False
