@@ -13,10 +13,10 @@ class PolicyError(AgentError):
 
 
 class RefusedError(PolicyError):
-    """The policy's server refuses this prompt, and might take another: once an episode has begun, its own content is why."""
+    """The policy's server refuses this prompt, and takes another: once an episode has begun, its own content is why."""
 
 
-REFUSALS = (400, 413, 422)  # statuses of such an answer
+REFUSALS = (400, 413, 422)  # statuses of such an answer of an engine
 
 
 class ToolError(AgentError):

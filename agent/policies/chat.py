@@ -1,37 +1,38 @@
 """A policy behind any server of the OpenAI chat API: text in, text out; its trajectories can be scored, not trained on."""
 
 import asyncio
-import json
 import random
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nbrl.agent.errors import REFUSALS, PolicyError, RefusedError
+from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
 from nbrl.agent.http.address import check_address
 from nbrl.agent.http.body import EncodingError, TooLargeError, body
 from nbrl.agent.http.retry import RETRIED, Retry, retry_after
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.chat_messages import chat_messages
+from nbrl.agent.policies.completion import Completion, fault, read
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.text import storable
 from nbrl.agent.tokens.estimated import EstimatingRenderer
-from nbrl.agent.tokens.tokenizer import THINK, THOUGHT, UNKNOWN
+from nbrl.agent.tokens.tokenizer import UNKNOWN
 
 EXCERPT = 300
 RETRIES = 5  # after 429, 5xx, time-outs and broken connections
 LONGEST_WAIT_S = 60.0  # before a retry; a server that requests a longer wait is given up
 ANSWER_BYTES = 16 << 20
-MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 LIMIT = "max_tokens"
 OTHER_LIMIT = "max_completion_tokens"  # what newer models of OpenAI want the limit to be called, as their refusal says
 PARAMETERS = ("top_p", "temperature")
-UPSTREAM = 502  # what an error without a status of its own counts as
-LENGTH = ("length", "max_tokens")
+UNREADABLE = 0  # in the place of a status
+# Faults that a conversation may be the cause of: the server is asked to answer another one.
+OF_CONTENT = {UNREADABLE, 400, 403, 413, 422, 500, 502, 504}
+OTHER = [{"role": "user", "content": "Say yes."}]
 MOVED = "correct endpoint: redirects are not followed"
 REFUSED = "look at the model, its context length against agent.context_tokens, and sees_images"
 HINTS = {
@@ -64,6 +65,17 @@ class ChatSettings(BaseModel):
     def _address(cls, value: str) -> str:
         check_address(value)
         return value.rstrip("/")
+
+
+class _Failure(NamedTuple):
+    """Why a try gave no completion: the status, the fault in a few words and the rest of it, whether it may pass, and after
+    how many seconds the server wants to be tried again."""
+
+    status: int | None
+    short: str
+    detail: str
+    passing: bool = False
+    asks: float | None = None
 
 
 class ChatPolicy:
@@ -103,68 +115,74 @@ class ChatPolicy:
         }
         if self._settings.seeded:
             content["seed"] = seed
-        answer = await self._post(content)
-        try:
-            reply = json.loads(answer)
-            choice = reply["choices"][0]
-            finish, message = choice.get("finish_reason"), choice["message"]
-            text = storable(self._text(message))
-            count = (reply.get("usage") or {}).get("completion_tokens")
-            version = storable(str(reply.get("model") or self._settings.model))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise PolicyError(f"{self._url} answered something that is no chat completion: {self._excerpt(answer)}") from error
-        if not isinstance(count, int) or not 0 < count <= MOST_TOKENS:
-            count = len(self._estimate.encode_action(text))
-        if finish in ("abort", "error"):
-            raise PolicyError(f"{self._url} ended a generation with {finish!r}; {LATER}")
-        ended: Literal["stop", "length"] = "length" if finish in LENGTH else "stop"
-        return Generation([UNKNOWN] * count, [0.0] * count, version, ended, text)
+        done = await self._post(content)
+        if done.finish in ("abort", "error"):
+            raise PolicyError(f"{self._url} ended a generation with {done.finish!r}; {LATER}")
+        ended: Literal["stop", "length"] = "length" if done.finish in ("length", "max_tokens") else "stop"
+        count = done.tokens or len(self._estimate.encode_action(done.text))
+        version = done.model or storable(self._settings.model)
+        return Generation([UNKNOWN] * count, [0.0] * count, version, ended, done.text)
 
-    def _text(self, message: dict[str, Any]) -> str:
-        content = _joined(message.get("content"), "text")
-        if self._thinking != "native":
-            return content
-        kept = message.get("reasoning_content") or message.get("reasoning") or _joined(message.get("content"), "thinking")
-        thought = _joined(kept, "text").replace(THINK, "").replace(THOUGHT, "")
-        if content.lstrip().startswith(THINK) or (not thought and THOUGHT in content):
-            return content
-        return f"{THINK}{thought}{THOUGHT}\n{content}"
+    async def _post(self, content: dict[str, Any]) -> Completion:
+        """Return the first completion within the retry budget; parameters that the server does not take leave `content`.
 
-    async def _post(self, content: dict[str, Any]) -> bytes:
-        """Return the body of the first answer with status 200 within the retry budget. Raises PolicyError."""
-        retry = Retry(RETRIES, LONGEST_WAIT_S, random.random)
-        while True:
-            try:
-                status, answer, asks = await self._once(content)
-            except httpx.HTTPError as error:
-                short, failed, wait_s = f"did not answer: {type(error).__name__}", None, None
-                reason = f"{short}: {self._hide(str(error))}"
-            else:
-                failed = _fault(answer) if status == 200 else status
-                if failed is None:
-                    return answer
-                if failed in (400, 422) and self._changed(content, answer):
+        Raises RefusedError where the server answers another conversation, else PolicyError.
+        """
+        retry, other, named = Retry(RETRIES, LONGEST_WAIT_S, random.random), False, list[str]()
+        while isinstance(failed := await self._tried(content), _Failure):
+            wait = retry.next_wait(failed.asks) if failed.passing and not other else None
+            if wait is not None:
+                self._tell(f"the model server {failed.short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
+                await asyncio.sleep(wait)
+                continue
+            if failed.status in OF_CONTENT and not other:
+                refusal = await self._refusal(content)
+                if refusal and self._changed(content, refusal):
                     continue
-                # Nothing is quoted where the server may repeat the key.
-                quoted = "" if failed in (401, 403) else f" ({self._excerpt(answer)})"
-                short, wait_s = (
-                    f"answered {status}" + (f" with the error {failed}" if failed != status else ""),
-                    retry_after(asks),
-                )
-                reason = f"{short}{quoted}"
-            wait = retry.next_wait(wait_s) if failed is None or failed in RETRIED else None
-            if wait is None:
-                hint = self._key_hint if failed in (401, 403) else HINTS.get(failed or 0, LATER)
-                if failed in (400, 422) and (named := _named(content, answer)):
-                    hint = f"at 1 the request goes without {' and '.join(named)}; else {hint}"
-                tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
-                kind = RefusedError if failed in REFUSALS else PolicyError
-                raise kind(f"{self._url} {reason}{tries}; {hint}")
-            self._tell(f"the model server {short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
-            await asyncio.sleep(wait)
+                other, named = refusal is None, _named(content, refusal or b"")
+                if other and failed.passing:
+                    continue  # the server may have come back just now
+            other = other and failed.status in OF_CONTENT
+            keyless = failed.status == 401 or (failed.status == 403 and not other)
+            hint = self._key_hint if keyless else HINTS.get(failed.status or 0, LATER)
+            if named:
+                hint = f"at 1 the request goes without {' and '.join(named)}; else {hint}"
+            tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
+            raise (RefusedError if other else PolicyError)(f"{self._url} {failed.short}{failed.detail}{tries}; {hint}")
+        return failed
+
+    async def _tried(self, content: dict[str, Any]) -> "Completion | _Failure":
+        """One try."""
+        answer = b""
+        try:
+            status, answer, asks = await self._once(content)
+            failed = fault(answer) if status == 200 else status
+            if failed is None:
+                return read(answer, self._thinking)
+        except httpx.HTTPError as error:
+            return _Failure(None, f"did not answer: {type(error).__name__}", f": {self._hide(str(error))}", True)
+        except (TooLargeError, EncodingError) as error:
+            return _Failure(UNREADABLE, "gave an answer that cannot be read", f": {error}")
+        except ValueError:
+            return _Failure(UNREADABLE, "answered something that is no chat completion", f": {self._excerpt(answer)}")
+        # Nothing is quoted where the server may repeat the key.
+        quoted = "" if failed in (401, 403) else f" ({self._excerpt(answer)})"
+        short = f"answered {status}" + (f" with the error {failed}" if failed != status else "")
+        return _Failure(failed, short, quoted, failed in RETRIED, retry_after(asks))
+
+    async def _refusal(self, content: dict[str, Any]) -> bytes | None:
+        """What the server answers to the same request with another conversation; None if that is a completion."""
+        try:
+            status, answer, _ = await self._once({**content, "messages": OTHER})
+            if status == 200 and fault(answer) is None:
+                read(answer, self._thinking)
+                return None
+        except (httpx.HTTPError, TooLargeError, EncodingError, ValueError):
+            return b""
+        return answer if status in (400, 422) else b""
 
     def _changed(self, content: dict[str, Any], answer: bytes) -> bool:
-        """Take what the refusal `answer` names out of the request, if it can do without."""
+        """Take what `answer`, the refusal of a request with the same parameters, names out of this one, if it can do without."""
         if OTHER_LIMIT not in content and OTHER_LIMIT.encode() in answer:
             self._limit, content[OTHER_LIMIT] = OTHER_LIMIT, content.pop(LIMIT)
             return True
@@ -180,12 +198,9 @@ class ChatPolicy:
         return True
 
     async def _once(self, content: dict[str, Any]) -> tuple[int, bytes, str | None]:
-        """Status, body and Retry-After of one answer. Raises PolicyError for a body that is too large or badly encoded."""
+        """Status, body and Retry-After of one answer. Raises TooLargeError, EncodingError or httpx.HTTPError."""
         async with self._client.stream("POST", self._url, json=content, headers={"Accept-Encoding": "gzip, deflate"}) as response:
-            try:
-                answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
-            except (TooLargeError, EncodingError) as error:
-                raise PolicyError(f"{self._url} gave an answer that cannot be read: {error}; {LATER}") from None
+            answer = await body(response.aiter_raw(), response.headers.get("Content-Encoding", ""), ANSWER_BYTES)
             return response.status_code, answer, response.headers.get("Retry-After")
 
     def _excerpt(self, answer: bytes) -> str:
@@ -199,32 +214,3 @@ class ChatPolicy:
 def _named(content: dict[str, Any], refusal: bytes) -> list[str]:
     """The sampling parameters of a request that a refusal of it names."""
     return [name for name in PARAMETERS if name in content and re.search(rf"\b{name}\b".encode(), refusal)]
-
-
-def _joined(said: Any, kind: str) -> str:
-    """The text of a message or, where it comes in parts, of its parts of a kind, whose own text may be parts again."""
-    if isinstance(said, list):
-        parts = [part for part in said if isinstance(part, dict) and part.get("type") == kind]
-        return "".join(_joined(part.get(kind), "text") for part in parts)
-    return said if isinstance(said, str) and kind == "text" else ""
-
-
-def _fault(answer: bytes) -> int | None:
-    """The HTTP status that an answer stands for which came with 200, but with an error or without choices; else None."""
-    try:
-        reply = json.loads(answer)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(reply, dict):
-        return None
-    match reply.get("choices"):
-        case [{"error": error}, *_] if error:
-            pass
-        case None | [] if reply.get("error"):
-            error = reply["error"]
-        case None | []:
-            return UPSTREAM if "choices" in reply else None
-        case _:
-            return None
-    code = str(error.get("code")) if isinstance(error, dict) else ""
-    return int(code) if re.fullmatch("[45][0-9]{2}", code) else UPSTREAM

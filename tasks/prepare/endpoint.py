@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TypeVar
 
-from nbrl.agent.errors import PolicyError
+from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.http.client import model_client, usable_key
 from nbrl.agent.messages import Message, Prompt
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
@@ -48,7 +48,7 @@ class Asker:
         try:
             generation = await self._policy.generate(Prompt([], list(messages)), self._settings.max_tokens, number)
         except PolicyError as error:
-            self._failed_in_a_row += 1
+            self._failed_in_a_row += not isinstance(error, RefusedError)
             if self._failed_in_a_row >= FAILED_IN_A_ROW:
                 raise PrepareError(
                     f"{FAILED_IN_A_ROW} requests in a row failed, the last one so: {error}\n"

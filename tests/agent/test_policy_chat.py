@@ -219,17 +219,19 @@ def test_a_refusal_is_final_and_never_shows_the_key(status: int, hint: str) -> N
         with pytest.raises(PolicyError, match=f"answered {status}") as caught:
             ask(server, key=KEY)
         assert hint in str(caught.value)
-        assert isinstance(caught.value, RefusedError) == (status == 400)
+        assert not isinstance(caught.value, RefusedError)
         assert KEY not in str(caught.value)
         assert len(str(caught.value)) < 700
-        assert [head["Authorization"] for head in server.heads] == [f"Bearer {KEY}"]
+        assert {head["Authorization"] for head in server.heads} == {f"Bearer {KEY}"}
+        assert len(server.heads) == 1 + (status in (400, 403))  # those may be of this conversation alone
 
 
 def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
     refusal = Reply({"error": "Unsupported parameter: use 'max_completion_tokens' instead."}, 400)
-    with serving(refusal, Reply(completion("hello"))) as server:
+    with serving(refusal, refusal, Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
-    assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.bodies] == [(True, None), (False, 48)]
+    said = [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.bodies]
+    assert said == [(True, None), (True, None), (False, 48)]
 
 
 def refusal(said: str, status: int = 400, **error: str) -> Reply:
@@ -253,10 +255,12 @@ def test_sampling_parameters_at_1_that_a_server_refuses_are_left_out(replies: li
             for _ in range(2):
                 assert (await policy.generate(PROMPT, 48, seed=5)).text == "hello"
 
-    with serving(*replies, Reply(completion("hello"))) as server:
+    twice = [reply for reply in replies for _ in range(2)]  # to the conversation, and to another one
+    with serving(*twice, Reply(completion("hello"))) as server:
         asyncio.run(run(server))
     shown = [{"temperature", "top_p"} & body.keys() for body in server.bodies]
-    assert shown == [{"temperature", "top_p"}, *sent, sent[-1]]
+    assert shown[::2] == [{"temperature", "top_p"}, *sent]
+    assert shown[-1] == sent[-1]
     assert len(told) == len(replies)
 
 
@@ -264,8 +268,46 @@ def test_a_refused_temperature_that_was_chosen_is_final_unless_it_is_not_needed(
     refused = refusal("temperature does not support 0.7")
     with serving(refused) as server, pytest.raises(PolicyError, match="at 1 the request goes without temperature"):
         ask(server)
-    with serving(refused, Reply(completion("hello"))) as server:
+    with serving(refused, refused, Reply(completion("hello"))) as server:
         assert ask(server, firm=False).text == "hello"
+
+
+TOO_LONG = {"error": {"message": "This model's maximum context length is 4096 tokens", "code": "context_length_exceeded"}}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(TOO_LONG, 400),
+        Reply(TOO_LONG, 200),
+        Reply(TOO_LONG, 500, {"Retry-After": "0"}),
+        Reply({"error": {"message": "flagged by moderation", "metadata": {"flagged_input": "temperature and top_p"}}}, 403),
+        Reply("x", 413),
+        Reply({"choices": [{"message": None}]}),
+        Reply({"choices": [None]}, 200, {"Retry-After": "0"}),
+    ],
+)
+def test_what_a_server_refuses_of_one_conversation_alone_is_that_conversations_fault(
+    reply: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
+    with serving(reply, Reply(completion("yes")), reply) as server:
+        with pytest.raises(RefusedError):
+            ask(server, firm=False)
+        assert all("temperature" in body for body in server.bodies)
+
+
+@pytest.mark.parametrize("said", ["Your credit balance is too low", "the model m is not served", "context_length_exceeded"])
+def test_what_a_server_refuses_of_any_conversation_is_its_own_fault(said: str) -> None:
+    with serving(refusal(said)) as server, pytest.raises(PolicyError, match=said) as caught:
+        ask(server)
+    assert not isinstance(caught.value, RefusedError)
+
+
+def test_a_server_that_comes_back_after_the_last_try_is_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
+    with serving(Reply("", 502), Reply(completion("yes")), Reply(completion("hello"))) as server:
+        assert ask(server).text == "hello"
 
 
 @pytest.mark.parametrize("content", ["<html>", {}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])

@@ -207,10 +207,10 @@ def _failing_second(post: Any) -> Any:
     """`_post` whose second request fails."""
     count = itertools.count()
 
-    async def failing(*arguments: Any) -> bytes:
+    async def failing(*arguments: Any) -> Any:
         if next(count) == 1:
             raise PolicyError("the server answered 400")
-        return bytes(await post(*arguments))
+        return await post(*arguments)
 
     return failing
 
