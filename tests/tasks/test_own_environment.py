@@ -79,6 +79,8 @@ class Echo(Tasks):
         if reference["word"] == "a,b":
             first, second = answer.split(",")
             return Score(success=(first, second) == ("a", "b"))
+        if ";" in reference["word"]:
+            return Score(success=len(answer.split(";")[1]) > 9)
         if reference["word"] == "milk":
             raise LookupError("nothing is scored")
         said = answer.upper() if self.loud else answer
@@ -149,25 +151,13 @@ def test_the_class_scores_trajectories_in_a_process_that_has_nothing_but_its_pac
 
 @pytest.mark.more
 @pytest.mark.sandbox
-def test_a_score_that_no_answer_is_to_blame_for_sets_its_group_aside_with_the_reason(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(confined, "WALL_S", 20.0)
-    faults = {
-        "!hang": "it took more than 20 s",
-        "!many": "its score has 9 steps, the trajectory 2",
-        "!huge": "its score cannot be used: steps.0",
-        "!value": "its score cannot be used: value: Input should be less than or equal to 1",
-    }
-    asked = rows(place, *faults, "tea", "tea")
-    asked[-1] |= {"reference": asked[-1]["reference"].replace("tea", "milk")}
-    judged = judge(asked)
-    for expected, found in zip([*faults.values(), "", "LookupError: nothing is scored"], judged, strict=True):
-        assert expected in found.fault, found
-    assert [found.exact for found in judged] == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-    scored = score_table(_table(rows(place, "tea", "!value")), RewardSettings())
+def test_a_question_that_the_class_cannot_score_sets_its_groups_aside_with_the_reason(place: str) -> None:
+    asked = rows(place, "tea", "tea", "cocoa")
+    asked[1:] = [row | {"reference": row["reference"].replace("tea", "milk")} for row in asked[1:]]
+    assert [found.fault for found in judge(asked)] == ["", *["LookupError: nothing is scored"] * 2]
+    scored = score_table(_table(asked[:2]), RewardSettings())
     assert by_group(scored)["fates"].to_pylist() == [["answered", "unscored"]]
-    with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: its score"):
+    with pytest.raises(RewardError, match="failed on 1 of 2 trajectories, of which 20% are allowed; the first says: LookupError"):
         check_scored(scored)
 
 
@@ -175,7 +165,8 @@ def test_a_score_that_no_answer_is_to_blame_for_sets_its_group_aside_with_the_re
 @pytest.mark.sandbox
 def test_a_trajectory_that_makes_the_class_fail_is_wrong(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "CPU_S", 2.0)
-    failing = ("!raise", "!half", "!spin", "!exit", "!network", "!nan")
+    monkeypatch.setattr(confined, "WALL_S", 10.0)
+    failing = ("!raise", "!half", "!spin", "!hang", "!exit", "!network", "!nan", "!many", "!huge", "!value")
     assert judge(rows(place, *failing)) == [Judged(0.0, 0.0, value=0.0)] * len(failing)
     assert judge(rows(place, "!raise")) == [Judged(0.0, 0.0, value=0.0)]
 
@@ -185,7 +176,11 @@ def test_an_answer_that_a_class_cannot_read_is_wrong_where_it_can_read_another_o
     asked = rows(place, "a,b", "a,c", "garbage", None)
     asked = [row | {"reference": row["reference"].replace("tea", "a,b")} for row in asked]
     assert [(found.exact, found.fault) for found in judge(asked)] == [(1.0, ""), (0.0, ""), (0.0, ""), (0.0, "")]
-    assert "ValueError" in judge(asked[2:3])[0].fault
+    other = asked[0] | {"answer": "x;y"}
+    elsewhere = [row | {"reference": row["reference"].replace("a,b", "a;b")} for row in [other, asked[2]]]
+    assert judge(elsewhere[1:])[0].fault == "IndexError: list index out of range"
+    asked = [other | {"reference": other["reference"].replace("a,b", "c;d")}, elsewhere[1]]
+    assert [(found.exact, found.fault) for found in judge(asked)] == [(0.0, ""), (0.0, "")]
 
 
 @pytest.mark.sandbox

@@ -45,7 +45,7 @@ AGAIN = (
     "that line alone, by the rubric."
 )
 THINK, THOUGHT = "<think>", "</think>"
-_LINE = re.compile(rf"[*`\s]*GRADE:[*`\s]*({'|'.join(GRADES)})[*`\s]*")
+_LINE = re.compile(rf"[*`#>\s]*(?:final\s+)?grade\W*[:=][*`\"'\s]*({'|'.join(GRADES)})[*`\"'.!\s]*", re.IGNORECASE)
 _SAID = re.compile(r"\bgrade\W*[:=]", re.IGNORECASE)
 _GRADE = re.compile(rf"\b(?:{'|'.join(GRADES)})\b")
 _PLACES = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
@@ -90,6 +90,6 @@ def read_grade(reply: str) -> str | None:
     if THINK in text or THOUGHT in text:
         return None
     found = _LINE.fullmatch(text.rpartition("\n")[2])
-    if found is None or found[1] != CORRECT:
-        return found and found[1]
+    if found is None or found[1].upper() != CORRECT:
+        return found and found[1].upper()
     return CORRECT if len(_SAID.findall(text)) == 1 and set(_GRADE.findall(text)) == {CORRECT} else None

@@ -25,7 +25,8 @@ SHOWN_CHARS = 300
 
 ROUNDING = 1e-9  # by which a sum of floats may miss the bounds of a value
 # Answers that a class can score, if it can score anything.
-PLAIN = (None, "", "0", "{}", "[]")
+PLAIN = (None, "", "0", "{}", "[]", "a, b", "1 2")
+PROBES, SLOW = 3, 2  # answers that it scored to other questions, and all that are tried where it takes too long
 _NAME = re.compile(r"[^A-Za-z0-9 _.-]")  # what MLflow's names of metrics cannot have
 
 Bounded = Annotated[FiniteFloat, Field(ge=-1e6, le=1e6)]
@@ -45,9 +46,9 @@ class _Score(BaseModel):
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """The score of each row's trajectory.
 
-    Where the class raises, or takes too much, the trajectory is wrong if the class can score another one of the question, or a
-    PLAIN answer to it, for then the trajectory is why; else it is a fault, as is a score that cannot be used, and time on the
-    clock. Raises RewardError.
+    Where the class raises, takes too much or gives a score that cannot be used, the trajectory is wrong if the class can score
+    another one of the question, or another answer to it, for then the trajectory is why; else it is a fault, as is what a busy
+    machine had no time for. Raises RewardError.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
     places = sorted(range(len(rows)), key=lambda place: _place(rows[place]))
@@ -58,22 +59,24 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
         for place, done in zip(group, answers, strict=True):
             judged[place] = _judged(done, len(rows[place]["steps"]))
         able = {one["reference"]: True for place, one in zip(group, asked, strict=True) if not judged[place].fault}
+        scored = [one["trajectory"]["answer"] for place, one in zip(group, asked, strict=True) if not judged[place].fault]
+        others = [*dict.fromkeys(scored)]
         for place, one, done in zip(group, asked, answers, strict=True):
-            if "fault" in done and not done.get("late"):
+            if judged[place].fault and not done.get("late"):
                 if one["reference"] not in able:
-                    able[one["reference"]] = _scores_plain(one, name)
+                    able[one["reference"]] = _scores_another(one, name, others[:PROBES], "late" in done)
                 judged[place] = Judged(0.0, 0.0, value=0.0) if able[one["reference"]] else judged[place]
     return judged
 
 
-def _scores_plain(asked: Mapping[str, Any], place: str) -> bool:
-    """Whether the class can score a PLAIN answer to the question without steps and files."""
-    for answer in PLAIN:
-        plain = {**asked["trajectory"], "answer": answer, "steps": [], "files": {}}
-        (done,) = confined.compare(RULE, [{**asked, "trajectory": plain}], _module(place))
-        if "fault" not in done or done.get("late"):
-            return "fault" not in done
-    return False
+def _scores_another(asked: Mapping[str, Any], place: str, answers: Sequence[str | None], slow: bool) -> bool:
+    """Whether the class can score one of these answers to the question, or a PLAIN one, with these steps and files or without."""
+    trajectory = asked["trajectory"]
+    tried = [{**trajectory, "answer": answer} for answer in (*answers, *PLAIN)]
+    tried += [{**each, "steps": [], "files": {}} for each in tried[len(answers) :]]
+    tried = tried[:SLOW] if slow else tried
+    done = confined.compare(RULE, [{**asked, "trajectory": each} for each in tried], _module(place))
+    return any(not _judged(one, len(each["steps"])).fault for one, each in zip(done, tried, strict=True))
 
 
 def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
