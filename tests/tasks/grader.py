@@ -30,7 +30,8 @@ class Grader(Server):
     @property
     def answers(self) -> list[str]:
         """The answers of which grades were asked for, sorted."""
-        return sorted(json.loads(LINES[2].findall(body["messages"][-1]["content"])[0]) for body in self.bodies)
+        said = (LINES[2].findall(body["messages"][-1]["content"]) for body in self.bodies)
+        return sorted(json.loads(found[0]) for found in said if found)
 
     def reply(self, body: dict[str, Any]) -> Reply:
         asked = body["messages"][-1]["content"]
@@ -38,6 +39,8 @@ class Grader(Server):
             self.broken -= 1
             if self.broken >= 0:
                 return Reply(status=503)
+        if not LINES[2].search(asked):
+            return said("Yes.")
         question, references, answer = (json.loads(found[0]) for found in (each.findall(asked) for each in LINES))
         words = f"{question} {answer}".split()
         if "refused" in words:

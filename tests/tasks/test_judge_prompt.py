@@ -44,7 +44,6 @@ def test_a_grade_is_the_last_line(reply: str, grade: str) -> None:
         "CORRECT",
         "GRADE:",
         "GRADE: RIGHT",
-        "grade: CORRECT",
         "GRADE: CORRECT and more",
         "GRADE: CORRECT\nas I said",
         "GRADE: CORRECT GRADE: CORRECT",
