@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED, *TESTE
 # Of these a number is its text.
 TEXTS = ("id", "question", "answers", "ability", "source", "rule")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
+_SHORT = 21  # digits of a number that is written without an exponent
 TRUTH = "ground_truth"  # of a structure that says how an answer is scored
 
 
@@ -127,8 +129,7 @@ def _text(value: Any) -> Any:
         case bool():
             return json.dumps(value)
         case Number():
-            whole = _WHOLE.fullmatch(value)
-            return whole[1] if whole else str(value)
+            return _number(value)
         case float():
             return str(value)
         case list():
@@ -136,6 +137,15 @@ def _text(value: Any) -> Any:
         case dict():
             return {name: _text(each) for name, each in value.items()}
     return plain(value)
+
+
+def _number(text: str) -> str:
+    """A number as it is written, but 42.0 as 42 and 1e+16 with all its digits."""
+    if whole := _WHOLE.fullmatch(text):
+        return whole[1]
+    if "e" in text.lower() and abs((number := Decimal(text)).adjusted()) < _SHORT and number == number.to_integral_value():
+        return f"{number:.0f}"
+    return text
 
 
 def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -> pa.ChunkedArray:
@@ -146,7 +156,7 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
     found = table[name]
     if field.name == "question" or (pa.types.is_list(field.type) and field.name == "answers"):
         found = _simple(where, found, name, field)
-    found = _whole(found)
+    found = _whole_texts(found) if field.name == "answers" and pa.types.is_string(found.type) else _whole(found)
     if found.null_count:
         raise ConfigError(f"{where}: {found.null_count} rows have no {name!r}; fill it or leave them out")
     try:
@@ -162,15 +172,20 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
 
 
 def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> pa.ChunkedArray:
-    """Messages as the question that they ask, and a structure with a ground truth as that; all else as it is."""
+    """Messages, as text too, as the question that they ask, and a structure with a ground truth as that; all else as it is."""
     members = {each.rpartition(".")[2] for each in nested.below(name, found.type)[1:]}
     if field.name == "answers":
         truth = pa.types.is_struct(found.type) and TRUTH in members
         return pa.chunked_array([pa.array([each and each[TRUTH] for each in found.to_pylist()])]) if truth else found
-    if not (pa.types.is_list(found.type) and {"role", "content"} <= members):
+    values: list[Any] = found.to_pylist()
+    if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
+        values = [nested.messages_in(each) for each in values]
+        if None in values:
+            return found
+    elif not (pa.types.is_list(found.type) and {"role", "content"} <= members):
         return found
     try:
-        return pa.chunked_array([pa.array([nested.asked(each) for each in found.to_pylist()], pa.string())])
+        return pa.chunked_array([pa.array([nested.asked(each) for each in values], pa.string())])
     except ValueError as error:
         raise ConfigError(f"{where}: the column {name!r} has {error}; write the question as one text") from error
 
@@ -182,6 +197,9 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     """
     listed = pa.types.is_list(found.type) or pa.types.is_large_list(found.type) or pa.types.is_fixed_size_list(found.type)
     element = found.type.value_type if listed else found.type
+    if pa.types.is_decimal(element):
+        kind = pa.list_(pa.string()) if listed else pa.string()
+        return pa.chunked_array([pa.array(_decimals(found.to_pylist()), kind)])
     if not pa.types.is_floating(element):
         return found
     narrow = {pa.float16(): np.float16, pa.float32(): np.float32}.get(element, np.float64)
@@ -196,6 +214,22 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     values = found.cast(kind).to_pylist()
     texts = [each and [text(one) for one in each] if listed else text(each) for each in values]
     return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
+
+
+def _whole_texts(found: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote them so."""
+    texts = found.to_pylist()
+    floats = all(_WHOLE.fullmatch(each) and each.endswith(".0") for each in texts if each)
+    return pa.chunked_array([pa.array([each and each.removesuffix(".0") for each in texts], pa.string())]) if floats else found
+
+
+def _decimals(value: Any) -> Any:
+    """Decimals as text, whole ones without a fraction, in lists too."""
+    if isinstance(value, list):
+        return [_decimals(each) for each in value]
+    return (
+        value if value is None else f"{value.quantize(Decimal(1)) if value == value.to_integral_value() else value.normalize():f}"
+    )
 
 
 def _id(text: str) -> str:

@@ -1,6 +1,9 @@
 """Columns of structures and of lists of them: what lies in them by its path, and messages as the question that they ask."""
 
+import ast
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +37,22 @@ def member(value: Any, keys: Sequence[str]) -> Any:
     if not keys or not isinstance(value, dict):
         return None if keys else value
     return member(value.get(keys[0]), keys[1:])
+
+
+def messages_in(text: str | None) -> list[dict[str, Any]] | None:
+    """The messages that a text holds, as JSON or as Python writes them; None if it holds none."""
+    if text is None or not text.lstrip().startswith("["):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            found = read(text.strip())
+            is_one = (
+                isinstance(found, list)
+                and found
+                and all(isinstance(each, dict) and {"role", "content"} <= {*each} for each in found)
+            )
+            return found if is_one else None
+    return None
 
 
 def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:

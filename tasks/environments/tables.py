@@ -77,8 +77,11 @@ def files_of(path: Path, key: str) -> list[Path]:
         return [path]
     if path.is_dir():
         return _in_folder(path)
-    if any(sign in path.name for sign in "*?[") and (found := sorted(path.parent.glob(path.name))):
-        return found
+    signs = [place for place, part in enumerate(path.parts) if any(sign in part for sign in "*?[")]
+    if signs:
+        base, pattern = Path(*path.parts[: signs[0]]), str(Path(*path.parts[signs[0] :]))
+        if found := sorted(each for each in base.glob(pattern) if each.is_file()):
+            return found
     raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
 
 

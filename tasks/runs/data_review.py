@@ -1,10 +1,7 @@
 """Reviews questions from files for what looks wrong but does not prevent a run."""
 
-import ast
-import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 from unicodedata import category
 
@@ -18,6 +15,8 @@ from nbrl.tasks.runs.prepared import Prepared
 SHOWN, SHOWN_CHARS = 3, 60  # examples of each finding, and characters of each
 WORDS = 30  # an answer with more words is probably a text
 MISSING = {"None", "nan", "NaN", "null", "NULL", "N/A", "n/a"}
+# In brackets, with a text or a name in quotation marks behind the first of them or a comma.
+_LISTED = re.compile(r"""(?:[a-z_]+\()?[\[({](?:\s*|.*,\s*)[rub]?['"].*[\])}](?:,\s*dtype=\w+)?\)?""", re.DOTALL)
 _SOLUTION = re.compile(r"##|\\boxed\b|<answer>|\banswer\s*(is\b|:)", re.IGNORECASE)
 
 Row = dict[str, Any]
@@ -74,14 +73,8 @@ def _is_solution(answer: str) -> bool:
 
 
 def _is_list(answer: str) -> bool:
-    """Whether it is a list of texts or an object, as Python or JSON writes it; a list of numbers may be an answer itself."""
-    if not answer.strip().startswith(("[", "{")):
-        return False
-    for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            value = read(answer.strip())
-            return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, str) for each in value))
-    return False
+    """Whether it is a list of texts or an object, as Python, NumPy or JSON writes it; one of numbers may be an answer itself."""
+    return bool(_LISTED.fullmatch(answer.strip()))
 
 
 def _is_missing(answer: str) -> bool:

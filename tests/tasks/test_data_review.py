@@ -57,6 +57,12 @@ def test_questions_in_both_files_are_counted(tmp_path: Path) -> None:
         ("the answer is 42", "carry a solution"),
         ("['x0', 'y0']", "lists or objects written as text"),
         ('["x"]', "lists or objects written as text"),
+        ("('x0', 'y0')", "lists or objects written as text"),
+        ("{'x0', 'y0'}", "lists or objects written as text"),
+        ("[nan, 'y0']", "lists or objects written as text"),
+        ("['x0' 'y0']", "lists or objects written as text"),
+        ("array(['x0', 'y0'], dtype=object)", "lists or objects written as text"),
+        ('{"text": "x"}', "lists or objects written as text"),
     ],
 )
 def test_answers_that_nobody_could_give_are_counted_with_an_example(tmp_path: Path, answer: str, words: str) -> None:

@@ -254,7 +254,7 @@ def test_a_task_that_pays_what_does_not_depend_on_the_question_is_refused(monkey
     ):
         data("coin_flip").load("environments.e")
     monkeypatch.setattr(gym_battery, "version", lambda _: "another")
-    monkeypatch.setattr(gym_battery, "found_paid", lambda task: f"the answer 7 to {task}")
+    monkeypatch.setattr(gym_battery, "found_paid", lambda task, settings: f"the answer 7 to {task}")
     gym_battery.paid.cache_clear()
     with pytest.raises(ConfigError, match=r"gcd cannot be trained on: .* the answer 7 to gcd; leave it out"):
         data("gcd").load("environments.e")

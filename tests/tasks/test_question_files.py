@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -264,9 +265,33 @@ def test_what_lies_in_a_column_is_named_by_its_path_and_messages_are_what_they_a
     assert questions(path, question="prompt", answers="aliases.text") == [{"question": question, "answers": ["x", "y"]}]
     with pytest.raises(ConfigError, match=r"no column 'reward_model\.truth', .* did you mean 'reward_model\.ground_truth'"):
         questions(path, question="prompt", answers="reward_model.truth")
+    for text in (json.dumps(PUBLISHED["prompt"]), str(PUBLISHED["prompt"])):
+        told = write(tmp_path / f"z{suffix}", [PUBLISHED | {"prompt": text}])
+        assert questions(told, question="prompt", answers="aliases.text") == [{"question": question, "answers": ["x", "y"]}]
     two = write(tmp_path / f"y{suffix}", [PUBLISHED | {"prompt": [{"role": "user", "content": "q?"}] * 2}])
     with pytest.raises(ConfigError, match="'prompt' has a conversation of user, user, where a user asks once"):
         questions(two, question="prompt", answers="aliases.text")
+
+
+def test_a_pattern_may_lead_through_folders(tmp_path: Path) -> None:
+    for name in ("a/x.jsonl", "b/c/y.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        write(tmp_path / name, [{"question": f"{name}?", "answers": ["7"]}])
+    for pattern, count in (("**/*.jsonl", 2), ("*/x.jsonl", 1), ("b/**/*.jsonl", 1)):
+        assert len(questions(tmp_path / pattern)) == count
+
+
+def test_whole_numbers_of_decimals_of_text_and_with_an_exponent_have_no_fraction(tmp_path: Path) -> None:
+    values = [Decimal("42.00"), Decimal("2.50"), Decimal("1000.00")]
+    for kind, answers in ((pa.decimal128(9, 2), values), (pa.list_(pa.decimal128(9, 2)), [[each] for each in values])):
+        pq.write_table(pa.table({"question": ["a?", "b?", "c?"], "answers": pa.array(answers, kind)}), tmp_path / "d.parquet")
+        assert read_questions(tmp_path / "d.parquet", {}, "qa")["answers"].to_pylist() == [["42"], ["2.5"], ["1000"]]
+    (tmp_path / "f.csv").write_text("question,answers\na?,42.0\nb?,-7.0\n")
+    assert read_questions(tmp_path / "f.csv", {}, "qa")["answers"].to_pylist() == [["42"], ["-7"]]
+    (tmp_path / "g.csv").write_text("question,answers\na?,42.0\nb?,7.5\n")
+    assert read_questions(tmp_path / "g.csv", {}, "qa")["answers"].to_pylist() == [["42.0"], ["7.5"]]
+    (tmp_path / "h.jsonl").write_text('{"question": "a?", "answers": 1e+16}\n{"question": "b?", "answers": 1.5e3}\n')
+    assert read_questions(tmp_path / "h.jsonl", {}, "qa")["answers"].to_pylist() == [["10000000000000000"], ["1500"]]
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.list_(pa.float64())])

@@ -62,16 +62,16 @@ def check_tasks(settings: GymEnvironment, key: str) -> None:
         )
     for name in settings.tasks:
         _task(name, settings.settings.get(name, {}), seed=0, size=1, key=key)
-        if found := _paid(name):
+        if found := _paid(name, json.dumps(settings.settings.get(name, {}), sort_keys=True)):
             raise ConfigError(
                 f"{key}.tasks: {name} cannot be trained on: its scorer pays what does not depend on the question: {found}; leave "
                 "it out"
             )
 
 
-def _paid(name: str) -> str:
+def _paid(name: str, settings: str) -> str:
     try:
-        return paid(name)
+        return paid(name, settings)
     except RewardError as error:
         raise ConfigError(str(error)) from error
 

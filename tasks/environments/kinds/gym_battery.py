@@ -18,7 +18,9 @@ from nbrl.tasks.reward.rules.rule import GYM, RIGHT
 
 KEPT = Path(__file__).with_name("gym_battery.json")
 ITEMS, SEED = 20, 5
-SPARE = 2  # items on which an answer may be right besides: equal to the reference, though written otherwise
+SPARE = 2  # items on which what is taken from the question may be right besides, equal to the reference though written otherwise
+MOST = 0.9  # of the whole reward, which no answer may earn on average that is seldom right
+COMMON = 3  # references that are tried as answers to all items
 Entries = Sequence[dict[str, Any]]
 
 _PLAIN = "0 1 2 -1 10 24 100 0.5 True False true false Yes No yes no None null nan inf x A B C D - . , ; # up L"
@@ -30,6 +32,7 @@ TAKEN: dict[str, Callable[[Entries, int], str]] = {
     "the last line of the question": lambda entries, place: str(entries[place]["question"]).strip().splitlines()[-1],
     "the numbers of the question": lambda entries, place: " ".join(re.findall(r"-?\d+", entries[place]["question"])) or "0",
     "the answer to another question": lambda entries, place: str(entries[(place + 1) % len(entries)]["answer"]),
+    "the answer with zeros for its digits": lambda entries, place: re.sub(r"\d", "0", str(entries[place]["answer"])),
 }
 
 
@@ -40,31 +43,35 @@ def battery(entries: Entries) -> dict[str, list[str]]:
 
 
 @cache
-def paid(task: str) -> str:
+def paid(task: str, settings: str = "{}") -> str:
     """What is right more often than the commonest reference of the task, though it does not depend on the question; or nothing.
 
-    Raises RewardError if the program that scores does not start.
+    `settings` are the task's own, as JSON. Raises RewardError if the program that scores does not start.
     """
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    if kept["version"] == version("reasoning-gym") and task in {*kept["paid"], *kept["unpaid"]}:
-        return str(kept["paid"].get(task, ""))
-    return found_paid(task)
+    known = kept["version"] == version("reasoning-gym") and task in {*kept["paid"], *kept["unpaid"]}
+    return str(kept["paid"].get(task, "")) if known and settings == "{}" else found_paid(task, settings)
 
 
-def found_paid(task: str) -> str:
+def found_paid(task: str, settings: str = "{}") -> str:
     """As `paid`, by trying the battery."""
     from reasoning_gym.factory import create_dataset
 
-    items = create_dataset(task, seed=SEED, size=ITEMS)
+    items = create_dataset(task, seed=SEED, size=ITEMS, **json.loads(settings))
     entries = [json.loads(json.dumps(items[place])) for place in range(ITEMS)]
-    answers = battery(entries)
-    reference = json.dumps({"task": task, "settings": {}, "entries": entries})
-    said = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
     references = [str(entry["answer"]).strip() for entry in entries]
-    commonest = Counter(references).most_common(1)[0][1]
-    for (name, given), done in zip(answers.items(), said, strict=True):
+    known = Counter(text for text, entry in zip(references, entries, strict=True) if entry["answer"] is not None)
+    common = [[text] * ITEMS for text, _ in known.most_common(COMMON)]
+    answers = battery(entries)
+    reference = json.dumps({"task": task, "settings": json.loads(settings), "entries": entries})
+    asked = [{"answer": each, "reference": reference} for each in (*common, *answers.values())]
+    scores = [done.get("scores", []) for done in confined.compare(GYM, asked)]
+    rights = [sum(score >= RIGHT for score in each) for each in scores]
+    commonest = max(rights[: len(common)], default=0)
+    for (name, given), earned, right in zip(answers.items(), scores[len(common) :], rights[len(common) :], strict=True):
         same = sum(one.strip() == other for one, other in zip(given, references, strict=True))
-        right = sum(score >= RIGHT for score in done.get("scores", ()))
-        if right > max(commonest, same) + SPARE:
+        if right > (max(commonest, same) + SPARE if name in TAKEN else commonest):
             return f"{name} is right on {right} of {ITEMS}"
+        if sum(earned) / ITEMS >= MOST > max(commonest, same) / ITEMS:
+            return f"{name} earns {sum(earned) / ITEMS:.2f} of 1 on average"
     return ""

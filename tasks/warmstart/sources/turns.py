@@ -16,6 +16,7 @@ ROLES: dict[str, Role] = {
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 MARKS = ("weight", "train", "loss")  # whether a turn is learnt, with 0 or false for one that is not
 CALLS = ("tool_calls", "function_call")
+MEDIA = ("images", "image", "videos", "video", "audios", "audio")  # columns of what a row shows besides its text
 # What says nothing of a turn's text.
 BESIDES = ("name", "id", "tool_call_id", "model", "timestamp", "created", "index")
 
@@ -38,7 +39,11 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     messages = next((row[name] for name in HELD if row.get(name)), None)
     if not isinstance(messages, list):
         raise UnfitError('has no messages; write {"messages": [{"role": "user", "content": "..."}, ...]}')
+    if shown := next((name for name in MEDIA if row.get(name)), None):
+        raise UnfitError(f"has {shown!r}, which a conversation of text cannot show; leave it out")
     turns = [_turn(message) for message in messages]
+    if row.get("system") and turns and turns[0].role != "system":  # ShareGPT has it beside the turns
+        turns.insert(0, _turn({"role": "system", "content": row["system"]}))
     roles = [turn.role for turn in turns]
     if "system" in roles[1:]:
         raise UnfitError("has a system turn that is not its first; put it first, or leave it out")
@@ -51,7 +56,8 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
 
 def _turn(message: Any) -> Turn:
     given = {name: value for name, value in message.items() if value is not None} if isinstance(message, dict) else {}
-    role = ROLES.get(str(given.pop("role", given.pop("from", ""))))
+    named = str(given.pop("role", given.pop("from", "")))
+    role = ROLES.get(named)
     said = _text(given.pop("content", given.pop("value", "")))
     if role is None or said is None:
         raise UnfitError(f"has a message without a role of {', '.join(ROLES)} and a content that is text")
@@ -61,7 +67,7 @@ def _turn(message: Any) -> Turn:
         raise UnfitError(f"has a turn with two thoughts, or one that is no text, in {', '.join(THOUGHTS)}; leave one text there")
     thought = str(next(iter(thoughts), ""))
     marks = {name: given.pop(name) for name in MARKS if name in given}
-    unknown = sorted(given.keys() - {*BESIDES, *CALLS})
+    unknown = sorted(name for name in given.keys() - {*BESIDES, *CALLS} if given[name] not in ([], {}, ""))
     if role != "assistant":
         return Turn(role, said)
     if unknown:
@@ -70,6 +76,8 @@ def _turn(message: Any) -> Turn:
         raise UnfitError(f"has a turn of the assistant whose {wrong[0]!r} is neither 0 nor 1; set one of the two")
     if called:  # of tools that the agent does not have: shown, not learnt
         return Turn(role, "\n".join([*([said] if said else []), *map(json.dumps, called)]), thought, learnt=False)
+    if named in CALLS:
+        return Turn(role, said, thought, learnt=False)
     if not said.strip():
         raise UnfitError("has an empty turn of the assistant; take it out")
     return Turn(role, said, thought, learnt=all(marks.values()))

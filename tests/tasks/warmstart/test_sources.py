@@ -26,6 +26,7 @@ from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.retell import retold
 from nbrl.tasks.warmstart.sources.source import Found
 from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
+from nbrl.tasks.warmstart.sources.turns import turns_of
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, WorldDemonstrations
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -268,8 +269,27 @@ def test_conversations_are_read_in_the_forms_that_people_have(stage: Stage, tmp_
         {"messages": [{"role": "developer", "content": "Be brief."}, HI, HELLO]},
         {"messages": [HI, call, {"role": "tool", "tool_call_id": "1", "content": "sun"}, HELLO]},
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+        {"messages": [HI, {**HELLO, "annotations": [], "audio": None}]},
     ]
-    assert learnt(stage, tmp_path / "talk.jsonl", *rows) == ([["Hello"]] * 4, 0)
+    assert learnt(stage, tmp_path / "talk.jsonl", *rows) == ([["Hello"]] * 5, 0)
+
+
+def test_a_row_of_sharegpt_has_its_system_turn_beside_it_and_its_calls_are_not_learnt(stage: Stage, tmp_path: Path) -> None:
+    turns = [
+        {"from": "human", "value": "Hi"},
+        {"from": "function_call", "value": '{"name": "w"}'},
+        {"from": "observation", "value": "sun"},
+        {"from": "gpt", "value": "Hello"},
+    ]
+    row = {"system": "Be brief.", "conversations": turns}
+    assert [(turn.role, turn.text, turn.learnt) for turn in turns_of(row)] == [
+        ("system", "Be brief.", True),
+        ("user", "Hi", True),
+        ("assistant", '{"name": "w"}', False),
+        ("user", "sun", True),
+        ("assistant", "Hello", True),
+    ]
+    assert learnt(stage, tmp_path / "talk.jsonl", row, {**row, "images": ["a.png"]}) == ([["Hello"]], 1)
 
 
 @pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": False}])
