@@ -34,7 +34,7 @@ class RolloutSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    prompts: int = Field(64, ge=1, description="questions per round")
+    prompts: int = Field(64, ge=1, description="questions per round; where there are fewer, each is asked as often as it takes")
     group_size: int = Field(4, ge=1, description="trajectories per question, which are compared with each other")
     runners: int = Field(
         1, ge=1, le=1024, description="Ray actors that run episodes in sandboxes", json_schema_extra={"decides": False}

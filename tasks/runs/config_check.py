@@ -1,6 +1,5 @@
 """Checks that the settings of a run fit together and match the files that they name."""
 
-import math
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,7 +43,7 @@ def check_config(config: RunConfig, purpose: Purpose = "train") -> dict[str, Tab
     contents = stored.contents_of(config.environments, loaded)
     check_with(config, purpose, contents)
     if purpose == "train":
-        _check_shares(config, contents)
+        _check_weights(config)
     return loaded
 
 
@@ -173,9 +172,9 @@ def _check_judge(config: RunConfig, rules: set[str]) -> None:
         raise ConfigError("reward.judge has no effect, for no question has the rule judge; leave it out, or set this rule")
 
 
-def _check_shares(config: RunConfig, contents: Mapping[str, Contents]) -> None:
-    """Check that each environment has its turn now and then, and questions enough for its turns of one round."""
-    prompts, total = config.rollout.prompts, sum(config.weights.values())
+def _check_weights(config: RunConfig) -> None:
+    """Check that each environment has its turn now and then."""
+    total = sum(config.weights.values())
     if not total:
         raise ConfigError("every environment has weight 0, so there is nothing to train on; give one a weight")
     for name, weight in config.weights.items():
@@ -183,16 +182,6 @@ def _check_shares(config: RunConfig, contents: Mapping[str, Contents]) -> None:
             raise ConfigError(
                 f"environments.{name}.weight is {weight:g} of {total:g}, so that it would have less than one of {RAREST} "
                 "prompts; raise it, or set it to 0 to evaluate on it only"
-            )
-        share, questions = math.floor(prompts * weight / total), len(contents[name].train)
-        if share > questions and share == prompts:
-            raise ConfigError(
-                f"rollout.prompts is {prompts} but there are only {questions} training questions; lower it or add data"
-            )
-        if share > questions:
-            raise ConfigError(
-                f"rollout.prompts is {prompts}, of which {share} are of environments.{name}, but that has only "
-                f"{questions} training questions; lower rollout.prompts or its weight, or add data"
             )
 
 

@@ -24,7 +24,6 @@ def train(home: Path, *overrides: str, **environment: str) -> subprocess.Complet
     [
         ("rollout.promts=8", "did you mean 'prompts'"),
         ("policy.path=/nowhere/at/all", "does not exist"),
-        ("rollout.prompts=5000", "only 1024 training questions"),
         ("rollout.group_size=1", "group_size"),
         ("engine.environment=/nowhere", "make setup"),
         ("update.lr=-1", "update.lr"),
