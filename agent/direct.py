@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from collections import deque
 
 from nbrl.agent.episode import Task
 from nbrl.agent.errors import AgentError
@@ -14,10 +15,17 @@ from nbrl.agent.trajectory import ROOT, Node, Status, Step, Trajectory
 
 PROMPT = "Answer the question. You may think first. End with one line: Answer: the answer alone, as short as possible."
 _THOUGHT = "</think>"
-_ANSWER = re.compile(r"^[ \t*_#>]*(?:[\w']+[ \t]+){0,3}answer[ \t*_]*(?:is[ \t*_]*)?:[\s*_]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_BEFORE = r"(?:[\w']+[ \t]+){0,3}answer[ \t*_]*"
+# A line, with a colon, or a heading above the answer.
+_ANSWER = re.compile(
+    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?:is[ \t*_]*)?[:：]\s*(?P<told>.+)"
+    rf"|[ \t]*(?:#+|\*\*)[ \t*_]*{_BEFORE}\n\s*(?P<below>.+))$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _BRACES = re.compile(r"\\f?boxed\s*\{|\\.|[{}]", re.DOTALL)
-_EMPHASIS_ENDS = re.compile(r"(?<![*_])[*_]+\.?\s*$")
-_AROUND = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
+_AROUND = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"), ("***", "***"), ("**", "**"), ("*", "*"))
+_OPENS = re.compile(r"([*_]{1,3})(?:\s+|(?=[^\s*_]))")
+_CLOSES = re.compile(r"([*_]{1,3})\.?$")
 
 
 def read_answer(text: str) -> str | None:
@@ -27,30 +35,41 @@ def read_answer(text: str) -> str | None:
     thinking does not count. None if nothing is left.
     """
     said = text.rpartition(_THOUGHT)[2].strip()
-    lines = _ANSWER.findall(said)
-    told = lines[-1] if lines else said
+    line = next(iter(deque(_ANSWER.finditer(said), maxlen=1)), None)
+    told = _within(line) if line else said
     boxed = _boxed(told)
-    if boxed is None and not lines:
+    if boxed is None and not line:
         return said or None
     return _bare(told if boxed is None else boxed) or None
+
+
+def _within(line: re.Match[str]) -> str:
+    """What a line tells, without the end of an emphasis that began before the word `answer`."""
+    told, marks = (line["told"] or line["below"]).strip(), set("*_") & set(line["mark"] or "")
+    if marks and (begins := _OPENS.match(told)) and begins[1][0] in marks:
+        return told[begins.end() :]
+    ends = _CLOSES.search(told)
+    return told[: ends.start()].strip() if ends and ends[1][0] in marks and told.count(ends[1]) % 2 else told
 
 
 def _boxed(text: str) -> str | None:
     """What the last box holds, whatever braces are in it; of boxes in one another the outermost."""
     opened: list[tuple[bool, int]] = []
-    found = None
+    found: tuple[int, int] | None = None
     for mark in _BRACES.finditer(text):
         if mark[0].endswith("{") and mark[0] != r"\{":
             opened.append((mark[0] != "{", mark.end()))
         elif mark[0] == "}" and opened:
             box, start = opened.pop()
-            found = text[start : mark.start()] if box else found
-    return found
+            found = (start, mark.start()) if box else found
+    return text[slice(*found)] if found else None
 
 
 def _bare(answer: str) -> str:
     """The answer without what sets it apart from other text."""
-    bare = _EMPHASIS_ENDS.sub("", answer.strip().lstrip("*_ "))
+    bare = answer.strip()
+    if not bare.strip("*_. "):
+        return ""
     within = bare.removesuffix(".")
     for opens, closes in _AROUND:
         inner = within.removeprefix(opens).removesuffix(closes)
