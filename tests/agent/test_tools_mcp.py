@@ -254,6 +254,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **ended}), flush=True)
 """
 OPEN = {"type": "object", "properties": {}}
+N = {"type": "integer"}
 
 
 def lax(tools: list[dict[str, Any]], code: str, results: dict[str, Any] | None = None) -> tuple[str, str]:
@@ -275,14 +276,16 @@ def test_answers_against_their_schema_or_the_protocol_are_answers_and_end_no_ses
         "bare": {"structuredContent": {"ok": True}},
         "listed": {"content": [], "structuredContent": [1, 2]},
         "strange": {"content": [{"type": "table", "rows": [1]}]},
+        "none": {"content": None},
+        "part": {"content": [{"type": "text", "text": None}, {"type": "image"}]},
         "broken": {"content": 5},
     }
     tools = [{"name": name, "inputSchema": OPEN, "outputSchema": promised} for name in [*answers, "count"]]
-    code = "print(count())\nfor f in (missing, wrong, bare, listed, strange): print(f())\n"
-    _, said = lax(tools, f"{code}try: broken()\nexcept Exception as error: print(type(error).__name__)\nprint(count())", answers)
+    code = "print(count())\nfor f in (missing, wrong, bare, listed, strange, none, part, broken): print(f())\n"
+    _, said = lax(tools, f"{code}print(count())", answers)
     lines = said.splitlines()
     assert lines[:6] == ["call 1", "well", "{'ok': 'maybe'}", "{'ok': True}", "[1, 2]", '{"type": "table", "rows": [1]}']
-    assert lines[-1] == "call 8"
+    assert lines[6:] == ["", '{"type": "text", "text": null}', '{"type": "image"}', "5", "call 10"]
 
 
 def test_text_that_says_more_than_the_structured_answer_stands_beside_it() -> None:
@@ -328,11 +331,22 @@ def test_a_schema_that_is_none_costs_its_check_and_not_the_server() -> None:
         "null": {"type": "object", "properties": None},
         "bare": {},
         "none": None,
+        "one_bad": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": 5, "c": {"type": "text"}},
+            "required": ["a", 7],
+        },
+        "referred": {"$ref": "#/$defs/Arguments", "$defs": {"Arguments": {"properties": {"n": {"$ref": "#/$defs/N"}}}, "N": N}},
+        "endless": {"$ref": "#"},
     }
     tools: list[Any] = [{"name": name, "inputSchema": schema, "title": 5} for name, schema in schemas.items()]
     tools += [{"name": 7}, "no tool"]
-    words, said = lax(tools, "print(old(3), either(b=1), both('x'), null(), bare(), none())")
-    assert said == "call 1 call 2 call 3 call 4 call 5 call 6\n"
+    words, said = lax(
+        tools, "print(old(3), either(b=1), both('x'), null(), bare(), none(), one_bad('x'), referred(2), endless())"
+    )
+    assert said == " ".join(f"call {number}" for number in range(1, 10)) + "\n"
+    assert "one_bad(a: str, b: object = ..., c: object = ...)" in words
+    assert "referred(n: int = ...)" in words
     assert "either(a: str = ..., b: int = ...)" in words
     assert "both(a: str, b: object = ...)" in words
 

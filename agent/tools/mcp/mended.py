@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-_PARTS = ("text", "image", "audio", "resource", "resource_link")
+# What a part of a known type has, as texts.
+_PARTS = {"text": ("text",), "image": ("data", "mimeType"), "audio": ("data", "mimeType"), "resource_link": ("uri", "name")}
 
 
 @asynccontextmanager
@@ -69,6 +70,8 @@ def mend(result: dict[str, Any]) -> dict[str, Any]:
     if structured is not None:
         content = content if isinstance(content, list) else []
         result = {**result, "structuredContent": structured if isinstance(structured, dict) else {"result": structured}}
+    if "content" in result and not isinstance(content, list):
+        content = [] if content is None else [content]
     if isinstance(content, list):
         result = {**result, "content": [_part(part) for part in content]}
     return result
@@ -78,12 +81,21 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     words = {key: tool[key] for key in ("name", "title", "description") if isinstance(tool.get(key), str)}
     given = tool.get("inputSchema")
     schema = {**given, "type": "object"} if isinstance(given, dict) else {"type": "object"}
-    for key, kind in (("properties", dict), ("required", list)):
-        if not isinstance(schema.get(key), kind):
-            schema.pop(key, None)
+    properties, required = schema.pop("properties", None), schema.pop("required", None)
+    if isinstance(properties, dict):
+        schema["properties"] = {key: each if isinstance(each, dict | bool) else {} for key, each in properties.items()}
+    if isinstance(required, list):
+        schema["required"] = list(dict.fromkeys(each for each in required if isinstance(each, str)))
     return {**words, "inputSchema": schema}
 
 
 def _part(part: Any) -> Any:
-    known = isinstance(part, dict) and part.get("type") in _PARTS
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "resource":
+        held = part.get("resource")
+        known = (
+            isinstance(held, dict) and isinstance(held.get("uri"), str) and isinstance(held.get("text", held.get("blob")), str)
+        )
+    else:
+        known = kind in _PARTS and all(isinstance(part.get(name), str) for name in _PARTS[kind])
     return part if known else {"type": "text", "text": part if isinstance(part, str) else json.dumps(part)}

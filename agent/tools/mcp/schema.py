@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import unquote
 
 from nbrl.agent.errors import ToolError
 
+REFERENCES = 5  # of one schema to the next
 CHECKS = 20_000
 """Entries of schema and arguments that are looked at in one call; what is left then is the server's to check."""
 
@@ -31,6 +33,21 @@ def checker(name: str, schema: dict[str, Any]) -> Callable[[dict[str, Any]], Any
             return None
 
     return check
+
+
+def local(schema: Any, root: Any) -> Any:
+    """The schema, or the part of `root` that it refers to; what refers to something else says nothing."""
+    for _ in range(REFERENCES):
+        where = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(where, str):
+            return schema
+        found = root
+        for key in where.removeprefix("#").split("/")[1:]:
+            key = unquote(key).replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else None
+        words = {name: value for name, value in schema.items() if name == "description"}
+        schema = {**found, **words} if isinstance(found, dict) and where.startswith("#") else {}
+    return {}
 
 
 class _TooMuchError(Exception):

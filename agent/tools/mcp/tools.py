@@ -8,7 +8,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.http.json_service import ServiceError
 from nbrl.agent.tools import kinds
 from nbrl.agent.tools.base import Parameter
-from nbrl.agent.tools.mcp.schema import checker
+from nbrl.agent.tools.mcp.schema import checker, local
 from nbrl.agent.tools.mcp.session import McpSession
 from nbrl.agent.tools.names import is_plain, numbered, plain, plain_names, reserved
 
@@ -73,8 +73,9 @@ def _anything(arguments: dict[str, Any]) -> None:
     """Find no fault."""
 
 
-def _properties(schema: Any, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+def _properties(given: Any, root: Any, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """The properties of an object and which are required; those that an alternative names are not."""
+    schema = local(given, root)
     if not isinstance(schema, dict) or depth > DEPTH:
         return {}, []
     found, required = schema.get("properties"), schema.get("required")
@@ -83,17 +84,17 @@ def _properties(schema: Any, depth: int = 0) -> tuple[dict[str, Any], list[str]]
     for word in ("allOf", "anyOf", "oneOf"):
         parts = schema.get(word)
         for part in parts if isinstance(parts, list) else ():
-            more, also = _properties(part, depth + 1)
+            more, also = _properties(part, root, depth + 1)
             properties |= {key: more[key] for key in more if key not in properties}
             needed += also if word == "allOf" else []
     return properties, needed
 
 
 def _parameters(schema: dict[str, Any]) -> tuple[Parameter, ...]:
-    properties, needed = _properties(schema)
+    properties, needed = _properties(schema, schema)
     required = [key for key in dict.fromkeys(needed) if key in properties]
     names = plain_names([*required, *(key for key in properties if key not in required)])
-    return tuple(_parameter(name, key, properties[key], key in required) for key, name in names.items())
+    return tuple(_parameter(name, key, local(properties[key], schema), key in required) for key, name in names.items())
 
 
 def _parameter(name: str, key: str, schema: Any, required: bool) -> Parameter:
