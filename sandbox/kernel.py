@@ -136,10 +136,11 @@ class SandboxKernel:
 
         An interrupt between two cells is lost, and a cell may swallow one, hence the repetition.
         """
-        deadline = time.monotonic() + self._settings.interrupt_grace_s
+        grace = self._settings.interrupt_grace_s
+        deadline = time.monotonic() + grace
         while time.monotonic() < deadline:
             self._process.send_signal(signal.SIGINT)
-            if await self._until(cell.replied, _RESEND_INTERRUPT_S):
+            if await self._until(cell.replied, max(_RESEND_INTERRUPT_S, grace / 4)):  # time for a traceback on a busy machine
                 return
         await self._process.end()
 
@@ -174,7 +175,8 @@ class SandboxKernel:
             self._welcome.set()
         cell, content = self._cell, message.content
         if cell is None or message.parent != cell.identity:
-            if message.parent:  # a request that is answered: a task or a thread of its cell goes on
+            # A request that is answered: a task or a thread of its cell goes on, and may clear nothing of another cell.
+            if message.parent and message.kind != "clear_output":
                 _show(message, self._late)
             return
         match message.kind:

@@ -2,34 +2,39 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 
 def allow_nested_runs(loop: Any) -> None:
-    """Let `asyncio.run` and the kernel's own `loop.run_until_complete` run a coroutine in a loop of its own meanwhile.
+    """Let `asyncio.run`, a Runner, another loop, and the kernel's own `loop.run_until_complete` run a coroutine meanwhile.
 
-    What runs in the kernel's loop waits until it is done.
+    Each runs in a loop of its own; what runs in the kernel's loop waits until it is done.
     """
-    stock_run, stock_until_complete = asyncio.run, loop.run_until_complete
 
-    def apart(work: Callable[[], Any]) -> Any:
-        running = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-        try:
-            return work()
-        finally:
-            asyncio._set_running_loop(running)
-            asyncio.set_event_loop(loop)
+    def apart(stock: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, run as if no loop ran where the kernel's does."""
 
-    def run(main: Any, **options: Any) -> Any:
-        """Run a coroutine to its end and return its result."""
-        if asyncio._get_running_loop() is not loop:
-            return stock_run(main, **options)
-        return apart(lambda: stock_run(main, **options))
+        @wraps(stock)
+        def run(*given: Any, **options: Any) -> Any:
+            if asyncio._get_running_loop() is not loop or given[:1] == (loop,):
+                return stock(*given, **options)
+            asyncio._set_running_loop(None)
+            try:
+                return stock(*given, **options)
+            finally:
+                asyncio._set_running_loop(loop)
+                asyncio.set_event_loop(loop)
+
+        return run
 
     def run_until_complete(future: Any) -> Any:
         nested = asyncio.iscoroutine(future) and asyncio._get_running_loop() is loop
-        return run(future) if nested else stock_until_complete(future)
+        return asyncio.run(future) if nested else stock_until_complete(future)
 
-    asyncio.run = run
+    stock_until_complete = loop.run_until_complete
     loop.run_until_complete = run_until_complete
+    asyncio.run = apart(asyncio.run)
+    for kind, names in ((asyncio.Runner, ("run", "close")), (asyncio.BaseEventLoop, ("run_until_complete", "run_forever"))):
+        for name in names:
+            setattr(kind, name, apart(getattr(kind, name)))

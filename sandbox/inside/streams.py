@@ -41,6 +41,7 @@ class CapturedStream(OutStream):
         self._number = NUMBERS[name]
         self._pending = self._turns = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._bytes = _Bytes(self)
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.dup2(writing, self._number)
@@ -61,6 +62,16 @@ class CapturedStream(OutStream):
                 if other._pending:
                     other._turns += 1
                     other.flush()
+
+    @property
+    def parent_header(self) -> Any:
+        """The request that is answered; of what the loop itself says, the current one."""
+        return self._parent_header.get({}) or self._parent_header_global
+
+    @parent_header.setter
+    def parent_header(self, value: Any) -> None:
+        self._parent_header.set(value)
+        self._parent_header_global = value
 
     def set_parent(self, parent: Any) -> None:
         self._turns = 0
@@ -109,8 +120,8 @@ class CapturedStream(OutStream):
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """The stream for bytes, as UTF-8."""
-        return _Bytes(self)
+        """The stream for bytes, as UTF-8: one, for a character may come in several writes."""
+        return self._bytes
 
     def reconfigure(self, **options: object) -> None:
         """Do nothing: text always leaves the kernel as UTF-8, line by line or not."""

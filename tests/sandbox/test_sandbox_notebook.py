@@ -114,8 +114,9 @@ for i in range(2):
 def test_streams_take_bytes_and_may_be_wrapped(lab: Lab) -> None:
     code = "import io, sys\nsys.stdout.reconfigure(encoding='utf-8')\nsys.stdout.buffer.write('é\\n'.encode())"
     wrap = "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')\nprint('ä')"
-    plain, wrapped, after = lab.cells(f"{code}\nNone", wrap, "print('after')")
-    assert [seen(done) for done in (plain, wrapped, after)] == ["é\n", "ä\n", "after\n"]
+    parts = "for part in (b'\\xc3', b'\\xa9'): sys.stdout.buffer.write(part)"
+    done = lab.cells(f"{code}\nNone", f"import sys\n{parts}", wrap, "print('after')")
+    assert [seen(each) for each in done] == ["é\n", "é", "ä\n", "after\n"]
 
 
 def test_a_display_is_updated_in_its_cell_and_shown_again_by_a_later_one(lab: Lab) -> None:
@@ -142,16 +143,31 @@ def test_work_that_a_cell_left_behind_is_seen_in_the_next(lab: Lab) -> None:
     assert seen(second) == "between\nnow\n"
 
 
+def test_an_earlier_cells_task_clears_none_of_this_ones_output(lab: Lab) -> None:
+    task = "import asyncio\nfrom IPython.display import clear_output\nasync def late():\n    await go.wait()\n    clear_output()"
+    start = f"{task}\ngo = asyncio.Event()\nt = asyncio.create_task(late())\nawait asyncio.sleep(0)"
+    _, second = lab.cells(start, "print('mine')\ngo.set()\nawait t\nprint('end')")
+    assert seen(second) == "mine\nend\n"
+
+
+def test_what_goes_wrong_in_a_callback_of_the_loop_is_seen(lab: Lab) -> None:
+    (done,) = lab.cells("import asyncio\nasyncio.get_running_loop().call_soon(lambda: 1 / 0)\nawait asyncio.sleep(0.05)")
+    assert "ZeroDivisionError: division by zero" in seen(done)
+
+
 def test_asyncio_runs_a_coroutine_in_a_cell(lab: Lab) -> None:
     code = "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    return 7"
-    _, run, until, awaited, task = lab.cells(
+    _, *done = lab.cells(
         code,
         "asyncio.run(main())",
         "asyncio.get_event_loop().run_until_complete(main())",
         "asyncio.run(main()) + await main()",
         "t = asyncio.create_task(main())\nasyncio.run(main())\nawait t",
+        "loop = asyncio.new_event_loop()\nloop.run_until_complete(main())",
+        "with asyncio.Runner() as runner:\n    print(runner.run(main()) + runner.run(main()))",
+        "await main()",
     )
-    assert [seen(done) for done in (run, until, awaited, task)] == ["7", "7", "14", "7"]
+    assert [seen(each) for each in done] == ["7", "7", "14", "7", "7", "14\n", "7"]
 
 
 RICH = [
