@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.parse import json_value
 
 MANIFEST = "manifest.json"
 PARALLEL = 8
@@ -50,7 +51,7 @@ def _flush(path: Path) -> None:
 def read_manifest(data: bytes, where: str) -> dict[str, str]:
     """SHA-256 by relative name. Raises DamagedError if the manifest is invalid."""
     try:
-        manifest = json.loads(data)
+        manifest = json_value(data)
     except ValueError as error:
         raise DamagedError(f"{where} is no manifest ({error}); bring the folder back from a copy") from error
     if not isinstance(manifest, dict) or not all(_is_entry(name, digest) for name, digest in manifest.items()):

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from nbrl.infra.errors import DamagedError
+from nbrl.infra.parse import json_value
 
 SEAL = "sha256"
 
@@ -17,7 +18,7 @@ def seal(fields: dict[str, Any]) -> bytes:
 def unseal(data: bytes, where: str) -> dict[str, Any]:
     """The fields. Raises DamagedError where they are not what was sealed; an object without a seal is taken as it is."""
     try:
-        fields = json.loads(data)
+        fields = json_value(data)
     except ValueError as error:
         raise DamagedError(f"{where} is damaged: it is no JSON ({error}); bring it back from a copy") from error
     if not isinstance(fields, dict):

@@ -1,7 +1,6 @@
 """The model server at an address: a SGLang server, used with token ids, or any server of the OpenAI chat API."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
 from nbrl.flows.ask.options import checked
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 
 CONNECT_S = 10.0
@@ -95,7 +95,7 @@ async def ask(client: httpx.AsyncClient, url: str, flags: Flags) -> Any:
     except (TooLargeError, EncodingError) as error:
         raise ConfigError(f"what {url} answers cannot be read: {error}; correct {flags.address}") from error
     try:
-        return json.loads(content)
+        return json_value(content)
     except (ValueError, RecursionError):
         return None
 

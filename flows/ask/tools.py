@@ -1,6 +1,5 @@
 """Turns a command's options about tools into the settings and passages of a tool library."""
 
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.corpus.corpus import Corpus
@@ -19,6 +17,7 @@ from nbrl.flows.ask.endpoint import Endpoint, chat_url
 from nbrl.flows.ask.options import checked, checked_file
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import file_sha256
+from nbrl.infra.parse import json_value, yaml_value
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.corpora import open_corpus
 
@@ -71,8 +70,8 @@ class ToolOptions:
         if self.names is not None or self.web is not None or self.mcp:
             raise ConfigError(f"the tools are described in {file}; leave out --tools, --web and --mcp")
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            content = yaml_value(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
@@ -141,7 +140,7 @@ def _require(variable: str, asking: str, otherwise: str) -> None:
 
 def _passage(line: str, where: str) -> str:
     try:
-        row = json.loads(line)
+        row = json_value(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from error
     match row:

@@ -1,7 +1,6 @@
 """A LoRA adapter straight into an engine, from the process that has it."""
 
 import base64
-import json
 import pickle
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors.torch import load_file
 from nbrl.infra.engine.client import adapter_name
 from nbrl.infra.engine.keys import headers
 from nbrl.infra.errors import EngineError, shortened
+from nbrl.infra.parse import json_value
 
 
 def send_adapter(folder: Path, version: str, url: str, key: str, limit_s: float) -> None:
@@ -20,7 +20,7 @@ def send_adapter(folder: Path, version: str, url: str, key: str, limit_s: float)
     """
     body = {
         "lora_name": adapter_name(version),
-        "config_dict": json.loads((folder / "adapter_config.json").read_text()),
+        "config_dict": json_value((folder / "adapter_config.json").read_text()),
         "serialized_tensors": base64.b64encode(pickle.dumps(load_file(folder / "adapter_model.safetensors"))).decode(),
     }
     try:

@@ -1,6 +1,5 @@
 """Makes SGLang's command line and environment from the settings and the model."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
+from nbrl.infra.parse import json_value
 from nbrl.infra.process.garbage import NEW_OBJECTS
 
 ENGINE_CODE = Path(__file__).parent / "environment"
@@ -157,7 +157,7 @@ def vocabulary_size(model_path: Path) -> int:
 
 def _model_config(model_path: Path) -> dict:
     try:
-        config: dict = json.loads((model_path / "config.json").read_text())
+        config: dict = json_value((model_path / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise EngineError(f"{model_path} holds no readable config.json: give a folder in Hugging Face format") from error
     return config

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
+from nbrl.infra.parse import json_value
 from nbrl.infra.process.child import Child
 
 END_S = 15.0
@@ -42,7 +43,7 @@ class Shared:
             fcntl.flock(users, fcntl.LOCK_SH)
             pipe = _open_running(fifo, record, healthy)
             if pipe is not None:
-                return cls(home, name, pipe, users, json.loads(record.read_text())["url"], owned=False)
+                return cls(home, name, pipe, users, json_value(record.read_text())["url"], owned=False)
             try:
                 pipe, url = _started(home, name, start)
             except BaseException:
@@ -125,7 +126,7 @@ def _open_write(fifo: Path) -> int | None:
 def _wait_end(home: Home, name: str, record: Path) -> None:
     """Waits until the keeper that `record` names is gone, which is when nothing of the child is left; removes the record."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        pid = int(json.loads(record.read_text())["pid"])
+        pid = int(json_value(record.read_text())["pid"])
         deadline = time.monotonic() + END_S
         while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX":
             if time.monotonic() > deadline:
@@ -139,7 +140,7 @@ def _open_running(fifo: Path, record: Path, healthy: Callable[[str], bool]) -> i
     if pipe is None:
         return None
     with contextlib.suppress(OSError, ValueError, KeyError):
-        if healthy(json.loads(record.read_text())["url"]):
+        if healthy(json_value(record.read_text())["url"]):
             os.write(pipe, b"\n")  # fails if the keeper was just leaving
             return pipe
     os.close(pipe)

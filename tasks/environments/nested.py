@@ -1,12 +1,13 @@
 """Columns of structures and of lists of them: what lies in them by its path, and messages as the question that they ask."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+
+from nbrl.infra.parse import json_value
 
 
 def paths(table: pa.Table) -> list[str]:
@@ -43,7 +44,7 @@ def messages_in(text: str | None) -> list[dict[str, Any]] | None:
     """The messages that a text holds, as JSON or as Python writes them; None if it holds none."""
     if text is None or not text.lstrip().startswith("["):
         return None
-    for read in (json.loads, ast.literal_eval):
+    for read in (json_value, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             found = read(text.strip())
             is_one = (

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 
 JSON = (".jsonl", ".ndjson", ".json")
@@ -34,7 +35,7 @@ def plain(value: Any) -> Any:
     """A value with its numbers as numbers."""
     match value:
         case Number():
-            return json.loads(value)
+            return json_value(value)
         case list():
             return [plain(each) for each in value]
         case dict():
@@ -91,7 +92,7 @@ def _in_folder(path: Path) -> list[Path]:
         raise ConfigError(f"{path} has several splits, {', '.join(splits)}; name the folder of one, such as {path / splits[0]}")
     if all((path / name).is_file() for name in SAVED):
         with _reading(path):
-            return [path / each["filename"] for each in json.loads((path / SAVED[1]).read_text())["_data_files"]]
+            return [path / each["filename"] for each in json_value((path / SAVED[1]).read_text())["_data_files"]]
     files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES)
     kinds = sorted({_kind(each) for each in files})
     if len(kinds) != 1:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.json_files import name_dtype
 
@@ -44,7 +45,7 @@ def _end_turns(folder: Path) -> None:
     """Let generate() end where the policy was trained to: a base model's configuration names the end of texts alone."""
     file = folder / "generation_config.json"
     try:
-        settings, end = json.loads(file.read_text(encoding="utf-8")), ChatTokenizer.load(folder).end_id
+        settings, end = json_value(file.read_text(encoding="utf-8")), ChatTokenizer.load(folder).end_id
     except (OSError, ValueError, TokenizerError):  # it has none, or is no model that the agent acts with
         return
     named = settings.get("eos_token_id") if isinstance(settings, dict) else end

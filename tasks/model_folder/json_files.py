@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import UpdateError, fault_in_words
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -24,7 +25,7 @@ def read_json(path: Path, model: type[Model]) -> Model:
 def name_dtype(folder: Path, dtype: str) -> None:
     """Let the config.json of a model folder name this dtype of its weights; the file stays as it is where it does."""
     path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json_value(path.read_text())
     named = config.pop("torch_dtype", None)  # the older name of the same key
     if config.get("dtype", named) != dtype:
         path.write_text(json.dumps(config | {"dtype": dtype}, indent=2, sort_keys=True) + "\n")

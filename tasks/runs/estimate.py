@@ -1,6 +1,5 @@
 """How much memory and disk a training takes, from the model's files and the settings."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.engine.command import CPU_TOTAL_TOKENS
 from nbrl.infra.gpu import gpus
+from nbrl.infra.parse import json_value
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, TensorInfo, weights
 from nbrl.tasks.runs.config import RunConfig
 
@@ -79,7 +79,7 @@ def memory_shares(config: RunConfig) -> dict[str, float]:
     folder = Path(config.policy.path)
     if not folder.is_dir() or config.ray.address is not None or gpus():
         return {}
-    tensors, shape = weights(folder), Shape.of(json.loads((folder / "config.json").read_text()))
+    tensors, shape = weights(folder), Shape.of(json_value((folder / "config.json").read_text()))
     if shape is None:
         return {}
     engines, pools = config.engine.count * engine_bytes(config, tensors, shape), max(1, config.pipeline.lag)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from nbrl.infra.parse import yaml_value
 from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 
@@ -21,7 +20,6 @@ PATHS = (
     "storage.root",
 )
 # A mapping from names of the user's: a recipe leaves out those of its base that it does not name.
-UNREADABLE = (yaml.YAMLError, ValueError, TypeError, RecursionError)  # what PyYAML raises; an impossible date is a ValueError
 NAMED = "environments"
 
 Tree = dict[str, Any]
@@ -68,9 +66,9 @@ class RecipeTree:
             if key == BASE:
                 raise ConfigError(f"--set {assignment!r}: a base stands in a recipe's file; name that recipe instead")
             try:
-                value = yaml.load(text, _Loader)
-            except UNREADABLE as error:
-                raise ConfigError(f"--set {assignment!r}: the value is not YAML: {_fault(error)}") from error
+                value = yaml_value(text)
+            except ValueError as error:
+                raise ConfigError(f"--set {assignment!r}: the value is not YAML: {error}") from error
             nested: Tree = value
             for each in reversed(keys):
                 nested = {each: nested}
@@ -112,10 +110,11 @@ class RecipeTree:
         """A key and all below it come from `source` now."""
         for key in [key for key in self._sources if key.startswith(f"{dotted}.")]:
             del self._sources[key]
-        self._sources[dotted] = source
-        if isinstance(value, dict):
-            for key, below in value.items():
-                self._set_by(f"{dotted}.{key}", source, below)
+        left = [(dotted, value)]
+        while left:
+            key, each = left.pop()
+            self._sources[key] = source
+            left += [(f"{key}.{name}", below) for name, below in each.items()] if isinstance(each, dict) else []
 
     def _lay(self, below: Tree, above: Mapping[str, Any], source: str, prefix: str) -> None:
         """Lay the settings of one file over those of its bases: key by key, but a section of another kind whole."""
@@ -135,37 +134,16 @@ class RecipeTree:
                 self._set_by(dotted, source, value)
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
-            if isinstance(key.value, str):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path) -> Tree:
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except UNREADABLE as error:
-        raise ConfigError(f"recipe {path} is not YAML: {_fault(error)}") from error
+        tree = yaml_value(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"recipe {path} is not YAML: {error}") from error
     except OSError as error:
         raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"recipe {path} must be a YAML mapping of settings")
     return tree
-
-
-def _fault(error: Exception) -> str:
-    """One line of what the parser says in several."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
 
 
 def _anchor(settings: Tree, folder: Path) -> None:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.errors import DamagedError, InfraError, StorageError
+from nbrl.infra.parse import yaml_value
 from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
@@ -221,7 +222,7 @@ def stored_config(storage: Storage, run: Run) -> RunConfig:
     """The configuration that a run began with; what has come since is at its default. Raises ConfigError."""
     key = run.layout.identity if run.config else run.layout.config
     try:
-        return RunConfig.model_validate(of_this_release(run.config or yaml.safe_load(storage.read_bytes(key))))
-    except (yaml.YAMLError, ValidationError) as error:
+        return RunConfig.model_validate(of_this_release(run.config or yaml_value(storage.read_bytes(key))))
+    except ValueError as error:  # a ValidationError is one
         words = fault_in_words(error) if isinstance(error, ValidationError) else str(error)
         raise ConfigError(f"{storage.uri(key)} is no configuration of this release: {words}; name another run") from error

@@ -1,7 +1,6 @@
 """Data sets of questions about the world with short answers."""
 
-import json
-
+from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.datasets.published import Asked, Row
 
 
@@ -18,7 +17,7 @@ def trivia_qa(row: Row) -> Asked:
 
 def pop_qa(row: Row) -> Asked:
     """PopQA (arXiv 2212.10511): `possible_answers` is a list within a string."""
-    return Asked(f"popqa-{row['id']}", row["question"], _distinct(json.loads(row["possible_answers"])), "one_hop")
+    return Asked(f"popqa-{row['id']}", row["question"], _distinct(json_value(row["possible_answers"])), "one_hop")
 
 
 def simple_qa(row: Row) -> Asked:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules import confined
 from nbrl.tasks.reward.rules.rule import GYM, RIGHT
 
@@ -48,7 +49,7 @@ def paid(task: str, settings: str = "{}") -> str:
 
     `settings` are the task's own, as JSON. Raises RewardError if the program that scores does not start.
     """
-    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    kept = json_value(KEPT.read_text(encoding="utf-8"))
     known = kept["version"] == version("reasoning-gym") and task in {*kept["paid"], *kept["unpaid"]}
     return str(kept["paid"].get(task, "")) if known and settings == "{}" else found_paid(task, settings)
 
@@ -57,13 +58,13 @@ def found_paid(task: str, settings: str = "{}") -> str:
     """As `paid`, by trying the battery."""
     from reasoning_gym.factory import create_dataset
 
-    items = create_dataset(task, seed=SEED, size=ITEMS, **json.loads(settings))
-    entries = [json.loads(json.dumps(items[place])) for place in range(ITEMS)]
+    items = create_dataset(task, seed=SEED, size=ITEMS, **json_value(settings))
+    entries = [json_value(json.dumps(items[place])) for place in range(ITEMS)]
     references = [str(entry["answer"]).strip() for entry in entries]
     known = Counter(text for text, entry in zip(references, entries, strict=True) if entry["answer"] is not None)
     common = [[text] * ITEMS for text, _ in known.most_common(COMMON)]
     answers = battery(entries)
-    reference = json.dumps({"task": task, "settings": json.loads(settings), "entries": entries})
+    reference = json.dumps({"task": task, "settings": json_value(settings), "entries": entries})
     asked = [{"answer": each, "reference": reference} for each in (*common, *answers.values())]
     scores = [done.get("scores", []) for done in confined.compare(GYM, asked)]
     rights = [sum(score >= RIGHT for score in each) for each in scores]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.environments.attachments import attach
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, check, table_of
@@ -97,7 +98,7 @@ class OwnEnvironment(Environment):
         reference = {"place": self.place, "settings": self.settings, "reference": question.reference}
         try:
             stored = json.dumps(reference, allow_nan=False) if question.rule == OWN else ""
-            if question.rule == OWN and json.loads(stored) != reference:
+            if question.rule == OWN and json_value(stored) != reference:
                 raise ValueError("it changes when it is written and read, as keys that are no texts do")
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"{key}: settings or the reference of question {name} is no JSON: {error}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nbrl.infra.parse import json_value
 from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.rules.exchange import exchange
@@ -50,6 +51,6 @@ def _run(rule: str, comparisons: Sequence[Mapping[str, Any]], modules: Mapping[s
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(line))
+        return dict(json_value(line))
     except (ValueError, TypeError, RecursionError):
         return {"fault": "its program said what is no object"}

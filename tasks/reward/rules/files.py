@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Any
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.judged import Judged
 
 CLOSE = 1e-6  # relative; numbers of JSON that differ by less are equal
@@ -31,7 +32,7 @@ def judge(produced: Mapping[str, bytes], reference: str) -> Judged:
     Tables (.csv, .tsv) are equal by their cells, numbers by value; .json by value; text (.txt, .md) by its lines, of which white
     space at the ends does not count; any other file by its bytes.
     """
-    expected = {name: base64.b64decode(data) for name, data in json.loads(reference).items()}
+    expected = {name: base64.b64decode(data) for name, data in json_value(reference).items()}
     shares = [share(name, produced[name], right) if name in produced else 0.0 for name, right in expected.items()]
     return Judged(float(min(shares) == 1.0), sum(shares) / len(shares))
 
@@ -47,7 +48,7 @@ def share(name: str, produced: bytes, expected: bytes) -> float:
                 delimiter = "\t" if suffix == ".tsv" else ","
                 return _aligned(_cells(produced, delimiter), _cells(expected, delimiter), _same_cell)
             case ".json":
-                return float(_same(json.loads(produced), json.loads(expected), 0))
+                return float(_same(json_value(produced), json_value(expected), 0))
             case ".txt" | ".md":
                 return _aligned(_lines(produced), _lines(expected), str.__eq__)
     except (ValueError, RecursionError, csv.Error):  # no such file

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import RewardError, fault_in_words
 from nbrl.tasks.reward.rules import confined
 from nbrl.tasks.reward.rules.judged import Judged
@@ -87,7 +88,7 @@ def cannot_be_made(place: str, settings: Mapping[str, Any]) -> str:
 
 
 def _place(row: Mapping[str, Any]) -> str:
-    return str(json.loads(row["reference"])["place"])
+    return str(json_value(row["reference"])["place"])
 
 
 def _module(place: str) -> dict[str, str]:

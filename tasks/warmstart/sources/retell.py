@@ -1,7 +1,6 @@
 """A recorded trajectory in the tokens of another model, and in the wording of another agent."""
 
 import ast
-import json
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from nbrl.agent.policies.recorded import RecordedPolicy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tools.base import Toolbox, describe
 from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.infra.parse import json_value
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.source import Found
 
@@ -25,7 +25,7 @@ class RecordedKernel:
 
     async def execute(self, code: str, timeout: float, told: str = "") -> CellResult:
         step = self._cells.popleft()
-        state = {"answer": None if self._cells else self._answer, "notepad": json.loads(step.notepad)}
+        state = {"answer": None if self._cells else self._answer, "notepad": json_value(step.notepad)}
         return CellResult("ok" if step.cell_status == "none" else step.cell_status, step.outputs, state)
 
 

@@ -3,7 +3,6 @@
 The host reads no line of the answer's program: it passes them on, bounded in size, number and time. The verdict is the tests'.
 """
 
-import json
 import os
 import re
 import time
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.code.channel import LOADED
 from nbrl.tasks.reward.rules.code.program import WALL_S, Program
 from nbrl.tasks.reward.rules.code.reference import Reference
@@ -51,7 +51,7 @@ def judge(answer: str, reference: Reference) -> Judged:
         if first is None:
             return Judged(0.0, 0.0, fault="its tests call nothing in time, or end their process")
         end = time.monotonic() + WALL_S
-        told = json.loads(first)
+        told = json_value(first)
         if "call" in told and answering.ask(asked, end) != LOADED:
             return WRONG
         calls = 0
@@ -61,7 +61,7 @@ def judge(answer: str, reference: Reference) -> Judged:
             said = testing.ask(reply or UNANSWERED, end + VERDICT_S)
             if said is None:  # they ended without a verdict, or are out of time: what the answer returned may have done it
                 return WRONG
-            told = json.loads(said)
+            told = json_value(said)
     if "fault" in told:
         return Judged(0.0, 0.0, fault=str(told["fault"]))
     passed = sum(told["passed"]) / len(reference.tests)

@@ -1,0 +1,73 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbrl.infra.errors import DamagedError
+from nbrl.infra.manifest import read_manifest
+from nbrl.infra.parse import json_value, yaml_value
+from nbrl.infra.sealed_json import unseal
+
+ROOT = Path(__file__).parents[2]
+# What runs in a process of its own, or reads what this process wrote; two answer for each fault in its place.
+ALONE = {
+    "infra/parse.py",
+    "infra/own_ray/setup_worker.py",
+    "infra/engine/environment/equality.py",
+    "tasks/reward/rules/scorer.py",
+    "tasks/reward/rules/code/answer_side.py",
+    "tasks/reward/rules/code/tests_side.py",
+    "tasks/environments/kinds/gym.py",
+    "tasks/prepare/rate.py",
+}
+DEEP = ["[" * 100_000, '{"a":' * 100_000]
+BOMB = "\n".join(f"a{n}: &a{n} " + (f"[{', '.join([f'*a{n - 1}'] * 9)}]" if n else "[1]") for n in range(9))
+
+
+def test_what_others_wrote_is_parsed_in_one_place() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("flows", "infra", "tasks")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"\bjson\.loads?\b|\byaml\.\w*load\b", path.read_text())
+    }
+    assert found == ALONE
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_what_is_nested_too_deep_is_a_fault_in_words(text: str) -> None:
+    for parse in (json_value, yaml_value):
+        with pytest.raises(ValueError, match="it is nested too deep"):
+            parse(text)
+    for read in (unseal, read_manifest):
+        with pytest.raises(DamagedError, match="nested too deep"):
+            read(text.encode(), "runs/r/run.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, r"line 2, column 10: \*a0 refers to another value; write that value out"),
+        ("a: &x 1\nb: {<<: *x}", r"\*x refers to another value"),
+        ("a: 1\nb: 2\na: 3", r"line 3, column 1: 'a' stands twice"),
+        ("a: [1", "line 1, column 6: "),
+        ("a: 2026-99-99", "month must be"),
+        ("? [a]\n: 1", "line 1, column 3: found unhashable key"),
+        ("!!python/object/apply:os.system [id]", "could not determine a constructor"),
+    ],
+)
+def test_yaml_that_means_something_else_than_it_says_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        yaml_value(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
+    )
+)
+def test_json_is_what_was_written(value: object) -> None:
+    assert json_value(json.dumps(value)) == value
