@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from nbrl.infra.regular import check_no_link, opened
+
 TEMPORARY = ".writing-"
 
 
@@ -36,16 +38,24 @@ class Blobs(Protocol):
 
 
 class LocalBlobs:
+    """A folder, which may be a link itself; no link below it is followed, and no pipe or device is read."""
+
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     def path(self, key: str) -> Path:
         return self.root / key
 
+    def _inside(self, key: str) -> Path:
+        """The path, on which there is no link. Raises OSError."""
+        path = self.path(key)
+        check_no_link(path, self.root)
+        return path
+
     @contextlib.contextmanager
     def _replacing(self, key: str, place: Callable[[str, Path], None] = os.replace) -> Iterator[IO[bytes]]:
         """A file to write; once it is on the disk, `place` brings it to its name."""
-        target = self.path(key)
+        target = self._inside(key)
         _make_folders(target.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
         try:
@@ -60,7 +70,8 @@ class LocalBlobs:
                 os.unlink(temporary)
 
     def read(self, key: str) -> bytes:
-        return self.path(key).read_bytes()
+        with opened(self._inside(key)) as file:
+            return file.read()
 
     def write(self, key: str, data: bytes) -> None:
         with self._replacing(key) as file:
@@ -79,7 +90,8 @@ class LocalBlobs:
             shutil.copyfileobj(file, target, 1 << 20)
 
     def get(self, key: str, target: Path) -> None:
-        shutil.copyfile(self.path(key), target)
+        with opened(self._inside(key)) as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
 
     def exists(self, key: str) -> bool:
         try:
@@ -97,14 +109,15 @@ class LocalBlobs:
 
     def delete(self, prefix: str) -> None:
         path = self.path(prefix)
-        if path.is_dir():
+        check_no_link(path.parent, self.root)
+        if path.is_dir() and not path.is_symlink():
             # Renamed first: a reader sees all of a folder or nothing of it.
             grave = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent)) / path.name
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 path.rename(grave)
             flush_folder(path.parent)
             shutil.rmtree(grave.parent)
-        elif path.exists():
+        elif path.is_symlink() or path.exists():
             path.unlink(missing_ok=True)
             flush_folder(path.parent)
 
@@ -120,6 +133,7 @@ class LocalBlobs:
 
     def delete_keys(self, keys: Sequence[str]) -> None:
         for key in keys:
+            check_no_link(self.path(key).parent, self.root)
             self.path(key).unlink(missing_ok=True)
         for folder in {self.path(key).parent for key in keys}:
             with contextlib.suppress(FileNotFoundError):

@@ -10,13 +10,14 @@ from pathlib import Path, PurePosixPath
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.parse import json_value
+from nbrl.infra.regular import opened
 
 MANIFEST = "manifest.json"
 PARALLEL = 8
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

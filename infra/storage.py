@@ -25,7 +25,7 @@ from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
-from nbrl.infra.parts import INDEX, joined
+from nbrl.infra.parts import INDEX, PART, joined
 from nbrl.infra.paths import expanded
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
@@ -185,12 +185,17 @@ class Storage:
 
         Where the key is that of an index, the table that lies in the parts which it names.
         """
-        table = self._parquet(key, digest)
-        return joined(table, self._parquet) if key.endswith(INDEX) else table
+        return joined(self.read_index(key, digest), self._parquet) if key.endswith(INDEX) else self._parquet(key, digest)
 
     def read_index(self, key: str, digest: str = "") -> "pa.Table":
-        """The index of a table in parts, without its parts; see nbrl.infra.parts."""
-        return self._parquet(key, digest)
+        """The index of a table in parts, without its parts, which lie below the folder of its run; see nbrl.infra.parts."""
+        index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:2])
+        for part in index[PART].unique().to_pylist() if PART in index.column_names else ():
+            if not (isinstance(part, str) and part.startswith(f"{folder}/") and ".." not in part.split("/")):
+                raise DamagedError(
+                    f"{self.uri(key)} names {part!r}, which does not lie below {folder}; bring it back from a copy"
+                )
+        return index
 
     def _parquet(self, key: str, digest: str) -> "pa.Table":
         import pyarrow as pa

@@ -240,6 +240,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _text(file: Path) -> str:
+    if file.exists() and not file.is_file():  # a pipe would never end
+        raise TokenizerError(f"{file} is no regular file; model_path must be a Hugging Face folder")
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

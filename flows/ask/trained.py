@@ -65,7 +65,7 @@ def trained(storage: Storage, model: str, environment: str | None, say: Callable
         server = launch(config.engine, folder, home.logs, version=str(subject.updates))
         wait([server])
         try:
-            endpoint = Endpoint(server.url, tokenizer=folder, seeded=config.engine.seeded_sampling)
+            endpoint = Endpoint(server.url, key=server.key, tokenizer=folder, seeded=config.engine.seeded_sampling)
             equipment = Equipment(corpus, settings.tools)
             yield Trained(endpoint, config.agent, config.evaluate.sampling, config.rollout.tools, equipment, settings.prompt)
         finally:

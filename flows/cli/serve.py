@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nbrl.infra.engine.settings import EngineSettings
 
 LOOK_S = 1.0
+VARIABLE = "NBRL_SERVE_KEY"  # of the key that was made, in the command that is shown
 
 
 def serve(
@@ -30,9 +31,7 @@ def serve(
             autocompletion=completion.models,
         ),
     ],
-    host: Annotated[
-        str, typer.Option(help="address to listen on; others than this machine's own need --api-key-env")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1024, max=65535, help="port to listen on")] = 30000,
     name: Annotated[str, typer.Option(help="what requests call the model", show_default="that of the run or folder")] = "",
     api_key_env: Annotated[
@@ -41,7 +40,7 @@ def serve(
             metavar="NAME",
             help="environment variable with the key that every request must bring",
             autocompletion=completion.variables,
-            show_default="no key is needed",
+            show_default="a key is made, and shown",
         ),
     ] = "",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto uses the GPUs if there are any")] = "auto",
@@ -61,7 +60,7 @@ def serve(
             from nbrl.infra.engine.keys import new_key
             from nbrl.infra.engine.server import launch, wait
             from nbrl.infra.home import Home as LocalHome
-            from nbrl.infra.process.hosts import is_local, told
+            from nbrl.infra.process.hosts import told
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.evaluation.subject import folder_of
 
@@ -73,8 +72,7 @@ def serve(
             raise ConfigError(
                 f"--api-key-env: the key in {api_key_env} begins with -, which SGLang takes for an option; use another"
             )
-        if not is_local(host) and not key:
-            raise ConfigError(f"--host {host}: whoever reaches this address could use the model; give --api-key-env NAME")
+        made, key = not key, key or new_key()
         settings = _engine(set_ or [], device, port)
         place = LocalHome(checked_home(home))
         with folder_of(storage_at(root), place.root, model) as folder:
@@ -84,10 +82,10 @@ def serve(
                 wait([server])
             try:
                 url = f"http://{told(host)}:{port}/v1"
-                key_flag = f" --api-key-env {api_key_env}" if api_key_env else ""
-                flags = f"{key_flag}{_limits(server.url, key)}"
+                flags = f" --api-key-env {api_key_env or VARIABLE}{_limits(server.url, key)}"
                 out.print(f"{called} answers at {url}; Ctrl-C ends it", highlight=False)
-                out.print(f'nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
+                given = f"{VARIABLE}={key} " if made else ""
+                out.print(f'{given}nbrl agent --endpoint {url}{flags} "…"', highlight=False, soft_wrap=True)
                 _until_ended(server)
             finally:
                 server.stop()

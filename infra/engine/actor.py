@@ -48,7 +48,7 @@ class EngineActor(EngineHost):
         door = Door(ray.util.get_node_ip_address() if exposed else LOOPBACK, plan.key, plan.key)
         count, shared = plan.settings.gpus_per_machine, plan.shared_gpus
         gpus = last_gpus(index, count, shared) if shared else os.environ.get("CUDA_VISIBLE_DEVICES")
-        super().__init__(plan.settings, index, plan.logs, plan.nodes, plan.room, door, gpus, port)
+        super().__init__(plan.settings, index, plan.logs, plan.nodes, door, plan.room, gpus, port)
         self._where = ray.util.get_node_ip_address() if plan.exposed else ""
 
     def start(self, *asked: Any) -> tuple[str, int]:

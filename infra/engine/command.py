@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from nbrl.infra.engine.keys import new_key
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
@@ -29,12 +30,14 @@ class AdapterRoom:
 
 @dataclass(frozen=True)
 class Door:
-    """Where an engine listens, and to whom: requests must bring `key`, if there is one, and those that change weights
-    `administrator`. With a `name` it takes and gives text too, as the model of this name.
+    """Where an engine listens, and to whom: requests must bring `key`, and those that change weights `administrator`, where it
+    is another one. With a `name` it takes and gives text too, as the model of this name.
+
+    No engine is without a key: other users of the machine, and web pages, reach what listens on it.
     """
 
     host: str = LOOPBACK
-    key: str = field(default="", repr=False)
+    key: str = field(default_factory=new_key, repr=False)
     administrator: str = field(default="", repr=False)
     name: str = ""
 
@@ -55,7 +58,7 @@ def command(
     room: AdapterRoom | None = None,
     version: str = "initial",
     adapters: Mapping[str, Path] = MappingProxyType({}),
-    door: Door = Door(),
+    door: Door | None = None,
     keys: Path | None = None,
     member: Member | None = None,
 ) -> list[str]:
@@ -65,6 +68,7 @@ def command(
 
     The server has the `adapters`, by name, before it takes the first request.
     """
+    door = door or Door()
     flags: dict[str, str] = {
         "model-path": str(model_path),
         "host": door.host,

@@ -26,13 +26,13 @@ class EngineHost:
         index: int,
         logs: Path,
         nodes: NodeSettings,
+        door: Door,
         room: AdapterRoom | None = None,
-        door: Door | None = None,
         gpus: str | None = None,
         port: int | None = None,
     ) -> None:
         self._settings, self._index, self._logs, self._room = settings, index, logs, room
-        self._door, self._gpus, self._port, self._cache = door or Door(), gpus, port, NodeCache(nodes)
+        self._door, self._gpus, self._port, self._cache = door, gpus, port, NodeCache(nodes)
         self._server: EngineServer | None = None
         self._changing = threading.Lock()  # not held while an engine is waited for, so that it can be stopped
         self._leases: dict[tuple[str, str], Lease] = {}

@@ -15,10 +15,10 @@ def new_key() -> str:
 def write_keys(path: Path, key: str, administrator: str) -> None:
     """Write keys as SGLang's configuration, in a new file that only this user can read: a command line is everybody's to see.
 
-    `key` is that of requests, empty if they need none; that of the `administrator` is needed to change weights.
+    `key` is that of requests; that of the `administrator` is needed to change weights.
     """
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        yaml.safe_dump({"admin-api-key": administrator} | ({"api-key": key} if key else {}), file)
+        yaml.safe_dump({"admin-api-key": administrator, "api-key": key}, file)
 
 
 def headers(key: str) -> dict[str, str]:

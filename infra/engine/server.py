@@ -31,7 +31,7 @@ from nbrl.infra.process.hosts import here
 
 POLL_S = 0.1
 PORT_S = 5.0
-LOCAL, NO_ADAPTERS = Door(), MappingProxyType[str, Path]({})
+NO_ADAPTERS = MappingProxyType[str, Path]({})
 STOP_GRACE_S = 0.5  # SGLang puts nothing in order on SIGTERM: it drains requests
 ERROR = re.compile(r"(Error|Exception|\berror)\b.*:")
 NOISE = re.compile(r"^\s|nanobind|leaked |Ignore import error|^Traceback|DeprecationWarning|FutureWarning")
@@ -60,6 +60,7 @@ class EngineServer:
         self.settings = place.settings
         self.port = place.port
         self.url = f"http://{here(place.door.host)}:{place.port}"
+        self.key = place.door.key
         self.vocabulary_size = vocabulary
 
     @property
@@ -76,13 +77,13 @@ class EngineServer:
     def becomes_healthy(self, timeout_s: float) -> bool:
         """Wait until it serves; False if it ended or `timeout_s` seconds passed first."""
         serves = _serves if self._first else _ready
-        healthy = wait_until_healthy(self._child, lambda: serves(self.url, self._place.door.key), timeout_s, POLL_S)
+        healthy = wait_until_healthy(self._child, lambda: serves(self.url, self.key), timeout_s, POLL_S)
         if healthy:
             self._parts = Parts(self._child.pid)
         return healthy
 
     def client(self) -> EngineClient:
-        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size, self._place.door.key)
+        return EngineClient(self.url, self.settings.request_timeout_s, self.vocabulary_size, self.key)
 
     def stop(self) -> None:
         self._child.stop(grace_s=STOP_GRACE_S)
@@ -110,7 +111,7 @@ class EngineServer:
 
     def _hidden(self, line: str) -> str:
         """A line of the log without the key."""
-        return line.replace(self._place.door.key, "[key]") if self._place.door.key else line
+        return line.replace(self.key, "[key]")
 
     def again(
         self, model_path: Path, version: str, adapters: Mapping[str, Path] = NO_ADAPTERS, member: Member | None = None
@@ -130,7 +131,7 @@ def launch(
     index: int = 0,
     room: AdapterRoom | None = None,
     version: str = "initial",
-    door: Door = LOCAL,
+    door: Door | None = None,
     gpus: str | None = None,
     adapters: Mapping[str, Path] = NO_ADAPTERS,
     port: int | None = None,
@@ -142,6 +143,7 @@ def launch(
     takes its share of this machine's. `port` is preferred, where the settings name none. `member` says which machine this is of
     an engine that has several; each of them starts its own server.
     """
+    door = door or Door()
     if settings.machines > 1 and member is None:
         raise EngineError(
             f"engine.machines is {settings.machines}, and this is one machine: set it to 1 and engine.tensor_parallel to its GPUs"
@@ -166,10 +168,9 @@ def _launch(place: _Place, model_path: Path, version: str, adapters: Mapping[str
             f"port {place.port} is taken: end what listens there, set engine.port to another, or leave it out to have one chosen"
         )
     sweep()
-    folder, door, keys = temporary(), place.door, None
-    if door.administrator:
-        keys = folder / "keys.yaml"
-        write_keys(keys, door.key, door.administrator)
+    folder, door = temporary(), place.door
+    keys = folder / "keys.yaml"
+    write_keys(keys, door.key, door.administrator or door.key)
     seed, number = settings.base_seed + index, member.number if member else 0
     variables = os.environ | {"TMPDIR": str(folder)} | ({"SGLANG_HOST_IP": door.host} if member and not number else {})
     child = Child.start(

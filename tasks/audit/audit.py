@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from nbrl.infra.errors import DamagedError, StorageError, shortened
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
@@ -28,6 +26,7 @@ from nbrl.tasks.runs.history import (
     records_among,
     sampler_of,
 )
+from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run, sources_of
 from nbrl.tasks.runs.scope import Weights
@@ -115,8 +114,8 @@ class Audit:
 
     def _copied(self, key: str) -> Record | None:
         try:
-            return Record.model_validate(self._storage.read_json(key))
-        except (DamagedError, ValidationError):
+            return read_kept(self._storage, key, Record)
+        except DamagedError:
             return None
 
     def _iteration(self, record: Record, before: list[Record]) -> Iterator[str]:

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
+from nbrl.infra.regular import opened
 from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.model_folder.json_files import read_json
 
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEADER_BYTES = 100_000_000  # at most, by the format
+DIMENSIONS = 16  # of a tensor, more than any model has
 FLOATS = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}  # bytes of each
 
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -22,7 +25,7 @@ class TensorInfo(BaseModel):
     """`dtype` is in safetensors' names; `data_offsets` are where its bytes begin and end, counted from the header's end."""
 
     dtype: str
-    shape: tuple[Count, ...]
+    shape: Annotated[tuple[Count, ...], Field(max_length=DIMENSIONS)]
     data_offsets: tuple[Count, Count]
 
     @property
@@ -47,8 +50,12 @@ def tensors(path: Path) -> dict[str, TensorInfo]:
     """By name; raises UpdateError unless they fill the file, each with as many bytes as its shape takes."""
     try:
         length = path.stat().st_size
-        with path.open("rb") as file:
+        with opened(path) as file:
             size = int.from_bytes(file.read(8), "little")
+            if size > HEADER_BYTES:
+                raise UpdateError(
+                    f"{path} is not a safetensors file: its header says it has {size} bytes, {HEADER_BYTES} at most"
+                )
             header = HEADER.validate_json(file.read(min(size, length)))
     except OSError as error:
         raise UpdateError(f"{path} cannot be read: {error}") from error

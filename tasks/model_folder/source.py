@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.manifest import file_sha256
+from nbrl.infra.regular import opened
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
@@ -70,7 +71,8 @@ def lacks(folder: Path) -> str:
 
 def _config(path: Path) -> dict[str, int]:
     try:
-        return _Config.model_validate_json(path.read_bytes()).model_dump(exclude_none=True)
+        with opened(path) as file:
+            return _Config.model_validate_json(file.read()).model_dump(exclude_none=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
     except ValidationError as error:
@@ -131,10 +133,13 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def content_digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of a model folder's files, wherever it is."""
+    """SHA-256 over the names and contents of a model folder's files, wherever it is. Raises ConfigError if one cannot be read."""
     sha = hashlib.sha256()
-    for path in files_of(folder):
-        sha.update(f"{path.name} {file_sha256(path)}\n".encode())
+    try:
+        for path in files_of(folder):
+            sha.update(f"{path.name} {file_sha256(path)}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"the model folder {folder} cannot be read: {error}") from error
     return sha.hexdigest()
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
@@ -13,6 +13,7 @@ from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import RETIRED
 from nbrl.tasks.learner.proof import Mismatch
+from nbrl.tasks.runs.kept import Key, read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 
@@ -51,7 +52,7 @@ class Record(BaseModel):
 
     iteration: int
     cursor: int
-    checkpoint: str
+    checkpoint: Key
     artifacts: list[Artifact]
     metrics: dict[str, float]
     skipped: str = ""
@@ -96,8 +97,8 @@ def read_record(storage: Storage, run: Run, iteration: int) -> Record | None:
     if not storage.exists(key):
         return None
     try:
-        record = Record.model_validate(storage.read_json(key))
-    except (DamagedError, ValidationError) as error:
+        record = read_kept(storage, key, Record)
+    except DamagedError as error:
         raise DamagedError(
             f"{storage.uri(key)} is damaged: it is not what was written there; bring it back from a copy, or make it again with "
             f"`nbrl resume {run.name} --redo {iteration + 1}:record`"

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pydantic import ValidationError
-
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
@@ -12,6 +10,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_chunk
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record, records_among
+from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, evaluated_updates, keyed_results
 from nbrl.tasks.runs.retention import can_train_on
@@ -95,8 +94,8 @@ def drop_obsolete_evaluations(storage: Storage, writer: Writer, records: Sequenc
 def _parts(storage: Storage, key: str) -> list[str]:
     """What a node's result names besides its own object; none where the result is damaged, and the node is done again."""
     try:
-        return list(NodeResult.model_validate(storage.read_json(key)).artifact.parts)
-    except (DamagedError, ValidationError):
+        return list(read_kept(storage, key, NodeResult).artifact.parts)
+    except DamagedError:
         return []
 
 
@@ -118,8 +117,8 @@ def _mended(storage: Storage, run: Run, iteration: int) -> str:
             return "is whole"
     stage = run.layout.iteration(iteration)
     try:
-        copy = Record.model_validate(storage.read_json(stage.record_copy))
-    except (MissingError, DamagedError, ValidationError):
+        copy = read_kept(storage, stage.record_copy, Record)
+    except (MissingError, DamagedError):
         return ""
     named = [key for artifact in copy.artifacts for key in (artifact.path, *artifact.parts)]
     tables = [key for key in named if key.startswith(f"{stage.folder}/")]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import PARALLEL, check_whole, part_digest
@@ -21,6 +21,7 @@ from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.stages import StageLayout, is_chunk, policy_folder
 from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import check_newest
+from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 
@@ -64,11 +65,9 @@ def find(storage: Storage, scope: Scope, key: str, cache: NodeCache) -> Artifact
     took the run over.
     """
     try:
-        result = NodeResult.model_validate(storage.read_json(key))
+        result = read_kept(storage, key, NodeResult)
     except MissingError:
         return None
-    except ValidationError as error:
-        raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
     if result.epoch > scope.epoch:
         check_newest(storage, scope.run_layout, scope.epoch)
     verify(storage, result.artifact, cache)
@@ -103,7 +102,7 @@ def keep(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact:
     if storage.create_json(key, result.model_dump(mode="json")):
         return artifact
     check_newest(storage, scope.run_layout, scope.epoch)
-    return NodeResult.model_validate(storage.read_json(key)).artifact
+    return read_kept(storage, key, NodeResult).artifact
 
 
 def replace(storage: Storage, scope: Scope, node: str, inputs: list[str], artifact: Artifact) -> None:
@@ -130,13 +129,7 @@ def results_of(storage: Storage, stage: StageLayout) -> list[NodeResult]:
 
 def keyed_results(storage: Storage, stage: StageLayout) -> list[tuple[str, NodeResult]]:
     """As `results_of`, each with its key."""
-    found = []
-    for key in storage.list(stage.results):
-        try:
-            found.append((key, NodeResult.model_validate(storage.read_json(key))))
-        except ValidationError as error:
-            raise DamagedError(f"{storage.uri(key)} is no result of a node") from error
-    return found
+    return [(key, read_kept(storage, key, NodeResult)) for key in storage.list(stage.results)]
 
 
 def evaluated_updates(storage: Storage, run: Run) -> list[int]:

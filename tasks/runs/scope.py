@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nbrl.tasks.layout.runs import RUNS, RunLayout, layout_of
 from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.metrics import Metrics, of
+from nbrl.tasks.runs.kept import Key
 from nbrl.tasks.seeds import derive_seed
 
 
@@ -20,10 +21,10 @@ class Artifact(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
-    path: str
+    path: Key
     digest: str
     metrics: Metrics = Field(default_factory=dict)
-    parts: dict[str, str] = Field(default_factory=dict)
+    parts: dict[Key, str] = Field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -42,7 +43,7 @@ class Weights(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     updates: int = 0
-    checkpoint: str = ""
+    checkpoint: Key = ""
     digest: str = ""
 
 

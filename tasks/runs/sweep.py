@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Iterable
 
-from pydantic import ValidationError
-
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
@@ -11,6 +9,7 @@ from nbrl.tasks.layout.checkpoints import updates_of
 from nbrl.tasks.layout.stages import StageLayout
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.history import Record, finished_iterations, read_record
+from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.results import NodeResult, is_to_come
 from nbrl.tasks.runs.scope import Artifact
@@ -114,8 +113,8 @@ def _results(storage: Storage, stage: StageLayout, keys: Iterable[str]) -> list[
 
 def _result(storage: Storage, key: str) -> NodeResult | None:
     try:
-        return NodeResult.model_validate(storage.read_json(key))
-    except (DamagedError, ValidationError):
+        return read_kept(storage, key, NodeResult)
+    except DamagedError:
         return None
 
 

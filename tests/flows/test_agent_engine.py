@@ -16,7 +16,7 @@ TINY_AGENT = load("tiny-cpu").agent
 QUESTION, PASSAGE = "What is the lake of Godur?", "The lake of Godur is Kasun."
 
 
-def ask(folder: Path, url: str, *options: str) -> Trajectory:
+def ask(folder: Path, url: str, key: str) -> Trajectory:
     """What comes of the question, likeliest tokens only, under the prompt that the policy knows."""
     (folder / "system.txt").write_text(TINY_AGENT.system_prompt)
     (folder / "corpus.txt").write_text(PASSAGE)
@@ -30,14 +30,14 @@ def ask(folder: Path, url: str, *options: str) -> Trajectory:
         "--temperature",
         "0",
     ]
-    told = ["--system-prompt", "system.txt", "--corpus", "corpus.txt", "--no-save", "--json"]
-    done = run(folder, QUESTION, "--endpoint", url, *limits, *told, *options)
+    told = ["--system-prompt", "system.txt", "--corpus", "corpus.txt", "--no-save", "--json", "--api-key-env", "MY_KEY"]
+    done = run(folder, QUESTION, "--endpoint", url, *limits, *told, MY_KEY=key)
     assert done.returncode in (0, 3), done.stderr
     return Trajectory.model_validate_json(done.stdout)
 
 
 def test_in_token_ids_it_answers(tmp_path: Path, tiny_engine: EngineServer) -> None:
-    found = ask(tmp_path, tiny_engine.url)
+    found = ask(tmp_path, tiny_engine.url, tiny_engine.key)
     assert (found.status, found.answer) == (Status.ANSWERED, "Kasun")
     assert PASSAGE in found.steps[0].observation
     for node in found.sampled():
@@ -51,7 +51,7 @@ def test_in_token_ids_it_answers(tmp_path: Path, tiny_engine: EngineServer) -> N
 
 
 def test_through_the_chat_api_it_acts(tmp_path: Path, tiny_engine: EngineServer) -> None:
-    found = ask(tmp_path, f"{tiny_engine.url}/v1")
+    found = ask(tmp_path, f"{tiny_engine.url}/v1", tiny_engine.key)
     assert found.status is not Status.FAILED
     assert found.steps[0].code == "search('lake of Godur')"
     assert PASSAGE in found.steps[0].observation
@@ -59,6 +59,6 @@ def test_through_the_chat_api_it_acts(tmp_path: Path, tiny_engine: EngineServer)
 
 def test_a_context_longer_than_the_model_reads_is_refused(tmp_path: Path, tiny_engine: EngineServer) -> None:
     for url in (tiny_engine.url, f"{tiny_engine.url}/v1"):
-        done = run(tmp_path, QUESTION, "--endpoint", url)
+        done = run(tmp_path, QUESTION, "--endpoint", url, "--api-key-env", "MY_KEY", MY_KEY=tiny_engine.key)
         assert done.returncode == 1
         assert "reads at most 1024 tokens" in done.stderr

@@ -18,6 +18,7 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.client import EngineClient
+from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError, PublishError
@@ -112,14 +113,16 @@ async def generate(
     **sampling: float,
 ) -> Generation:
     """What the agents' client samples of the engine."""
-    async with engine_session(client.timeout) as session:
+    async with engine_session(client.timeout, headers(client.key)) as session:
         policy = SglangPolicy(session, client.url, list(stop_token_ids), Sampling(**sampling), seeded=seed is not None)
         return await policy.generate(Prompt([ids], []), max_new_tokens, seed or 0)
 
 
 async def cached_tokens(client: EngineClient, ids: list[int]) -> int:
     """How many of the prompt's tokens the engine takes from its cache."""
-    async with httpx.AsyncClient(base_url=client.url, timeout=client.timeout, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=client.url, headers=headers(client.key), timeout=client.timeout, trust_env=False
+    ) as http:
         asked = await http.post("/generate", json={"input_ids": ids, "sampling_params": {"max_new_tokens": 1}})
         return int(asked.json()["meta_info"]["cached_tokens"])
 
@@ -277,9 +280,9 @@ def test_paused_engine_is_recovered(run: Run, engine: EngineServer) -> None:
     """A controller that died in the middle of a publish leaves the engine paused: requests time out until `unpause`."""
 
     async def scenario(client: EngineClient) -> None:
-        async with httpx.AsyncClient(base_url=engine.url) as controller:
+        async with httpx.AsyncClient(base_url=engine.url, headers=headers(engine.key)) as controller:
             (await controller.post("/pause_generation", json={"mode": "retract"})).raise_for_status()
-        async with EngineClient(engine.url, timeout=0.5) as impatient:
+        async with EngineClient(engine.url, timeout=0.5, key=engine.key) as impatient:
             with pytest.raises(PolicyError, match="TimeoutError"):
                 await generate(impatient, [5], max_new_tokens=1)
         await client.unpause()

@@ -11,6 +11,7 @@ from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
+from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.server import EngineServer
 from nbrl.tasks.runs.recipes import load
 
@@ -31,7 +32,8 @@ def test_ids_and_chat_lead_to_the_same_action(tiny_engine: EngineServer) -> None
     ids = [token for turn in TURNS for token in tokenizer.message(turn.role, turn.text)] + tokenizer.generation_prompt()
 
     async def ask() -> tuple[list[Generation], Generation]:
-        async with engine_session(60) as session, httpx.AsyncClient(timeout=60, trust_env=False) as client:
+        key = headers(tiny_engine.key)
+        async with engine_session(60, key) as session, httpx.AsyncClient(timeout=60, trust_env=False, headers=key) as client:
             sglang = SglangPolicy(session, tiny_engine.url, tokenizer.stop_ids, GREEDY)
             chat = ChatPolicy(client, ChatSettings(endpoint=f"{tiny_engine.url}/v1", model="tiny", seeded=True), GREEDY)
             sampled = await asyncio.gather(*(sglang.generate(Prompt([ids], TURNS), ROOM, seed) for seed in range(8)))

@@ -46,6 +46,41 @@ def test_bytes(storage: Storage) -> None:
     assert storage.uri("runs/a/x").endswith("/runs/a/x")
 
 
+def test_no_link_in_a_folder_is_followed_and_no_pipe_is_read(tmp_path: Path) -> None:
+    storage, outside = Storage(StorageSettings(root=str(tmp_path / "storage"))), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "keep").write_bytes(b"mine")
+    storage.write_bytes("runs/a/x", b"one")
+    run = tmp_path / "storage/runs/a"
+    (run / "folder").symlink_to(outside)
+    (run / "file").symlink_to(outside / "keep")
+    os.mkfifo(run / "pipe")
+    for fails in (
+        lambda: storage.read_bytes("runs/a/file"),
+        lambda: storage.read_bytes("runs/a/folder/keep"),
+        lambda: storage.read_bytes("runs/a/pipe"),
+        lambda: storage.write_bytes("runs/a/folder/new", b"x"),
+        lambda: storage.write_bytes("runs/a/file", b"x"),
+        lambda: storage.create_bytes("runs/a/folder/new", b"x"),
+        lambda: storage.delete_keys(["runs/a/folder/keep"]),
+        lambda: storage.delete("runs/a/folder/keep"),
+    ):
+        with pytest.raises(StorageError, match=r"is a link, and none is followed there|is no regular file"):
+            fails()
+    storage.delete("runs/a/folder")
+    storage.delete_keys(["runs/a/file", "runs/a/pipe"])
+    assert storage.list("runs") == ["runs/a/x"]
+    assert [path.name for path in outside.iterdir()] == ["keep"]
+
+
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "storage").symlink_to(tmp_path / "disk")
+    storage = Storage(StorageSettings(root=str(tmp_path / "storage")))
+    storage.write_bytes("runs/a/x", b"one")
+    assert (tmp_path / "disk/runs/a/x").read_bytes() == storage.read_bytes("runs/a/x") == b"one"
+
+
 def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.create_bytes("runs/a/record", b"one")
     assert storage.read_bytes("runs/a/record") == b"one"

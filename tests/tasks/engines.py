@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.command import AdapterRoom
+from nbrl.infra.engine.command import AdapterRoom, Door
 from nbrl.infra.engine.host import EngineHost
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
@@ -50,7 +50,8 @@ class HereEngine:
 
     def __init__(self, settings: EngineSettings, initial: Path, logs: Path, room: AdapterRoom | None = None) -> None:
         self.name, self._initial, self._room = "engine 0", PlacedFolder(str(initial)), room
-        self.host = EngineHost(settings, 0, logs, NodeSettings(), room)
+        self._door = Door()
+        self.host = EngineHost(settings, 0, logs, NodeSettings(), self._door, room)
         self._settings = settings
         self.client = EngineClient("http://not-started")
 
@@ -60,7 +61,7 @@ class HereEngine:
         adapters = adapters_of(served) if self._room else {}
         url, vocabulary = await asyncio.to_thread(self.host.start, model, part, weights.version, adapters, ADAPTER)
         if url != self.client.url:
-            self.client = EngineClient(url, self._settings.request_timeout_s, vocabulary)
+            self.client = EngineClient(url, self._settings.request_timeout_s, vocabulary, self._door.key)
 
     async def path(self, weights: Served) -> Path | None:
         if self._room:

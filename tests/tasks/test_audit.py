@@ -75,7 +75,7 @@ def test_damaged_digests_of_the_questions_are_named_wherever_they_are_needed(sto
 def test_a_result_of_an_evaluation_without_trajectories_is_named(storage: Storage, run: Run) -> None:
     weights = Weights(updates=1, digest="w1")
     scope = Scope(run="r", run_id=run.run_id, seed=0, epoch="e0001-abcdef", iteration=1, weights=weights, stage="evaluation")
-    keep(storage, scope, "evaluate", ["w1"], Artifact(path="nowhere/rewards.parquet", digest="d"))
+    keep(storage, scope, "evaluate", ["w1"], Artifact(path="runs/r/nowhere/rewards.parquet", digest="d"))
     (what,) = [what for where, what in found(storage, run) if where == "evaluation after 1 updates"]
     assert "its files are damaged" in what
 

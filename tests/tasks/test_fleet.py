@@ -13,6 +13,7 @@ import pytest
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
+from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
@@ -147,7 +148,7 @@ def test_a_request_outlives_its_engine(tmp_path: Path, monkeypatch: pytest.Monke
             fleet = SglangFleet([engine], Served(None, "7"), say=said.append)
             watching = asyncio.create_task(fleet._watch(0))
             stack.callback(watching.cancel)
-            session = await stack.enter_async_context(engine_session(300))
+            session = await stack.enter_async_context(engine_session(300, headers(engine.client.key)))
             policy = SglangPolicy(session, fleet.addresses("7")[0].url, [], Sampling(), seeded=True, away_s=200)
 
             def asked() -> asyncio.Task[Generation]:

@@ -62,6 +62,7 @@ def test_tasks_that_cannot_be_had_are_refused_with_the_reason(fields: dict[str, 
         data("gcd").model_copy(update=fields).load("environments.e")
 
 
+@pytest.mark.sandbox
 def test_a_task_with_too_few_different_questions_says_so() -> None:
     few = {"min_numbers": 2, "max_numbers": 2, "min_value": 1, "max_value": 2}
     with pytest.raises(ConfigError, match="task gcd has too few different questions"):

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.infra.parse import json_value
-from nbrl.tasks.reward.rules import confined
+from nbrl.tasks.reward.rules import confined, number
 from nbrl.tasks.reward.rules.rule import GYM, RIGHT
 
 KEPT = Path(__file__).with_name("gym_battery.json")
 ITEMS, SEED = 20, 5
 SPARE = 2  # items on which what is taken from the question may be right besides, equal to the reference though written otherwise
 MOST = 0.9  # of the whole reward, which no answer may earn on average that is seldom right
-COMMON = 3  # references that are tried as answers to all items
 Entries = Sequence[dict[str, Any]]
 
 _PLAIN = "0 1 2 -1 10 24 100 0.5 True False true false Yes No yes no None null nan inf x A B C D - . , ; # up L"
@@ -33,7 +32,9 @@ TAKEN: dict[str, Callable[[Entries, int], str]] = {
     "the last line of the question": lambda entries, place: str(entries[place]["question"]).strip().splitlines()[-1],
     "the numbers of the question": lambda entries, place: " ".join(re.findall(r"-?\d+", entries[place]["question"])) or "0",
     "the answer to another question": lambda entries, place: str(entries[(place + 1) % len(entries)]["answer"]),
-    "the answer with zeros for its digits": lambda entries, place: re.sub(r"\d", "0", str(entries[place]["answer"])),
+    "the answer to another question with zeros for its digits": lambda entries, place: re.sub(
+        r"\d", "0", str(entries[(place + 1) % len(entries)]["answer"])
+    ),
 }
 
 
@@ -60,19 +61,24 @@ def found_paid(task: str, settings: str = "{}") -> str:
 
     items = create_dataset(task, seed=SEED, size=ITEMS, **json_value(settings))
     entries = [json_value(json.dumps(items[place])) for place in range(ITEMS)]
-    references = [str(entry["answer"]).strip() for entry in entries]
-    known = Counter(text for text, entry in zip(references, entries, strict=True) if entry["answer"] is not None)
-    common = [[text] * ITEMS for text, _ in known.most_common(COMMON)]
+    references = [_plain(str(entry["answer"])) for entry in entries]
+    known = [text for text, entry in zip(references, entries, strict=True) if entry["answer"] is not None]
+    commonest = max(Counter(known).values(), default=0)
     answers = battery(entries)
     reference = json.dumps({"task": task, "settings": json_value(settings), "entries": entries})
-    asked = [{"answer": each, "reference": reference} for each in (*common, *answers.values())]
-    scores = [done.get("scores", []) for done in confined.compare(GYM, asked)]
-    rights = [sum(score >= RIGHT for score in each) for each in scores]
-    commonest = max(rights[: len(common)], default=0)
-    for (name, given), earned, right in zip(answers.items(), scores[len(common) :], rights[len(common) :], strict=True):
-        same = sum(one.strip() == other for one, other in zip(given, references, strict=True))
+    said = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
+    for (name, given), done in zip(answers.items(), said, strict=True):
+        scores: list[float] = done.get("scores", [])
+        right, mean = sum(score >= RIGHT for score in scores), sum(scores) / ITEMS
+        same = sum(_plain(one) == other for one, other in zip(given, references, strict=True))
         if right > (max(commonest, same) + SPARE if name in TAKEN else commonest):
             return f"{name} is right on {right} of {ITEMS}"
-        if sum(earned) / ITEMS >= MOST > max(commonest, same) / ITEMS:
-            return f"{name} earns {sum(earned) / ITEMS:.2f} of 1 on average"
+        if mean >= MOST > max(commonest, same) / ITEMS:
+            return f"{name} earns {mean:.2f} of 1 on average"
     return ""
+
+
+def _plain(text: str) -> str:
+    """An answer as scorers compare it that take other spellings too."""
+    found = number.quantity(text)
+    return str(found.value) if found and not found.unit and not found.share else text.strip().casefold()

@@ -14,6 +14,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import AdapterRoom
+from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import PublishError
 from nbrl.infra.placed_folder import PlacedFolder
@@ -78,7 +79,7 @@ def test_adapters_are_served_as_the_learner_computes_them(policy: Path, tmp_path
 
     async def sampled(version: str, tokens: int) -> tuple[list[int], list[float], str]:
         (address,) = fleet.addresses(version)
-        async with engine_session(60) as session:
+        async with engine_session(60, headers(address.key)) as session:
             policy = SglangPolicy(session, address.url, [], Sampling(), adapter=address.adapter, version=address.version)
             made = await policy.generate(Prompt([canary], []), tokens, 0)
         return made.token_ids, made.logprobs, made.weights_version

@@ -64,7 +64,7 @@ def root(alone: None, halved: Path, engine: HereEngine, tmp_path_factory: pytest
 
 def anew(engine: HereEngine) -> EngineClient:
     """A client of its own, for a loop of its own."""
-    return EngineClient(engine.client.url, 60, engine.client.vocabulary_size)
+    return EngineClient(engine.client.url, 60, engine.client.vocabulary_size, engine.client.key)
 
 
 async def scored(engine: HereEngine, trajectories: list[Trajectory]) -> list[Trajectory]:
