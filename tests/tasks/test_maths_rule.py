@@ -267,6 +267,8 @@ EXPRESSIONS: list[Case] = [
     (r"4 \text{ or so}", "4", 0.0),
     (r"4 \setminus 4", "4", 0.0),
     ("4^T", "4", 0.0),
+    (r"\sqrt{2}\text{ cm}", r"\sqrt{2}\text{ km}", 0.0),
+    (r"\sqrt{2}\text{ cm}", r"\sqrt{2}\mathrm{cm}", 1.0),
 ]
 
 

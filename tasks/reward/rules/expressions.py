@@ -12,7 +12,7 @@ import sympy
 from math_verify import parse, verify
 
 from nbrl.tasks.reward.rules.notation import FUNCTIONS, Items, from_python, variable
-from nbrl.tasks.reward.rules.written import LISTED, NUMBER, bare, in_short, listed, plain
+from nbrl.tasks.reward.rules.written import LISTED, NUMBER, bare, in_short, listed, plain, unit
 
 DIGITS, SAME = 60, 1e-40  # of values without a float
 FLOAT, LEAST, NOISE = 5e-7, 2e-6, 1e-15  # floats are equal within FLOAT and LEAST of their value, or within NOISE of it
@@ -36,23 +36,7 @@ APART = re.compile(r"(?<![A-Za-z\\])(?<!begin\{)(?<!end\{)[^\W\d_]{2,}")  # lett
 TOKEN = re.compile(rf"\\(?:begin|end)\{{[a-z]+\}}|\\[A-Za-z]+|{NUMBER.pattern}|[A-Za-z]")
 _COMMANDS = "sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh log ln exp max min gcd"
 # Commands without a value of their own.
-QUIET = {
-    "cdot",
-    "times",
-    "text",
-    "begin",
-    "end",
-    "lvert",
-    "rvert",
-    "vert",
-    "limits",
-    "circ",
-    "mid",
-    "lbrace",
-    "rbrace",
-    "cup",
-    "in",
-}
+_QUIET = "cdot times lvert rvert vert circ lbrace rbrace cup in"
 
 
 def equal(answer: str, references: list[str]) -> bool:
@@ -66,12 +50,12 @@ class Text:
 
     def __init__(self, text: str) -> None:
         self.bare = bare(text)
-        self.value = value(self.bare)
+        self.value, self.unit = value(self.bare), unit(self.bare)
 
     def equals(self, other: "Text") -> bool:
         if self.value is None and other.value is None:
             return bool(self.bare) and plain(self.bare) == plain(other.bare)
-        if self.value is None or other.value is None:
+        if self.value is None or other.value is None or (self.unit and other.unit and self.unit != other.unit):
             return False
         return same(other.value, self.value)
 
@@ -135,7 +119,7 @@ def _wholly_read(text: str, found: Any) -> bool:
         name = token[0].lstrip("\\").lower() if token[0][0] not in ".0123456789" else f"{float(token[0]):g}"
         if left[name]:
             left[name] -= 1
-        elif not (token[0].startswith("\\") and (name in QUIET or "{" in name)):
+        elif not (token[0].startswith("\\") and (name in _QUIET.split() or "{" in name)):
             doubted.append(token)
     if len(doubted) > MOST_DOUBTED:
         return False

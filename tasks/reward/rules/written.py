@@ -83,6 +83,12 @@ def plain(text: str) -> str:
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
+def unit(text: str) -> str:
+    """The unit at the end; empty if there is none."""
+    found = UNIT.search(text)
+    return re.sub(r"\s|[{}]|\\[a-z]+", "", found[0]) if found else ""
+
+
 def in_short(text: str) -> str:
     """The same expression with fewer ways of writing."""
     text = NEAR.sub("=", STYLE.sub("", SPACED.sub(" ", text))).lstrip(" =")
