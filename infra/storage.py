@@ -189,9 +189,9 @@ class Storage:
 
     def read_index(self, key: str, digest: str = "") -> "pa.Table":
         """The index of a table in parts, without its parts, which lie below the folder of its run; see nbrl.infra.parts."""
-        index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:2])
+        index, folder = self._parquet(key, digest), "/".join(_checked(key).split("/")[:-1][:2])
         for part in index[PART].unique().to_pylist() if PART in index.column_names else ():
-            if not (isinstance(part, str) and part.startswith(f"{folder}/") and ".." not in part.split("/")):
+            if not (isinstance(part, str) and part.startswith(f"{folder}/" if folder else "") and ".." not in part.split("/")):
                 raise DamagedError(
                     f"{self.uri(key)} names {part!r}, which does not lie below {folder}; bring it back from a copy"
                 )

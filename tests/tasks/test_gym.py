@@ -14,6 +14,7 @@ from nbrl.tasks.environments.kinds.gym import REFUSED, GymEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules import confined, scorer
 from nbrl.tasks.reward.rules.rule import GYM, RIGHT, Judged, judge
+from nbrl.tasks.runs.recipes import load
 
 EXECUTING = ("countdown", "spiral_matrix", "polynomial_multiplication", "string_insertion")
 
@@ -235,11 +236,21 @@ def test_every_task_that_is_not_refused_pays_its_own_answers_and_no_nonsense() -
 def test_what_is_kept_of_the_battery_is_what_it_finds() -> None:
     from reasoning_gym.factory import DATASETS
 
-    names = sorted({*DATASETS} - {*REFUSED})
-    found = {name: gym_battery.found_paid(name) for name in names}
+    kept = json.loads(gym_battery.KEPT.read_text())
+    with_settings = {name for name in (*kept["paid"], *kept["unpaid"]) if " " in name}
+    names = sorted({*DATASETS, *with_settings} - {*REFUSED})
+    found = {name: gym_battery.found_paid(name.partition(" ")[0], name.partition(" ")[2] or "{}") for name in names}
     paid = {name: words for name, words in found.items() if words}
     wanted = {"version": version("reasoning-gym"), "paid": paid, "unpaid": [name for name in names if not found[name]]}
-    assert json.loads(gym_battery.KEPT.read_text()) == wanted
+    assert kept == wanted
+
+
+@pytest.mark.parametrize("recipe", ["mixed-cpu", "smollm2-135m-format"])
+def test_the_verdicts_on_the_tasks_of_recipes_are_kept(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym_battery, "found_paid", lambda task, settings: pytest.fail(f"{task} {settings} is not kept"))
+    for environment in load(recipe).environments.values():
+        if isinstance(environment, GymEnvironment):
+            environment.model_copy(update={"train": 8, "held_out": 4}).load("e")
 
 
 @pytest.mark.more

@@ -48,11 +48,13 @@ def battery(entries: Entries) -> dict[str, list[str]]:
 def paid(task: str, settings: str = "{}") -> str:
     """What is right more often than the commonest reference of the task, though it does not depend on the question; or nothing.
 
-    `settings` are the task's own, as JSON. Raises RewardError if the program that scores does not start.
+    `settings` are the task's own, as JSON; of those in nbrl's recipes the verdicts are kept too. Raises RewardError if the
+    program that scores does not start.
     """
     kept = json_value(KEPT.read_text(encoding="utf-8"))
-    known = kept["version"] == version("reasoning-gym") and task in {*kept["paid"], *kept["unpaid"]}
-    return str(kept["paid"].get(task, "")) if known and settings == "{}" else found_paid(task, settings)
+    name = task if settings == "{}" else f"{task} {settings}"
+    known = kept["version"] == version("reasoning-gym") and name in {*kept["paid"], *kept["unpaid"]}
+    return str(kept["paid"].get(name, "")) if known else found_paid(task, settings)
 
 
 def found_paid(task: str, settings: str = "{}") -> str:

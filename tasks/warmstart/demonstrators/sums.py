@@ -13,7 +13,7 @@ def sums(seed: int, n: int) -> list[Problem]:
         return []
     settings = {TASK: SUMS}
     environment = GymEnvironment(kind="reasoning_gym", tasks=(TASK,), settings=settings, seed=seed, train=n, held_out=1)
-    return [_problem(row) for row in environment.load("sums").train.to_pylist()]
+    return [_problem(row) for row in environment.drawn("sums").train.to_pylist()]
 
 
 def _problem(row: dict[str, str]) -> Problem:

@@ -40,7 +40,7 @@ class GymDemonstrations(Source):
 
     async def _record(self, stage: Stage, seed: int) -> list[Trajectory]:
         rng, found = random.Random(f"calculations {seed}"), []
-        for row in self._environment(seed).load("demonstrations").train.to_pylist():
+        for row in self._environment(seed).drawn("demonstrations").train.to_pylist():
             asked = Asked(row["id"], row["question"], row["ability"])
             found.append(await play(asked, [calculation(row["question"], rng)], stage))
         return found

@@ -37,7 +37,7 @@ def test_an_override_wins(tmp_path: Path) -> None:
         ({"sources": [{"name": "a", "path": "a"}]}, "needs sources.0.licence"),
         ({"sources": [SOURCE | {"lisense": "x"}]}, "unknown key 'sources.0.lisense'.*did you mean 'licence'"),
         ({"sources": [SOURCE | {"name": "a b"}]}, "sources.0.name"),
-        ({"sources": [SOURCE, SOURCE]}, "two sources have the name 'a'"),
+        ({"sources": [SOURCE, {**SOURCE}]}, "two sources have the name 'a'"),
         ({"sources": [SOURCE | {"columns": {"answer": "x"}}]}, "there is no column 'answer' to name; did you mean 'answers'"),
         ({"sources": [SOURCE | {"ability": "a/b"}]}, "an ability is"),
         ({"filter": {"min_stability": 0}}, "filter.min_stability does nothing without the section rate"),
