@@ -1,4 +1,4 @@
-"""Reads what a run or an evaluation keeps of itself. Keys in it must lie below its own folder: what they name is read or deleted."""
+"""Reads what a run or an evaluation keeps of itself. Keys in it must lie below its folder: what they name is read or deleted."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
