@@ -35,8 +35,9 @@ from nbrl.tasks.prepare.recipe import load
 from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import checked_name
+from nbrl.tasks.runs.trust import TRUST
 from nbrl.tasks.services.restarts import curable, first_line
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class TrainOrder(BaseModel):
     overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     take_over: bool = Field(False, description="stop another process that trains this run, and continue here")
+    trust: bool = Field(False, description=TRUST)
 
     def start(self) -> Prepared:
         """Raises ConfigError where the training could not be made."""
@@ -62,7 +64,7 @@ class TrainOrder(BaseModel):
             start = prepared(self.recipe, overrides, "train", name)
             check_root(self.root, start.config)
             return start
-        config = resumed_config(Storage(StorageSettings(root=self.root)), name, overrides)
+        config = trusted_config(Storage(StorageSettings(root=self.root)), name, overrides, self.trust)
         return preflight(config, "train", name)
 
 

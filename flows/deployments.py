@@ -19,7 +19,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.prepare.recipe import load as load_preparation
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import check_continues, checked_name, find_run, known_run
 
 Kind = Literal["train", "evaluate", "prepare", "clean"]
@@ -41,6 +41,7 @@ class Wish(BaseModel):
     root: str = ROOT
     overrides: tuple[str, ...] = ()
     home: str = ".nbrl"
+    trust: bool = False
     webhook: str = Field("", description="where failures and worse evaluations are reported by POST")
 
 
@@ -66,14 +67,15 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
         return [_clean(wish, root)]
     if not wish.run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
-    train = TrainOrder(run=checked_name(wish.run), recipe=wish.recipe, overrides=wish.overrides, root=root)
+    trust = {"trust": True} if wish.trust else {}
+    train = TrainOrder(run=checked_name(wish.run), recipe=wish.recipe, overrides=wish.overrides, root=root, **trust)
     if wish.kind == "evaluate":
-        evaluate = Order(model=wish.run, root=root, overrides=wish.overrides)
-        resumed_config(storage, wish.run, wish.overrides)
+        evaluate = Order(model=wish.run, root=root, overrides=wish.overrides, **trust)
+        trusted_config(storage, wish.run, wish.overrides, wish.trust)
         return [_deployment(deployed.evaluate, wish.run, {"order": evaluate}, wish.cron or NIGHTLY, [wish.run])]
-    evaluate = Order(model=wish.run, root=root)
+    evaluate = Order(model=wish.run, root=root, **trust)
     if config is None:
-        config = resumed_config(storage, wish.run, wish.overrides)
+        config = trusted_config(storage, wish.run, wish.overrides, wish.trust)
     if (known := find_run(storage, wish.run)) is not None:
         check_continues(storage, known, config)
     if wish.kind == "train":

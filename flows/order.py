@@ -32,8 +32,9 @@ from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.resume import resumed_config, trusted_config
 from nbrl.tasks.runs.run import checked_name, unknown
+from nbrl.tasks.runs.trust import TRUST
 
 ROOT = ".nbrl/storage"
 NAMED = 40  # characters of a model's name in that of its evaluation
@@ -65,6 +66,7 @@ class Order(BaseModel):
     name: str = Field(
         "", description="name of the evaluation; by default made of the model and of a digest of all that decides it"
     )
+    trust: bool = Field(False, description=TRUST)
 
 
 class Plan(BaseModel):
@@ -95,7 +97,7 @@ def planned(order: Order) -> Plan:
         named = run_of(storage, order.model) if order.model else None
         if named is None or order.endpoint:
             raise ConfigError(_no_settings(order))
-        config = resumed_config(storage, named[0], overrides)
+        config = trusted_config(storage, named[0], overrides, order.trust)
     environments = _chosen(config.environments, order.environments)
     config = config.model_copy(update={"environments": _judged(environments) if order.judge else environments})
     if order.endpoint:

@@ -110,6 +110,13 @@ def _carried(value: Any) -> Any:
     return value
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a user trusts is remembered beside the session's files, for all its processes."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ["XDG_STATE_HOME"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "state")
+
+
 @pytest.fixture(scope="session")
 def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """A server of the shipped policy, whose weights stay. Ours never load a tokenizer; this one does, for its chat API."""

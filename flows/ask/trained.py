@@ -20,8 +20,10 @@ from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.subject import check_began_with, model_folder, run_of, subject_of_run
 from nbrl.tasks.rollout.corpora import open_corpus
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import known_run
+
+USED = ("home", "rollout.tools", "engine", "sandbox")  # settings of the run that act here
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Trained:
 
 
 @contextmanager
-def trained(storage: Storage, model: str, environment: str | None, say: Callable[[str], None]) -> Iterator[Trained]:
+def trained(
+    storage: Storage, model: str, environment: str | None, say: Callable[[str], None], trust: bool = False
+) -> Iterator[Trained]:
     """Serve the policy that `RUN` or `RUN@N` names while the body runs, with all that it had in an environment.
 
     Without `environment` that is the run's first. Raises ConfigError, or EngineError if the engine does not start.
@@ -46,7 +50,7 @@ def trained(storage: Storage, model: str, environment: str | None, say: Callable
         known_run(storage, model.partition("@")[0])
         raise ConfigError(f"--run {model} names no run")
     run, updates = named
-    config, known = resumed_config(storage, run, ()), known_run(storage, run)
+    config, known = trusted_config(storage, run, (), trust, used=USED), known_run(storage, run)
     name = next(iter(config.environments)) if environment is None else environment
     if name not in config.environments:
         raise ConfigError(f"run {run!r} has no environment {name!r}; {did_you_mean(name, list(config.environments))}")

@@ -13,6 +13,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import cancel_on_term, guard
 from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.options import Trust
 from nbrl.flows.cli.stored import storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
 
@@ -114,6 +115,7 @@ def agent(
     ] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="write no notebook")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print the trajectory as JSON instead of the answer")] = False,
+    trust: Trust = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print only the answer")] = False,
 ) -> None:
     """Ask the agent a question: the model at URL thinks and writes cells, which run in a sandbox on this machine.
@@ -189,7 +191,7 @@ def agent(
             instruction = ""
             if run is not None:
                 with nullcontext() if quiet else err.status(f"starting {run}"):
-                    policy = stack.enter_context(trained(storage_at(root), run, environment, tell))
+                    policy = stack.enter_context(trained(storage_at(root), run, environment, tell, trust))
                 server, instruction = policy.endpoint, policy.instruction
                 limits = policy.agent.model_dump() | _overriding(limits, given)
                 chosen = policy.sampling.model_dump() | _overriding(chosen, given)
@@ -253,8 +255,9 @@ def _refuse_idle(given_names: frozenset[str], endpoint: str | None, replay: str 
             option = other[0].replace("_", "-")
             raise ConfigError(f"--{option} does nothing beside --run, which serves the run's own policy; give one of them")
         return
-    if "environment" in given_names:
-        raise ConfigError("--environment is one of a run's; leave it out, or give --run")
+    for name in ("environment", "trust"):
+        if name in given_names:
+            raise ConfigError(f"--{name} is of a run's; leave it out, or give --run")
     if replay is None and "root" in given_names:
         raise ConfigError("--root is where --run and --replay look for a run; leave it out, or give one of them")
     if endpoint is None and replay is None:

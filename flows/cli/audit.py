@@ -9,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set
+from nbrl.flows.cli.options import Set, Trust
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import err, out, say
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
+USED = ("home", "environments", "ray", "nodes", "tracking")  # settings of the run that act here
 RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)]
 
 
@@ -30,6 +31,7 @@ def audit(
     tracking: Annotated[bool, typer.Option(help="compare what MLflow has with the records")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
     set_: Set = None,
+    trust: Trust = False,
 ) -> None:
     """Prove from its storage that a run is what its records say; exit code 1 and all contradictions otherwise.
 
@@ -44,7 +46,7 @@ def audit(
             from nbrl.tasks.audit.audit import Audit
 
         storage = storage_at(root)
-        config, known = _run(storage, run, set_ or [])
+        config, known = _run(storage, run, set_ or [], trust)
         books = Tracking(config.tracking, Home(config.home)) if tracking else None
         with err.status("") as status:
             checked = Audit(storage, config, known, status.update)
@@ -71,6 +73,7 @@ def track(
     run: Annotated[str, typer.Argument(help="name of a run or an evaluation", autocompletion=completion.runs_and_evaluations)],
     root: Root = ROOT,
     set_: Set = None,
+    trust: Trust = False,
 ) -> None:
     """Deliver to MLflow, and to `tracking.tensorboard`, what they do not have of a run or evaluation, from its storage alone.
 
@@ -84,7 +87,7 @@ def track(
             from nbrl.tasks.evaluation.deliver import deliver as deliver_evaluation
             from nbrl.tasks.layout.runs import EVALUATIONS
             from nbrl.tasks.runs.lease import check_free
-            from nbrl.tasks.runs.resume import resumed_config
+            from nbrl.tasks.runs.resume import trusted_config
             from nbrl.tasks.runs.run import checked_name, find_run
             from nbrl.tasks.tracking.books import Books, deliver
             from nbrl.tasks.tracking.curves import curves_of
@@ -92,10 +95,10 @@ def track(
 
         storage = storage_at(root)
         if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
-            config = resumed_config(storage, run, set_ or [], EVALUATIONS)
+            config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, USED)
             out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
             return
-        config, known = _run(storage, run, set_ or [])
+        config, known = _run(storage, run, set_ or [], trust)
         check_free(storage, known.layout)
         tracking = Tracking(config.tracking, Home(config.home))
         delivered = deliver(Books(config, storage, known, tracking), tracking)
@@ -106,8 +109,8 @@ def track(
     guard(work, lambda: "the same command delivers the rest")
 
 
-def _run(storage: "Storage", name: str, overrides: list[str]) -> "tuple[RunConfig, Run]":
-    from nbrl.tasks.runs.resume import resumed_config
+def _run(storage: "Storage", name: str, overrides: list[str], trust: bool) -> "tuple[RunConfig, Run]":
+    from nbrl.tasks.runs.resume import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
 
-    return resumed_config(storage, checked_name(name), overrides), known_run(storage, name)
+    return trusted_config(storage, checked_name(name), overrides, trust, used=USED), known_run(storage, name)

@@ -12,7 +12,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import HOME, Home, Set, checked_home
+from nbrl.flows.cli.options import HOME, Home, Set, Trust, checked_home
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import Root
 from nbrl.flows.display.terminal import out, say
@@ -59,6 +59,7 @@ def deploy(
     root: Root = ROOT,
     set_: Set = None,
     home: Home = HOME,
+    trust: Trust = False,
 ) -> None:
     """Register deployments for workers to run: at PREFECT_API_URL, or at the home's own server. Repeating it is safe."""
 
@@ -69,7 +70,7 @@ def deploy(
                 from nbrl.flows.deployments import Wish, wished
                 from nbrl.flows.registration import answered, register, report_to
 
-            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
+            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
             deployments = wished(wish)
             with answered():
                 kind_of_pool = asyncio.run(register(deployments, pool, Path.cwd()))
@@ -91,6 +92,7 @@ def schedule(
     root: Root = ROOT,
     set_: Set = None,
     home: Home = HOME,
+    trust: Trust = False,
 ) -> None:
     """Register deployments and run them on this machine when they are due, until Ctrl-C, which ends running ones too."""
 
@@ -101,7 +103,7 @@ def schedule(
                 from nbrl.flows.registration import answered, report_to
                 from nbrl.flows.schedule import serve
 
-            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home)
+            wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
             deployments = wished(wish)
             if webhook:
                 with answered():
@@ -125,6 +127,7 @@ def _wish(
     root: str,
     overrides: list[str] | None,
     home: str,
+    trust: bool,
 ) -> "Wish":
     return model(
         kind=kind,
@@ -136,6 +139,7 @@ def _wish(
         root=root,
         overrides=tuple(overrides or ()),
         home=home,
+        trust=trust,
     )
 
 

@@ -7,7 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set, TakeOver, root_flag
+from nbrl.flows.cli.options import Set, TakeOver, Trust, root_flag
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root
 from nbrl.flows.display.terminal import out, plain
@@ -72,6 +72,7 @@ def evaluate(
     root: Root = completion.ROOT,
     set_: Set = None,
     take_over: TakeOver = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Evaluate a model on held-out questions: success, pass@k and F1 with intervals; every answer is kept.
@@ -110,6 +111,7 @@ def evaluate(
             overrides=tuple(set_ or ()),
             root=root,
             name=name or "",
+            trust=trust,
         )
         plan = planned(order)
         begun.append(plan.name)

@@ -18,6 +18,12 @@ Set = Annotated[
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="stop another process that trains this run, on any machine, and continue here")
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="let a run that was begun elsewhere start the programs, and ask the servers, that its settings name"
+    ),
+]
 Restarts = Annotated[
     int | None, typer.Option("--restarts", min=0, help="how often in a row all services are started again after one failed")
 ]

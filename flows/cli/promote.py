@@ -9,7 +9,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.guard import guard
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Set, root_flag
+from nbrl.flows.cli.options import Set, Trust, root_flag
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out, say
 
@@ -25,6 +25,7 @@ def promote(
     ],
     root: Root = ROOT,
     set_: Set = None,
+    trust: Trust = False,
 ) -> None:
     """Make a checkpoint the champion of its recipe: its files are checked and kept from then on, and MLflow gives it the alias.
 
@@ -37,7 +38,7 @@ def promote(
             from nbrl.infra.home import Home
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.runs.checkpoints import named
-            from nbrl.tasks.runs.resume import resumed_config
+            from nbrl.tasks.runs.resume import trusted_config
             from nbrl.tasks.tracking.promote import promote as make_champion
             from nbrl.tasks.tracking.promote import show_champion
 
@@ -48,7 +49,7 @@ def promote(
                     f"--set {each!r} changes nothing here: `nbrl promote` takes tracking.* and home only; leave it out"
                 )
         storage, (name, updates) = storage_at(root), named(run)
-        config = resumed_config(storage, name, set_ or [])
+        config = trusted_config(storage, name, set_ or [], trust, used=("home", "tracking"))
         found = make_champion(storage, name, updates)
         out.print(
             f"the champion of {found.recipe} is run {found.run} after {found.updates} updates: {storage.uri(found.checkpoint)}",

@@ -7,7 +7,7 @@ import typer
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
 from nbrl.flows.cli.interrupt import Importing
-from nbrl.flows.cli.options import Restarts, Set, TakeOver, with_restarts
+from nbrl.flows.cli.options import Restarts, Set, TakeOver, Trust, with_restarts
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.cli.train import train_run
 
@@ -25,6 +25,7 @@ def resume(
         ),
     ] = None,
     take_over: TakeOver = False,
+    trust: Trust = False,
 ) -> None:
     """Continue a run with the settings of its last start, from its storage alone: on this machine or on another.
 
@@ -36,12 +37,12 @@ def resume(
         with Importing():
             from nbrl.tasks.runs.preflight import preflight
             from nbrl.tasks.runs.redo import parse
-            from nbrl.tasks.runs.resume import resumed_config
+            from nbrl.tasks.runs.resume import trusted_config
             from nbrl.tasks.runs.run import checked_name
 
         if redo is not None:
             chosen.append(parse(redo))
-        config = resumed_config(storage_at(root), checked_name(run), with_restarts(set_, restarts))
+        config = trusted_config(storage_at(root), checked_name(run), with_restarts(set_, restarts), trust)
         return preflight(config, "train", run), run
 
     train_run(prepare, lambda name: "the same command continues the run", take_over, chosen)

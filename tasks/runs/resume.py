@@ -1,6 +1,6 @@
 """The configuration with which a run goes on."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
@@ -9,11 +9,13 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.epochs import newest_settings
 from nbrl.tasks.runs.recipes import from_settings
 from nbrl.tasks.runs.run import Kind, known_run, stored_config
+from nbrl.tasks.runs.trust import check_trusted
 
 
-def resumed_config(storage: Storage, name: str, overrides: Iterable[str], kind: Kind = RUNS) -> RunConfig:
-    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied.
+def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: Kind = RUNS) -> RunConfig:
+    """The configuration of the last start of a run or evaluation, on this storage, with overrides applied: to read.
 
+    What starts anything by it, or asks a server, takes `trusted_config`.
     Raises ConfigError, also for an override that names another storage: the run is not there.
     """
     run = known_run(storage, name, kind)
@@ -26,4 +28,14 @@ def resumed_config(storage: Storage, name: str, overrides: Iterable[str], kind: 
             f"storage.root is {config.storage.root} but {run.layout.title} is in {storage.settings.root}; leave it out, or copy "
             "the storage there and name it by --root"
         )
+    return config
+
+
+def trusted_config(
+    storage: Storage, name: str, overrides: Sequence[str], trust: bool, kind: Kind = RUNS, used: tuple[str, ...] = ("",)
+) -> RunConfig:
+    """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py."""
+    config = resumed_config(storage, name, overrides, kind)
+    stored = resumed_config(storage, name, (), kind)
+    check_trusted(config, stored, overrides, known_run(storage, name, kind).layout.title, trust, used)
     return config

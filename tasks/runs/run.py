@@ -23,6 +23,7 @@ from nbrl.tasks.runs.decisive import differences, digest
 from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 from nbrl.tasks.runs.prepared import Prepared
+from nbrl.tasks.runs.trust import remember
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -176,6 +177,7 @@ def open_run(
             raise removed_meanwhile(run.layout)
         check_continues(storage, earlier, config, run.policy)
         run = earlier
+    remember(config)
     with _dropped_if_empty(run, storage, created):
         if created:  # what a run of this name left that was dropped only in part
             kept = (run.layout.identity, run.layout.epochs, run.layout.lease)  # of who continues this one already

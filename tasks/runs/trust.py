@@ -1,0 +1,113 @@
+"""What the stored settings of a run would start, ask or write beyond the run, and whether this user trusts them.
+
+A run on a storage may be a stranger's. A setting of this kind acts if this user began something with the same value, gives it
+now, or says `--trust`. Those that acted are remembered by their digests, below XDG_STATE_HOME, one by one: a run that was
+changed since is asked about again.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import RunConfig
+
+# Programs, code, servers, variables that are sent, and folders that are written; `*` is any name.
+REACHING = (
+    "home",
+    "rollout.tools.mcp.*.command",
+    "rollout.tools.mcp.*.environment",
+    "rollout.tools.mcp.*.url",
+    "rollout.tools.mcp.*.headers",
+    "rollout.tools.own.*",
+    "rollout.tools.search.base_url",
+    "rollout.tools.search.model.base_url",
+    "rollout.tools.search.model.key",
+    "rollout.tools.read_page.base_url",
+    "rollout.tools.model.base_url",
+    "rollout.tools.model.key",
+    "reward.judge.base_url",
+    "reward.judge.key",
+    "engine.environment",
+    "engine.extra_args",
+    "sandbox.environment",
+    "ray.address",
+    "ray.forward",
+    "nodes.cache",
+    "tracking.uri",
+    "tracking.artifacts",
+    "tracking.tensorboard",
+)
+OWN = ("environments.*.place", "environments.*.settings")  # of environments that are classes
+TRUST = "let a run that was begun elsewhere start the programs, and ask the servers, that its settings name"
+SHOWN, SHOWN_CHARS = 8, 160  # settings in one refusal, and characters of one
+Setting = tuple[str, str]  # key, and value in JSON
+
+
+def check_trusted(
+    config: RunConfig, stored: RunConfig, overrides: Iterable[str], title: str, trust: bool, used: tuple[str, ...] = ("",)
+) -> None:
+    """Raises ConfigError if `config` reaches beyond the run by settings of `stored` that this user has neither used nor given.
+
+    `used` are the beginnings of the keys that matter. With `trust`, those settings are remembered.
+    """
+    given = [each.partition("=")[0].strip() for each in overrides]
+    foreign = [
+        (key, value)
+        for key, value in sorted({*_reaching(stored)} & {*_reaching(config)})
+        if key.startswith(used)
+        and not any(key == each or key.startswith(f"{each}.") for each in given)
+        and not _mark((key, value)).exists()
+    ]
+    if trust:
+        _remember(foreign)
+    elif foreign:
+        shown = [f"  {key}: {value}"[:SHOWN_CHARS] for key, value in foreign[:SHOWN]]
+        more = [f"  and {len(foreign) - SHOWN} more"] if len(foreign) > SHOWN else []
+        lines = "\n".join([*shown, *more])
+        raise ConfigError(
+            f"{title} was begun by somebody else or on another machine, and its settings reach beyond it:\n{lines}\n"
+            "give --trust if you trust who wrote them, or other values where there is --set"
+        )
+
+
+def remember(config: RunConfig) -> None:
+    """Remember that this user works with these settings."""
+    _remember(_reaching(config))
+
+
+def _remember(settings: Iterable[Setting]) -> None:
+    with suppress(OSError):  # without a folder to write to, the user is asked again
+        for setting in settings:
+            _mark(setting).parent.mkdir(parents=True, exist_ok=True)
+            _mark(setting).touch()
+
+
+def _mark(setting: Setting) -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state, "nbrl", "trusted", hashlib.sha256("\0".join(setting).encode()).hexdigest())
+
+
+def _reaching(config: RunConfig) -> Iterator[Setting]:
+    changed = config.model_dump(mode="json", exclude_defaults=True)
+    classes = {name: each for name, each in changed["environments"].items() if "place" in each}
+    sections = [(key, changed) for key in REACHING] + [(key, {"environments": classes}) for key in OWN]
+    for key, section in sections:
+        for name, value in _values(section, key.split("."), ""):
+            yield name, json.dumps(value, sort_keys=True)
+
+
+def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[tuple[str, Any]]:
+    """Each value at `key`, with its key in full."""
+    for name in [*section] if key[0] == "*" else [key[0]]:
+        value = section.get(name)
+        if value is None:
+            continue
+        if key[1:]:
+            yield from _values(value, key[1:], f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

@@ -1,0 +1,197 @@
+"""Stored settings that reach beyond their run act for a user who began something with them, gives them, or trusts them."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from nbrl.flows.ask.trained import trained
+from nbrl.flows.deployed import TrainOrder
+from nbrl.flows.deployments import Wish, wished
+from nbrl.flows.order import Order, planned
+from nbrl.infra.storage import Storage
+from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.runs.config import RunConfig
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.resume import trusted_config
+from nbrl.tasks.runs.run import find_run, open_run
+from nbrl.tasks.runs.trust import OWN, REACHING
+
+MCP = ["rollout.tools.mcp.tool.command=[touch, made]", "rollout.tools.default=[tool]"]
+SETTINGS = {
+    "home": "home=other-home",
+    "rollout.tools.mcp.tool.command": MCP,
+    "rollout.tools.mcp.tool.environment": [*MCP, "rollout.tools.mcp.tool.environment=[AWS_SECRET_ACCESS_KEY]"],
+    "rollout.tools.mcp.tool.url": ["rollout.tools.mcp.tool.url=https://example.org/", "rollout.tools.default=[tool]"],
+    "rollout.tools.mcp.tool.headers": [
+        "rollout.tools.mcp.tool.url=https://example.org/",
+        "rollout.tools.mcp.tool.headers={X-Key: AWS_SECRET_ACCESS_KEY}",
+        "rollout.tools.default=[tool]",
+    ],
+    "rollout.tools.own.weigh": ["rollout.tools.own.weigh=antigravity:geohash", "rollout.tools.default=[weigh]"],
+    "rollout.tools.search.base_url": "rollout.tools.search={engine: serper, base_url: 'https://example.org'}",
+    "rollout.tools.search.model.base_url": (
+        "rollout.tools.search={engine: simulated, model: {base_url: 'https://example.org/v1', name: m}}"
+    ),
+    "rollout.tools.search.model.key": (
+        "rollout.tools.search={engine: simulated, model: {base_url: 'https://example.org/v1', name: m, key: SECRET}}"
+    ),
+    "rollout.tools.read_page.base_url": "rollout.tools.read_page={reader: jina, base_url: 'https://example.org'}",
+    "rollout.tools.model.base_url": "rollout.tools.model={base_url: 'https://example.org/v1', name: m}",
+    "rollout.tools.model.key": "rollout.tools.model={base_url: 'https://example.org/v1', name: m, key: SECRET}",
+    "reward.judge.base_url": "reward.judge={base_url: 'https://example.org/v1', name: m}",
+    "reward.judge.key": "reward.judge={base_url: 'https://example.org/v1', name: m, key: SECRET}",
+    "engine.environment": "engine.environment=elsewhere",
+    "engine.extra_args": "engine.extra_args={trust-remote-code: ''}",
+    "sandbox.environment": "sandbox.environment=elsewhere",
+    "ray.address": "ray.address='example.org:6379'",
+    "ray.forward": ["ray.address='example.org:6379'", "ray.forward=[AWS_SECRET_ACCESS_KEY]"],
+    "nodes.cache": "nodes.cache=elsewhere",
+    "tracking.uri": "tracking.uri=https://example.org",
+    "tracking.artifacts": "tracking.artifacts=elsewhere",
+    "tracking.tensorboard": "tracking.tensorboard=elsewhere",
+    "environments.odd.place": "environments.odd={kind: own, place: 'antigravity:Tasks'}",
+    "environments.odd.settings": "environments.odd={kind: own, place: 'antigravity:Tasks', settings: {a: 1}}",
+}
+# Texts that are read, compared or said, but start nothing, ask no server and name no folder that is written. Of files of
+# questions a run keeps a copy.
+WORDS = {
+    *("name", "policy.path", "policy.revision", "storage.root", "tracking.experiment", "update.lora.target_modules"),
+    *("environments.*.columns", "environments.*.configuration", "environments.*.corpus", "environments.*.dataset"),
+    *("environments.*.held_out", "environments.*.prompt", "environments.*.tasks", "environments.*.tools", "environments.*.train"),
+    *("agent.code_tag", "agent.summary_prompt", "agent.system_prompt", "agent.template_arguments", "agent.think_tag"),
+    *("rollout.tools.default", "rollout.tools.abilities", "rollout.tools.mcp.*.tools", "rollout.tools.model.name"),
+    *("rollout.tools.search.model.name", "reward.judge.name", "reward.judge.rubric", "sandbox.preload"),
+    *("engine.resources", "rollout.resources", "update.resources"),
+}
+
+
+SMALL = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Storage(load("tiny-cpu").storage)
+
+
+def stranger(storage: Storage, *overrides: str) -> RunConfig:
+    """Put a run `r` with these settings on the storage, as a copy would, and return its settings."""
+    config, name = load("tiny-cpu", [*SMALL, *overrides]), "r"
+    run = find_run(storage, name) or open_run(load("tiny-cpu", SMALL), name, storage)[0]
+    storage.write_json(run.layout.identity, run.model_dump(mode="json") | {"config": config.model_dump(mode="json")})
+    return config
+
+
+def overrides(key: str) -> list[str]:
+    given = SETTINGS[key]
+    return [given] if isinstance(given, str) else given
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(storage: Storage, key: str) -> None:
+    config = stranger(storage, *overrides(key))
+    with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by somebody else .*\n  {re.escape(key)}: .*\ngive --trust"):
+        trusted_config(storage, "r", [], trust=False)
+    assert trusted_config(storage, "r", overrides(key), trust=False) == config  # given by this user
+    assert trusted_config(storage, "r", [], trust=True) == config
+    assert trusted_config(storage, "r", [], trust=False) == config  # remembered
+
+
+def test_every_kind_of_setting_that_reaches_is_among_those_that_were_tried() -> None:
+    assert {re.sub(r"\.(tool|weigh|odd)\b", ".*", key) for key in SETTINGS} == {*REACHING, *OWN}
+
+
+def test_a_run_of_this_users_own_goes_on_by_itself_and_one_without_such_settings_is_anybodys(storage: Storage) -> None:
+    own = load("tiny-cpu", [*SMALL, "home=other-home", "engine.environment=elsewhere"])
+    open_run(own, "mine", storage)
+    assert trusted_config(storage, "mine", ["iterations=3"], trust=False).iterations == 3
+    plain = stranger(storage, "update.lr=0.5")
+    assert trusted_config(storage, "r", [], trust=False) == plain
+
+
+def test_a_command_that_was_changed_is_asked_about_again_and_another_setting_beside_it_changes_nothing(storage: Storage) -> None:
+    stranger(storage, *MCP)
+    trusted_config(storage, "r", [], trust=True)
+    stranger(storage, "rollout.tools.mcp.tool.command=[touch, other]", "rollout.tools.default=[tool]")
+    for given in (list[str](), ["rollout.tools.mcp.tool.timeout_s=5"]):
+        with pytest.raises(ConfigError, match=r"tool\.command: .*other"):
+            trusted_config(storage, "r", given, trust=False)
+
+
+def test_what_acts_alone_is_asked_about(storage: Storage) -> None:
+    stranger(storage, *MCP)
+    trusted_config(storage, "r", [], trust=False, used=("home", "tracking"))
+    with pytest.raises(ConfigError, match="begun by somebody else"):
+        trusted_config(storage, "r", [], trust=False, used=("home", "rollout.tools"))
+
+
+def test_a_refusal_shows_no_more_than_a_screen(storage: Storage) -> None:
+    many = ",".join(f"tool{number}: {{command: ['{'x' * 500}']}}" for number in range(50))
+    names = ",".join(f"tool{number}" for number in range(50))
+    stranger(storage, f"rollout.tools.mcp={{{many}}}", f"rollout.tools.default=[{names}]")
+    with pytest.raises(ConfigError, match="and 42 more") as refused:
+        trusted_config(storage, "r", [], trust=False)
+    assert len(str(refused.value)) < 2_000
+
+
+def test_where_nothing_can_be_remembered_the_user_is_asked_each_time(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("state").write_text("a file", encoding="utf-8")
+    stranger(storage, *MCP)
+    trusted_config(storage, "r", [], trust=True)
+    with pytest.raises(ConfigError, match="begun by somebody else"):
+        trusted_config(storage, "r", [], trust=False)
+
+
+def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
+    stranger(storage, *MCP)
+    root = storage.settings.root
+    for begin in (
+        lambda: TrainOrder(run="r", root=root).start(),
+        lambda: planned(Order(model="r", root=root)),
+        lambda: wished(Wish(run="r", root=root)),
+        lambda: wished(Wish(kind="evaluate", run="r", root=root)),
+        lambda: trained(storage, "r", None, print).__enter__(),
+    ):
+        with pytest.raises(ConfigError, match=r"begun by somebody else .*\n  rollout\.tools\.mcp\.tool\.command: "):
+            begin()
+    assert not Path("made").exists()
+
+
+def test_every_text_of_a_configuration_is_known_to_reach_or_not() -> None:
+    """A setting that is added is put into trust.py, or here."""
+    reaching = {key.removesuffix(".*") for key in (*REACHING, *OWN)}
+    assert set(texts(RunConfig, "")) - reaching == WORDS
+
+
+def texts(model: type[BaseModel], above: str) -> Iterator[str]:
+    """The keys below a section whose values hold text of any kind."""
+    for name, field in model.model_fields.items():
+        yield from _texts(field.annotation, f"{above}{name}")
+
+
+def _texts(annotation: Any, key: str) -> Iterator[str]:
+    origin, members = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return
+    if origin is Annotated:
+        yield from _texts(members[0], key)
+    elif isinstance(annotation, type) and origin is None and issubclass(annotation, BaseModel):
+        yield from texts(annotation, f"{key}.")
+    elif annotation is str or annotation is Any or (isinstance(annotation, type) and issubclass(annotation, Path)):
+        yield key
+    elif origin is dict and _is_section(members[1]):
+        yield from _texts(members[1], f"{key}.*")
+    else:
+        for each in members:
+            yield from _texts(each, key)
+
+
+def _is_section(annotation: Any) -> bool:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return issubclass(annotation, BaseModel)
+    return any(_is_section(each) for each in get_args(annotation))
