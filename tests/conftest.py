@@ -12,6 +12,7 @@ from hypothesis import settings as profiles
 from xdist.scheduler import LoadScopeScheduling
 
 import nbrl.infra.engine.server
+from nbrl.agent.tokens.rendering import render, rendering
 from nbrl.infra.engine.command import command
 from nbrl.infra.engine.server import EngineServer, launch, wait
 from nbrl.infra.engine.settings import EngineSettings
@@ -115,6 +116,14 @@ def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What a user trusts is remembered beside the session's files, for all its processes."""
     base = tmp_path_factory.getbasetemp()
     os.environ["XDG_STATE_HOME"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "state")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Iterator[Any]:
+    """One process renders the chat templates of all tests, so that a test without a tier may load a tokenizer."""
+    with rendering():
+        render("", "2024-07-26", {})
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -27,28 +27,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import Argument
+from nbrl.agent.tokens.rendering import render
 
 SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3, DeepSeek-R1 and Gemma"
 Turns = list[tuple[Role, str]]
 DATE, DATES = "26 Jul 2024", ("%d %b %Y", "%d %B %Y", "%Y-%m-%d")  # the date of a Llama's template, and forms of date_string
-
-
-class Generation(Extension):
-    """The tag around what the assistant says, by which trainers mask; here it says nothing."""
-
-    tags = frozenset({"generation"})  # type: ignore[assignment]
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 @dataclass(frozen=True)
@@ -121,27 +107,20 @@ class Template:
     def render(self, messages: Turns, opening: bool = False) -> str:
         """Raises TokenizerError if the template is broken or refuses the conversation."""
 
-        def refuse(message: str) -> NoReturn:
-            raise TemplateError(message)
-
+        shown = [{"role": role, "content": text} for role, text in messages]
+        variables = {"messages": shown, "add_generation_prompt": opening, **self.variables}
         try:
-            environment = ImmutableSandboxedEnvironment(
-                trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-            )
-            environment.globals |= {"raise_exception": refuse, "strftime_now": self._day.strftime}
-            shown = [{"role": role, "content": text} for role, text in messages]
-            template = environment.from_string(self.source)
-            return template.render(messages=shown, add_generation_prompt=opening, **self.variables)
-        except Exception as error:  # a template is a program of whoever made the model
+            return render(self.source, self._day, variables)
+        except TokenizerError as error:
             raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
 
     @cached_property
-    def _day(self) -> datetime:
-        """The date that the template is told: the same on every day."""
+    def _day(self) -> str:
+        """The date that the template is told, in ISO format: the same on every day."""
         text = str(self.variables.get("date_string", DATE))
         for form in DATES:
             with suppress(ValueError):
-                return datetime.strptime(text, form)
+                return datetime.strptime(text, form).date().isoformat()
         raise TokenizerError(f"template_arguments.date_string is {text!r}, which is no date; write it like {DATE}")
 
     @cached_property

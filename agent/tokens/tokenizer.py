@@ -20,6 +20,7 @@ from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.alternation import ENDS, read_glue, taken
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, special_tokens, token_text
+from nbrl.agent.tokens.rendering import rendering
 
 UNKNOWN = -1
 """The id of tokens of a model without a local tokenizer; such trajectories can be scored and shown, not trained on."""
@@ -110,10 +111,11 @@ class ChatTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         template = Template.load(folder, settings.template_arguments)
-        glue = read_glue(template)
-        renderer = cls(tokenizer, glue, str(file))
-        renderer._learn_stops(folder)
-        renderer._prove(template, glue)
+        with rendering():
+            glue = read_glue(template)
+            renderer = cls(tokenizer, glue, str(file))
+            renderer._learn_stops(folder)
+            renderer._prove(template, glue)
         renderer._suit(settings)
         return renderer
 
