@@ -46,7 +46,7 @@ class LocalBlobs:
     def path(self, key: str) -> Path:
         return self.root / key
 
-    def _inside(self, key: str) -> Path:
+    def inside(self, key: str) -> Path:
         """The path, on which there is no link. Raises OSError."""
         path = self.path(key)
         check_no_link(path, self.root)
@@ -55,7 +55,7 @@ class LocalBlobs:
     @contextlib.contextmanager
     def _replacing(self, key: str, place: Callable[[str, Path], None] = os.replace) -> Iterator[IO[bytes]]:
         """A file to write; once it is on the disk, `place` brings it to its name."""
-        target = self._inside(key)
+        target = self.inside(key)
         _make_folders(target.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
         try:
@@ -70,7 +70,7 @@ class LocalBlobs:
                 os.unlink(temporary)
 
     def read(self, key: str) -> bytes:
-        with opened(self._inside(key)) as file:
+        with opened(self.inside(key)) as file:
             return file.read()
 
     def write(self, key: str, data: bytes) -> None:
@@ -90,7 +90,7 @@ class LocalBlobs:
             shutil.copyfileobj(file, target, 1 << 20)
 
     def get(self, key: str, target: Path) -> None:
-        with opened(self._inside(key)) as source, target.open("wb") as file:
+        with opened(self.inside(key)) as source, target.open("wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
 
     def exists(self, key: str) -> bool:

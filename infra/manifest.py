@@ -76,8 +76,11 @@ def part_digest(manifest: Mapping[str, str], below: str) -> str:
 def check_folder(folder: Path, below: str = "") -> None:
     """Raises DamagedError unless the files of a folder, or those `below` a part of it, are what its manifest says.
 
-    A folder without a manifest is taken as it is.
+    A folder without a manifest is taken as it is, but for links, of which none may lead out of it.
     """
+    for each in (folder, *folder.rglob("*")):
+        if each.is_symlink():
+            raise DamagedError(f"{each} is a link, and none is followed there; put what it names in its place")
     path = folder / MANIFEST
     if not path.is_file():
         return

@@ -178,7 +178,10 @@ class Storage:
 
     def local_path(self, key: str) -> Path | None:
         """The object's path on this machine, for callers that must open it in place; None in a cloud."""
-        return self._blobs.path(_checked(key)) if isinstance(self._blobs, LocalBlobs) else None
+        if not isinstance(self._blobs, LocalBlobs):
+            return None
+        with self._named("open", key):
+            return self._blobs.inside(_checked(key))
 
     def read_table(self, key: str, digest: str = "") -> "pa.Table":
         """As `read_bytes`, read as Parquet. Raises DamagedError where it is none.

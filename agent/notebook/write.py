@@ -15,6 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from nbrl.agent.pictures import picture_kind
 from nbrl.agent.text import cut_middle, storable
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
 
@@ -134,8 +135,8 @@ def _output(output: Output, count: int) -> NotebookNode:
         name, _, value = text.partition(": ")
         return new_output("error", ename=name, evalue=value, traceback=text.split("\n"))
     data = {"text/plain": text}
-    if output.image:
-        data["image/png"] = base64.b64encode(output.image).decode()
+    if output.image and (kind := picture_kind(output.image)):
+        data[kind] = base64.b64encode(output.image).decode()
     if output.kind == "result":
         return new_output("execute_result", data=data, execution_count=count)
     return new_output("display_data", data=data)

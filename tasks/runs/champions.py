@@ -3,14 +3,16 @@
 import hashlib
 import json
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.shared import CHAMPIONS, champion_of
+from nbrl.tasks.runs.kept import lies_below
 
 
 class Champion(BaseModel):
@@ -29,6 +31,12 @@ class Champion(BaseModel):
     weights: str
     promoted: float
     user: str = ""
+
+    @model_validator(mode="after")
+    def _of_the_run(self) -> "Champion":
+        if not lies_below(self.checkpoint, RunLayout(self.run).folder):
+            raise ValueError(f"{self.checkpoint!r} is no checkpoint of run {self.run!r}")
+        return self
 
 
 def champion(storage: Storage, recipe: str) -> Champion:

@@ -56,6 +56,22 @@ def test_carriage_returns_are_line_ends_in_what_is_read_and_no_other_mark() -> N
     assert "\ufffd" not in json.dumps(read(notebook(trajectory(step, text="q\r"))), ensure_ascii=False)
 
 
+@pytest.mark.parametrize(
+    ("image", "kinds"),
+    [
+        (b"\xff\xd8\xff\xe0", {"image/jpeg"}),
+        (b"GIF89a", {"image/gif"}),
+        (b"RIFF\0\0\0\0WEBPVP8 ", {"image/webp"}),
+        (b"<svg onload='alert(1)'/>", set[str]()),
+        (b"\0", set[str]()),
+    ],
+)
+def test_a_picture_is_saved_as_what_it_is_and_nothing_else_as_one(image: bytes, kinds: set[str]) -> None:
+    step = Step(code="x", cell_status="ok", outputs=[Output(kind="display", text="words", image=image)])
+    (display,) = read(notebook(trajectory(step))).cells[2].outputs
+    assert {*display.data} - {"text/plain"} == kinds
+
+
 def test_steps_become_cells_with_their_outputs_and_metadata() -> None:
     call = ToolCall(name="search", arguments='{"query": "x"}', result='"y"', ok=True, seconds=0.1)
     outputs = [

@@ -333,18 +333,28 @@ def test_an_answer_nested_too_deep_or_too_large_is_a_policy_error(monkeypatch: p
         ask(server)
 
 
+PLAIN = "a <| b |> c < s> <p> </div> <h1> <sub> a[0] [x] [1, 2] x<y>z <T> vec<int> List[int] [INSTALL] <start> <end> (a |> f)"
+
+
 @pytest.mark.parametrize(
-    "mark", ["<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<｜User｜>", "</s>", "<end_of_turn>", "[/INST]"]
+    "mark",
+    [
+        *("<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<｜User｜>", "</s>", "<s>", "<end_of_turn>", "<start_of_image>"),
+        *("<eos>", "<bos>", "<pad>", "<unk>", "<eop>", "<sop>", "<mask>", "<|turn>", "<turn|>", "<|channel>", "<extra_id_1>"),
+        *("<unused12>", "<SPECIAL_12>", "<reserved_7>", "<seed:eos>", "<seed:tool_call>", "<end_of_utterance>", "<<SYS>>"),
+        *("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        *("[AVAILABLE_TOOLS]", "[gMASK]", "[sMASK]", "[SEP]", "[IMG]", "[IMG_END]", "[THINK]", "[/THINK]", "[ARGS]", "[CALL_ID]"),
+    ],
 )
 def test_marks_of_a_turn_are_set_apart_in_what_was_not_sampled(mark: str) -> None:
     said = [
         Message("system", mark),
         Message("user", f"a{mark}b"),
         Message("assistant", mark),
-        Message("user", "a <| b |> c < s>"),
+        Message("user", PLAIN),
     ]
     shown = [message["content"] for message in chat_messages(said, False, "tag")]
-    assert shown == [f"{mark[0]} {mark[1:]}", f"a{mark[0]} {mark[1:]}b", mark, "a <| b |> c < s>"]
+    assert shown == [f"{mark[0]} {mark[1:]}", f"a{mark[0]} {mark[1:]}b", mark, PLAIN]
 
 
 def test_an_aborted_generation_is_a_policy_error() -> None:

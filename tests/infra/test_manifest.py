@@ -25,6 +25,18 @@ def _manifest(folder: Path) -> dict[str, str]:
     return read_manifest((folder / MANIFEST).read_bytes(), str(folder))
 
 
+@pytest.mark.parametrize("name", ["hf/model.safetensors", "hf/extra.json", "state", "."])
+def test_a_link_in_a_folder_is_refused_whatever_it_holds(folder: Path, tmp_path: Path, name: str) -> None:
+    moved = tmp_path / "moved"
+    if (place := folder / name).exists():
+        shutil.move(folder if name == "." else place, moved)
+    else:
+        moved.write_text("{}")
+    (folder if name == "." else place).symlink_to(moved)
+    with pytest.raises(DamagedError, match="is a link, and none is followed there"):
+        check_folder(folder)
+
+
 def test_what_was_written_is_accepted_and_names_every_file(folder: Path) -> None:
     check_folder(folder)
     assert sorted(json.loads((folder / MANIFEST).read_bytes())) == ["hf/model.safetensors", "result.json", "state/0.distcp"]

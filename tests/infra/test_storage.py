@@ -64,6 +64,8 @@ def test_no_link_in_a_folder_is_followed_and_no_pipe_is_read(tmp_path: Path) -> 
         lambda: storage.create_bytes("runs/a/folder/new", b"x"),
         lambda: storage.delete_keys(["runs/a/folder/keep"]),
         lambda: storage.delete("runs/a/folder/keep"),
+        lambda: storage.local_path("runs/a/folder"),
+        lambda: storage.local_path("runs/a/folder/keep"),
     ):
         with pytest.raises(StorageError, match=r"is a link, and none is followed there|is no regular file"):
             fails()

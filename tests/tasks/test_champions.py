@@ -52,6 +52,15 @@ def test_a_champion_stays_until_another_is_promoted(storage: Storage) -> None:
     assert complete(storage, RUN) == {records[2].checkpoint}
 
 
+@pytest.mark.parametrize("elsewhere", ["runs/other/checkpoints/000001-e0001-abcdef", "runs/r/../other", "/etc", "data"])
+def test_a_champion_that_lies_outside_its_run_is_none(storage: Storage, elsewhere: str) -> None:
+    made(storage, 1)
+    found = promote(storage, "r", 1)
+    storage.write_json(champion_of("tiny"), found.model_dump(mode="json") | {"checkpoint": elsewhere})
+    with pytest.raises(ConfigError, match="names no champion; `nbrl promote RUN` writes it again"):
+        champion(storage, "tiny")
+
+
 def test_a_checkpoint_that_is_not_whole_is_refused_and_nothing_is_written(storage: Storage) -> None:
     records = made(storage, 3)
     storage.write_bytes(f"{records[0].checkpoint}/hf/model.safetensors", b"other")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
+from nbrl.tasks.reward.rules.code import judge as code_judge
 from nbrl.tasks.reward.rules.code import program
 from nbrl.tasks.reward.rules.code.reference import complaint, reference_of
 from nbrl.tasks.reward.rules.code.values import DEPTH, TooLargeError, UnsupportedError, decode, encode
@@ -137,6 +138,13 @@ def test_attacks_earn_nothing_and_what_comes_after_them_is_right(attacks: list[s
     *found, after = judged(DOUBLE, *(ATTACKS[each] for each in attacks), DEFINED)
     assert dict(zip(attacks, found, strict=True)) == dict.fromkeys(attacks, WRONG)
     assert after == RIGHT
+
+
+@pytest.mark.sandbox
+def test_answers_that_sleep_are_wrong_long_before_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_judge, "WALL_S", 1e6)
+    answers = [f"import time\ndef double(x):\n    {wait}" for wait in ("time.sleep(1000)", "while True: time.sleep(0.4)")]
+    assert judged(DOUBLE, *answers, DEFINED) == [WRONG, WRONG, RIGHT]
 
 
 @pytest.mark.sandbox

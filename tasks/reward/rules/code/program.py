@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from nbrl.infra.process.usage import busy_seconds
 from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.rules.code.channel import READY
@@ -18,7 +19,9 @@ FOLDER = Path(__file__).parent
 PACKAGE = "nbrl/tasks/reward/rules/code"
 SHARED = {f"{PACKAGE}/{name}": str(FOLDER / name) for name in ("channel.py", "values.py")}
 CPU_S = 10.0  # of processor time of each program for one comparison: it decides, so that a busy machine changes no verdict
-WALL_S = 60.0  # on the clock, once both programs have started, for what waits instead of computing
+WALL_S = 60.0  # on the clock, once both programs have started
+ASLEEP_S = 3.0  # that a program which is asked neither computes nor waits for a processor; looked at each second
+LOOK_S = 1.0
 
 
 class Program:
@@ -35,6 +38,7 @@ class Program:
         self._writing, self._reading = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._writing, False)
         self._read = b""
+        self._asleep = 0.0
 
     def __enter__(self) -> "Program":
         return self
@@ -55,13 +59,13 @@ class Program:
             raise RewardError(f"the program {self._name}, which judges code, does not start: {reason}")
 
     def ask(self, line: bytes, end: float) -> bytes | None:
-        """Its answer to a line; None if there is none before the time `end`, or one of more than LINE_BYTES."""
+        """Its answer to a line; None if there is none before the time `end`, if it sleeps, or of more than LINE_BYTES."""
         return self._line(end) if self._send(line, end) else None
 
     def _send(self, line: bytes, end: float) -> bool:
         """Whether it took the line before the time `end`."""
         while line:
-            if not _ready(self._writing, select.POLLOUT, end):
+            if not self._ready(self._writing, select.POLLOUT, end):
                 return False
             try:
                 line = line[os.write(self._writing, line[: select.PIPE_BUF]) :]
@@ -73,7 +77,7 @@ class Program:
         searched = 0
         while (place := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
-            if searched > LINE_BYTES or not _ready(self._reading, select.POLLIN, end):
+            if searched > LINE_BYTES or not self._ready(self._reading, select.POLLIN, end):
                 return None
             if not (more := os.read(self._reading, CHUNK)):
                 return None
@@ -81,9 +85,16 @@ class Program:
         line, self._read = self._read[: place + 1], self._read[place + 1 :]
         return line
 
-
-def _ready(descriptor: int, event: int, end: float) -> bool:
-    """Wait for the event, or an end of the program, until the time `end`."""
-    poll = select.poll()  # descriptors of a busy process may be too large for select
-    poll.register(descriptor, event)
-    return bool(poll.poll(max(0.0, end - time.monotonic()) * 1000))
+    def _ready(self, descriptor: int, event: int, end: float) -> bool:
+        """Wait for the event, or an end of the program, until the time `end`, or until it slept for ASLEEP_S in all."""
+        poll = select.poll()  # descriptors of a busy process may be too large for select
+        poll.register(descriptor, event)
+        seen: tuple[float, float] | None = None
+        while not poll.poll(max(0.0, min(LOOK_S, end - time.monotonic())) * 1000):
+            now, busy = time.monotonic(), busy_seconds(self._process.pid)
+            if seen is not None:
+                self._asleep += max(0.0, now - seen[0] - (busy - seen[1]))
+            seen = now, busy
+            if now >= end or self._asleep > ASLEEP_S:
+                return False
+        return True
