@@ -1,4 +1,4 @@
-"""Writes docs/hostile.md from the tests in tests/hostile, so that each line of the page is kept by a test. It runs none of them.
+"""Writes docs/hostile.md from the tests that are attacks, so that each line of the page is kept by a test. It runs none of them.
 
 Usage: python docs/hostile.py
 """
@@ -7,11 +7,14 @@ import ast
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("hostile.md")
-TESTS = Path(__file__).parent.parent / "tests/hostile"
+TESTS = Path(__file__).parent.parent / "tests"
+CELLS = TESTS / "hostile"
 HEAD = """# Hostile cells
 
 What cells try, what stops them, and what comes of it. Each row is a test of `tests/hostile`, run against both ways to start a
-kernel (`zygote`, `bubblewrap`), as root and as an ordinary user. Written by `docs/hostile.py` from those tests.
+kernel (`zygote`, `bubblewrap`), as root and as an ordinary user. What files, runs, models and pages of others try is in the
+[last table](#files-runs-models-and-pages-of-others); what is promised about them is in [security.md](security.md).
+Written by `docs/hostile.py` from those tests.
 
 ## Threat model
 
@@ -60,10 +63,27 @@ bounds; a new kernel is clean.
 """
 
 
-def _row(test: ast.FunctionDef) -> str:
-    """The row of one test; a KeyError or StopIteration says that its mark is missing or incomplete."""
+OTHERS = """
+## Files, runs, models and pages of others
+
+| tried | what stops it | effect | test |
+|---|---|---|---|"""
+MARK = "pytest.mark.attack"
+
+
+def _marks(test: ast.FunctionDef) -> list[ast.Call]:
     calls = [decorator for decorator in test.decorator_list if isinstance(decorator, ast.Call)]
-    mark = next(call for call in calls if ast.unparse(call.func) == "pytest.mark.attack")
+    return [call for call in calls if ast.unparse(call.func) == MARK]
+
+
+def _tests(path: Path) -> list[ast.FunctionDef]:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def _row(test: ast.FunctionDef) -> str:
+    """The row of one test; a KeyError or ValueError says that its mark is missing or incomplete."""
+    (mark,) = _marks(test)
     said = {keyword.arg: ast.literal_eval(keyword.value) for keyword in mark.keywords}
     cells = (said["tried"], said["wall"], said["effect"], f"`{test.name.removeprefix('test_')}`")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -71,14 +91,18 @@ def _row(test: ast.FunctionDef) -> str:
 
 def page() -> str:
     lines = [HEAD]
-    for path in sorted(TESTS.glob("test_*.py")):
+    for path in sorted(CELLS.glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         title, _, text = (ast.get_docstring(tree) or "").partition("\n")
         lines.append(f"\n## {title}\n")
         lines += [text.strip() + "\n"] if text.strip() else []
         lines.append("| tried | what stops it | effect | test |\n|---|---|---|---|")
-        tests = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-        lines += [_row(test) for test in tests]
+        lines += [_row(test) for test in _tests(path)]
+    lines.append(OTHERS)
+    others = [
+        path for path in sorted(TESTS.rglob("test_*.py")) if path.parent != CELLS and MARK in path.read_text(encoding="utf-8")
+    ]
+    lines += [_row(test) for path in others for test in _tests(path) if _marks(test)]
     return "\n".join(lines) + "\n"
 
 

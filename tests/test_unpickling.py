@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("agent", "flows", "infra", "sandbox", "tasks")
 READER = "tasks/learner/checkpoint/sharded_reader.py"
@@ -28,6 +30,11 @@ def unpickles(tree: ast.AST) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
+@pytest.mark.attack(
+    tried="Another place that unpickles, by a change of nbrl",
+    wall="a test over all files",
+    effect="the test fails",
+)
 def test_what_unpickles_is_in_one_file() -> None:
     texts = {path: path.read_text() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     assert len(texts) > 300

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbrl.tasks.runs.config import RunConfig
     from nbrl.tasks.runs.run import Run
 
-USED = ("home", "environments", "ray", "nodes", "tracking")  # settings of the run that act here
+RECOMPUTED, TOLD = ("environments", "ray", "nodes"), ("home", "tracking")  # settings of the run that act here
 RunName = Annotated[str, typer.Argument(help="a run's name", autocompletion=completion.runs)]
 
 
@@ -46,7 +46,7 @@ def audit(
             from nbrl.tasks.audit.audit import Audit
 
         storage = storage_at(root)
-        config, known = _run(storage, run, set_ or [], trust)
+        config, known = _run(storage, run, set_ or [], trust, (*RECOMPUTED, *TOLD) if tracking else RECOMPUTED)
         books = Tracking(config.tracking, Home(config.home)) if tracking else None
         with err.status("") as status:
             checked = Audit(storage, config, known, status.update)
@@ -95,10 +95,10 @@ def track(
 
         storage = storage_at(root)
         if find_run(storage, checked_name(run)) is None and find_run(storage, run, EVALUATIONS) is not None:
-            config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, USED)
+            config = trusted_config(storage, run, set_ or [], trust, EVALUATIONS, TOLD)
             out.print(f"MLflow at {deliver_evaluation(storage, config, run)} has evaluation {run}", highlight=False, markup=False)
             return
-        config, known = _run(storage, run, set_ or [], trust)
+        config, known = _run(storage, run, set_ or [], trust, TOLD)
         check_free(storage, known.layout)
         tracking = Tracking(config.tracking, Home(config.home))
         delivered = deliver(Books(config, storage, known, tracking), tracking)
@@ -109,8 +109,8 @@ def track(
     guard(work, lambda: "the same command delivers the rest")
 
 
-def _run(storage: "Storage", name: str, overrides: list[str], trust: bool) -> "tuple[RunConfig, Run]":
+def _run(storage: "Storage", name: str, overrides: list[str], trust: bool, used: tuple[str, ...]) -> "tuple[RunConfig, Run]":
     from nbrl.tasks.runs.resume import trusted_config
     from nbrl.tasks.runs.run import checked_name, known_run
 
-    return trusted_config(storage, checked_name(name), overrides, trust, used=USED), known_run(storage, name)
+    return trusted_config(storage, checked_name(name), overrides, trust, used=used), known_run(storage, name)

@@ -66,6 +66,11 @@ def test_carriage_returns_are_line_ends_in_what_is_read_and_no_other_mark() -> N
         (b"\0", set[str]()),
     ],
 )
+@pytest.mark.attack(
+    tried="A picture of a cell that is a program for a browser",
+    wall="its kind is told by its first bytes",
+    effect="left out of the notebook",
+)
 def test_a_picture_is_saved_as_what_it_is_and_nothing_else_as_one(image: bytes, kinds: set[str]) -> None:
     step = Step(code="x", cell_status="ok", outputs=[Output(kind="display", text="words", image=image)])
     (display,) = read(notebook(trajectory(step))).cells[2].outputs

@@ -346,6 +346,11 @@ PLAIN = "a <| b |> c < s> <p> </div> <h1> <sub> a[0] [x] [1, 2] x<y>z <T> vec<in
         *("[AVAILABLE_TOOLS]", "[gMASK]", "[sMASK]", "[SEP]", "[IMG]", "[IMG_END]", "[THINK]", "[/THINK]", "[ARGS]", "[CALL_ID]"),
     ],
 )
+@pytest.mark.attack(
+    tried="A page, a file or an output that ends a turn, by the marks of a model's family",
+    wall="a space in each mark; token ids, where the engine takes them",
+    effect="it is read as text",
+)
 def test_marks_of_a_turn_are_set_apart_in_what_was_not_sampled(mark: str) -> None:
     said = [
         Message("system", mark),

@@ -36,6 +36,11 @@ LIGHT = {
 
 
 @pytest.mark.parametrize("source", [LOOP, *(pytest.param(each, marks=pytest.mark.more) for each in [*HEAVY.values()][1:])])
+@pytest.mark.attack(
+    tried="A chat template that loops for hours, or asks for all memory",
+    wall="a process of its own, with two processor seconds and 1 GB",
+    effect="one sentence",
+)
 def test_a_template_that_takes_too_much_is_one_sentence_and_the_next_is_rendered(source: str) -> None:
     with pytest.raises(TokenizerError) as refused:
         render(source, DAY, {})
@@ -45,6 +50,11 @@ def test_a_template_that_takes_too_much_is_one_sentence_and_the_next_is_rendered
 
 
 @pytest.mark.parametrize(("source", "words"), LIGHT.values(), ids=LIGHT)
+@pytest.mark.attack(
+    tried="A chat template that reaches for Python's classes, for files, or forges its result",
+    wall="a sandbox without attributes and files; one line of JSON is the answer",
+    effect="one sentence",
+)
 def test_what_a_template_says_or_breaks_is_its_refusal(source: str, words: str) -> None:
     with pytest.raises(TokenizerError, match=rf"(?i){words}"):
         render(source, DAY, {})

@@ -26,6 +26,11 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["hf/model.safetensors", "hf/extra.json", "state", "."])
+@pytest.mark.attack(
+    tried="Links in a checkpoint, which is opened in place",
+    wall="the folder is looked through before it is used",
+    effect="one sentence",
+)
 def test_a_link_in_a_folder_is_refused_whatever_it_holds(folder: Path, tmp_path: Path, name: str) -> None:
     moved = tmp_path / "moved"
     if (place := folder / name).exists():

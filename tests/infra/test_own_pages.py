@@ -44,6 +44,11 @@ def test_people_programs_and_own_pages_are_let_in(headers: dict[str, str]) -> No
     assert CLIENT.get("/", headers=headers).text == "let in"
 
 
+@pytest.mark.attack(
+    tried="A page of another site opens a websocket",
+    wall="a guard before each server: Host, Origin and Sec-Fetch-Site",
+    effect="closed",
+)
 def test_a_websocket_is_opened_to_own_pages_and_programs() -> None:
     for headers in ({}, {"Origin": OWN, "Sec-Fetch-Site": "same-origin"}):
         with CLIENT.websocket_connect(f"{OWN.replace('http', 'ws')}/", headers=headers):
@@ -72,6 +77,11 @@ def test_a_websocket_is_opened_to_own_pages_and_programs() -> None:
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "document"},
         {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site", **FOLLOWED},
     ],
+)
+@pytest.mark.attack(
+    tried="A page of another site asks Prefect, MLflow or the trajectories, also by a name that it points at this machine",
+    wall="a guard before each server: Host, Origin and Sec-Fetch-Site",
+    effect="403",
 )
 def test_what_a_page_of_another_site_asks_for_is_refused(headers: dict[str, str]) -> None:
     for method in ("GET", "POST", "OPTIONS"):

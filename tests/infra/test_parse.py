@@ -38,6 +38,11 @@ def test_what_others_wrote_is_parsed_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("text", DEEP)
+@pytest.mark.attack(
+    tried="JSON or YAML of a hundred thousand brackets",
+    wall="one parser for what others wrote",
+    effect="one sentence; other runs are listed",
+)
 def test_what_is_nested_too_deep_is_a_fault_in_words(text: str) -> None:
     for parse in (json_value, yaml_value):
         with pytest.raises(ValueError, match="it is nested too deep"):
@@ -58,6 +63,11 @@ def test_what_is_nested_too_deep_is_a_fault_in_words(text: str) -> None:
         ("? [a]\n: 1", "line 1, column 3: found unhashable key"),
         ("!!python/object/apply:os.system [id]", "could not determine a constructor"),
     ],
+)
+@pytest.mark.attack(
+    tried="A recipe whose few lines mean millions, by aliases, or that says a key twice",
+    wall="aliases and repeated keys are refused",
+    effect="one sentence, with the line",
 )
 def test_yaml_that_means_something_else_than_it_says_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -46,6 +46,11 @@ def test_bytes(storage: Storage) -> None:
     assert storage.uri("runs/a/x").endswith("/runs/a/x")
 
 
+@pytest.mark.attack(
+    tried="Links, pipes and devices in a storage, to be read, written through or deleted",
+    wall="no link below the root is followed; what is no regular file is not read",
+    effect="one sentence; what they name is as it was",
+)
 def test_no_link_in_a_folder_is_followed_and_no_pipe_is_read(tmp_path: Path) -> None:
     storage, outside = Storage(StorageSettings(root=str(tmp_path / "storage"))), tmp_path / "outside"
     outside.mkdir()

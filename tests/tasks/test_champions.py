@@ -53,6 +53,11 @@ def test_a_champion_stays_until_another_is_promoted(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["runs/other/checkpoints/000001-e0001-abcdef", "runs/r/../other", "/etc", "data"])
+@pytest.mark.attack(
+    tried="Name what lies outside the run as its champion",
+    wall="keys of a run lie below its folder",
+    effect="one sentence",
+)
 def test_a_champion_that_lies_outside_its_run_is_none(storage: Storage, elsewhere: str) -> None:
     made(storage, 1)
     found = promote(storage, "r", 1)

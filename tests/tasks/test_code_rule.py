@@ -141,6 +141,11 @@ def test_attacks_earn_nothing_and_what_comes_after_them_is_right(attacks: list[s
 
 
 @pytest.mark.sandbox
+@pytest.mark.attack(
+    tried="Answers that sleep, to hold up the judges of code",
+    wall="what neither computes nor waits for a processor for three seconds ends",
+    effect="wrong",
+)
 def test_answers_that_sleep_are_wrong_long_before_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_judge, "WALL_S", 1e6)
     answers = [f"import time\ndef double(x):\n    {wait}" for wait in ("time.sleep(1000)", "while True: time.sleep(0.4)")]

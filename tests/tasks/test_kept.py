@@ -40,6 +40,11 @@ def result(**artifact: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", ELSEWHERE)
+@pytest.mark.attack(
+    tried="Name what is another run's in a record, to have it read or deleted",
+    wall="keys of a run lie below its folder",
+    effect="one sentence",
+)
 def test_a_result_or_a_record_that_names_what_is_elsewhere_is_damaged(storage: Storage, key: str) -> None:
     at, record = f"{STAGE.results}/update-1.json", {"iteration": 0, "cursor": 0, "metrics": {}}
     for fields in (result(path=key), result(parts={key: "d"})):
@@ -58,6 +63,11 @@ def test_what_lies_below_the_run_is_read(storage: Storage) -> None:
     assert read_kept(storage, at, NodeResult).artifact.path == ARTIFACT["path"]
 
 
+@pytest.mark.attack(
+    tried="Name what is another run's in a record, where a run that goes on clears away",
+    wall="keys of a run lie below its folder",
+    effect="the other run is as it was",
+)
 def test_a_sweep_deletes_nothing_of_another_run(storage: Storage) -> None:
     storage.write_bytes("runs/mine/config.yaml", b"precious")
     storage.write_json(f"{STAGE.results}/update-1.json", result(path="runs/mine"))
@@ -66,6 +76,11 @@ def test_a_sweep_deletes_nothing_of_another_run(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("part", [*ELSEWHERE[:2], None])
+@pytest.mark.attack(
+    tried="Name what is another run's in the index of a table",
+    wall="keys of a run lie below its folder",
+    effect="one sentence",
+)
 def test_an_index_names_parts_of_its_own_run_alone(storage: Storage, part: str | None) -> None:
     key = f"{STAGE.folder}/e0001-a/trajectories.index.parquet"
     columns = {"part": pa.array([part], pa.string()), "sha256": pa.array(["d"]), "row": pa.array([0])}

@@ -208,6 +208,11 @@ def test_what_the_catalogue_pins_is_whole() -> None:
         assert len(bytes.fromhex(known.wheel_sha256)) == len(bytes.fromhex(known.gguf_sha256)) == 32
 
 
+@pytest.mark.attack(
+    tried="A pipe in a model's folder",
+    wall="what is no regular file is not read",
+    effect="one sentence",
+)
 def test_a_pipe_is_not_read_for_ever(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe is no file; give the wheel of"):

@@ -93,6 +93,11 @@ def overrides(key: str) -> list[str]:
 
 
 @pytest.mark.parametrize("key", SETTINGS)
+@pytest.mark.attack(
+    tried="Start a program, import code, send a key, write to a folder by the stored settings of a run",
+    wall="settings that this user never worked with act with `--trust` alone",
+    effect="each is named; nothing started",
+)
 def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(storage: Storage, key: str) -> None:
     config = stranger(storage, *overrides(key))
     with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by somebody else .*\n  {re.escape(key)}: .*\ngive --trust"):
@@ -147,6 +152,11 @@ def test_where_nothing_can_be_remembered_the_user_is_asked_each_time(storage: St
         trusted_config(storage, "r", [], trust=False)
 
 
+@pytest.mark.attack(
+    tried="The same settings, by each command and flow that goes on with a run",
+    wall="one check, where stored settings become those of work",
+    effect="each is named; nothing started",
+)
 def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
     stranger(storage, *MCP)
     root = storage.settings.root

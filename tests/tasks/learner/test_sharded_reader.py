@@ -53,6 +53,11 @@ def read(folder: Path) -> None:
         lambda _: {"no": "metadata"},
     ],
 )
+@pytest.mark.attack(
+    tried="Run code by the metadata of a checkpoint's optimiser state, which torch unpickles",
+    wall="a reader that makes torch's own descriptions of tensors and nothing else",
+    effect="one sentence; nothing ran",
+)
 def test_metadata_make_descriptions_of_tensors_and_nothing_else(
     state: Path, tmp_path: Path, called: Callable[[Path], Any]
 ) -> None:
@@ -62,6 +67,11 @@ def test_metadata_make_descriptions_of_tensors_and_nothing_else(
     assert not (tmp_path / "proof").exists()
 
 
+@pytest.mark.attack(
+    tried="Run code by a value of such a state that is no tensor",
+    wall="read as weights are, without classes",
+    effect="one sentence; nothing ran",
+)
 def test_values_between_tensors_are_read_as_weights_are(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     weights, optim = get_state_dict(model, torch.optim.AdamW(model.parameters()))
