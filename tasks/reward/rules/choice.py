@@ -1,19 +1,41 @@
-"""Multiple choice: the letter of an option counts, however it is written: "B", "(b)", "B." and "B) the second" are equal."""
+"""Multiple choice: the letter of an option counts, however it is written: "B", "(b)", "B." and "B) the second" are equal.
+
+An answer that names two options names none, for it would be right by either.
+"""
 
 import re
 from collections.abc import Sequence
 
 LONGEST = 1000  # characters; what is longer names no option
+_WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\$([^$]*)\$")
 _OPTION = re.compile(
-    r"(?:option|answer|choice)?\s*[:*`]*\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:*`]+(?:\s.*)?|)", re.DOTALL | re.IGNORECASE
+    r"(?:(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:option|answer|choice)(?:\s+is)?)?\s*[:*`]*\s*"
+    r"[(\[]?\s*([A-Za-z])\s*(?:[)\].:*`]+(?:\s(.*))?|\s[-–—]\s(.*)|)",
+    re.DOTALL | re.IGNORECASE,
 )
+# What names another option after the first: "or C", "/ C", a letter alone, one with a bracket.
+_JOINED = re.compile(r"\W*(?:(?:and|or|not)\b|[/,;&|+])\W*([A-Za-z])(?![\w'])", re.IGNORECASE)
+_ALONE = re.compile(r"\W*([A-Z])\W*")
+_LATER = re.compile(r"(?<![\w'])[(\[]?([A-Z])[)\]]")
 
 
 def option(text: str) -> str | None:
     """The upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A" does."""
     words = " ".join(text[: 2 * LONGEST].split()).strip("*`").strip()
-    found = _OPTION.fullmatch(words) if len(words) <= LONGEST else None
-    return found[1].upper() if found else None
+    if len(words) > LONGEST:
+        return None
+    while (plain := _WRAPPED.sub(lambda found: found[1] or found[2] or "", words).strip()) != words:
+        words = plain
+    found = _OPTION.fullmatch(words)
+    if found is None:
+        return None
+    letter, rest = found[1], found[2] or found[3] or ""
+    named = {letter.upper(), *_LATER.findall(rest)}
+    if second := _ALONE.fullmatch(rest) if letter.isupper() else None:
+        named.add(second[1])
+    if (second := _JOINED.match(rest)) and (second[1].isupper() or letter.islower()):
+        named.add(second[1].upper())
+    return letter.upper() if len(named) == 1 else None
 
 
 def equal(answer: str, references: Sequence[str]) -> float:
