@@ -34,6 +34,7 @@ from nbrl.agent.tokens.rendering import render
 
 SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3, DeepSeek-R1 and Gemma"
 Turns = list[tuple[Role, str]]
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 DATE, DATES = "26 Jul 2024", ("%d %b %Y", "%d %B %Y", "%Y-%m-%d")  # the date of a Llama's template, and forms of date_string
 
 
@@ -101,23 +102,26 @@ class Template:
                 f"{file} has no chat template: use an instruction-tuned model, or give the model one; {SUPPORTED}"
             )
         config = special_tokens(folder)
-        special = {name: token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        extra = config.get("extra_special_tokens")
+        tokens = {name: config.get(name) for name in SPECIAL} | (extra if isinstance(extra, dict) else {})
+        special = {str(name): token_text(token) for name, token in tokens.items()}
         return cls(source, {**special, **arguments}, str(file))
 
     def render(self, messages: Turns, opening: bool = False) -> str:
         """Raises TokenizerError if the template is broken or refuses the conversation."""
 
         shown = [{"role": role, "content": text} for role, text in messages]
+        day = self._day
         variables = {"messages": shown, "add_generation_prompt": opening, **self.variables}
         try:
-            return render(self.source, self._day, variables)
+            return render(self.source, day, variables)
         except TokenizerError as error:
             raise TokenizerError(f"the chat template of {self.name} refuses system, user and assistant turns: {error}") from error
 
     @cached_property
     def _day(self) -> str:
-        """The date that the template is told, in ISO format: the same on every day."""
-        text = str(self.variables.get("date_string", DATE))
+        """The date that a template with a clock is told, in ISO format: the same on every day."""
+        text = str(self.variables.get("date_string", DATE)) if "strftime_now" in self.source else DATE
         for form in DATES:
             with suppress(ValueError):
                 return datetime.strptime(text, form).date().isoformat()

@@ -39,12 +39,18 @@ def refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
+def as_json(value: Any, indent: int | None = None, **how: Any) -> str:
+    """As transformers has it: characters stand as they are, also those that HTML would want escaped."""
+    return json.dumps(value, indent=indent, ensure_ascii=how.pop("ensure_ascii", False), **how)
+
+
 @cache
 def compiled(source: str, day: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals |= {"raise_exception": refuse, "strftime_now": date.fromisoformat(day).strftime}
+    environment.filters["tojson"] = as_json
     return environment.from_string(source)
 
 

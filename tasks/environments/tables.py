@@ -146,7 +146,10 @@ def _reading(path: Path) -> Iterator[None]:
         RecursionError,
     ) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"data file {path} cannot be read: {reason}; it must be one of {SHOWN}, as its name says") from error
+        remedy = f"it must be one of {SHOWN}, as its name says"
+        if isinstance(error.__cause__ or error, UnicodeDecodeError) or "invalid UTF8" in reason:
+            remedy = "save it as UTF-8"
+        raise ConfigError(f"data file {path} cannot be read: {reason}; {remedy}") from error
 
 
 def _parquet_table(path: Path, used: Collection[str] | None) -> pa.Table:
@@ -203,7 +206,12 @@ def _json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:
 
 
 def _array(path: Path, name: str, values: list[Any], places: Sequence[int]) -> pa.Array:
-    """The values as a column. Raises ValueError with the place of the first that does not go with those before it."""
+    """The values as a column; where some are lists, another is a list of one.
+
+    Raises ValueError with the place of the first that does not go with those before it.
+    """
+    if any(isinstance(value, list) for value in values):
+        values = [[value] if isinstance(value, str | bool | Number) else value for value in values]
     try:
         return pa.array(values)
     except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:

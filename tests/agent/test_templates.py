@@ -287,6 +287,24 @@ def test_a_template_that_asks_for_the_date_is_told_a_fixed_one(tmp_path: Path) -
         ChatTokenizer.load(folder, AgentSettings(template_arguments={"date_string": "today"}))
 
 
+def test_a_date_that_is_only_printed_may_be_any_text(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"], "{{ date_string }}" + LOOP + ASKED)
+    tokenizer = ChatTokenizer.load(folder, AgentSettings(template_arguments={"date_string": "spring"}))
+    assert tokenizer.decode(tokenizer.message("system", "s")).startswith("spring")
+
+
+def test_a_template_finds_all_special_tokens_and_json_as_transformers_writes_it(tmp_path: Path) -> None:
+    said = "{{ sep_token }}{{ cls_token }}{{ image_token }}{{ {'é': '<a & b>', 'n': 1} | tojson }}"
+    folder = write_folder(tmp_path, FAMILIES["qwen3"], said + LOOP + ASKED)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"sep_token": "[sep]", "cls_token": "[cls]", "extra_special_tokens": {"image_token": "[image]"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    ours, theirs = ChatTokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    shown = theirs.apply_chat_template([{"role": "system", "content": "s"}], tokenize=False)
+    assert shown.startswith(begun := '[sep][cls][image]{"é": "<a & b>", "n": 1}')
+    assert ours.decode(ours.message("system", "s")).startswith(begun)
+
+
 def test_how_a_file_cuts_and_fills_texts_is_left_aside(tmp_path: Path) -> None:
     text = "one two three " * 20
     folder = write_folder(tmp_path, FAMILIES["qwen3"])

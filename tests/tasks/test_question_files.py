@@ -141,11 +141,11 @@ def test_columns_that_nothing_names_may_hold_anything(tmp_path: Path, suffix: st
         ("x.jsonl", '{"question": "q?"}\n\n{"question": "wh', r"line 3, character 14: Unterminated string"),
         ("x.jsonl", '{"question": "q?"}\n[1]\n', "line 2 is no object with named values"),
         ("x.jsonl", '{"question": "q?"}\n{"question": 1, "question": 2}', "line 2: an object has the name 'question' twice"),
-        ("x.jsonl", '{"answers": "x"}\n\n{"answers": ["x"]}\n', "line 3: 'answers' does not fit into its column: "),
+        ("x.jsonl", '{"answers": "x"}\n\n{"answers": {"text": "x"}}\n', "line 3: 'answers' does not fit into its column: "),
         ("x.jsonl", '{"answers": "x"}\n{"answers": "\\ud800"}\n', "line 2: 'answers' does not fit into its column: "),
         ("x.jsonl", '{"answers": ["x"]}\n{"answers": {"text": "x"}}', "line 2: 'answers' does not fit into its column: "),
         ("x.jsonl", "[" * 100_000, "line 1: maximum recursion"),
-        ("x.json", '[{"answers": "x"}, {"answers": ["x"]}]', "object 2: 'answers' does not fit into its column: "),
+        ("x.json", '[{"answers": "x"}, {"answers": {"text": "x"}}]', "object 2: 'answers' does not fit into its column: "),
         ("x.json", '[{"answers": "x"}, 7]', "object 2 is no object with named values"),
         ("x.json", '{"answers": "x"}', "it is no list of objects"),
     ],
@@ -153,6 +153,21 @@ def test_columns_that_nothing_names_may_hold_anything(tmp_path: Path, suffix: st
 def test_what_is_wrong_in_a_file_of_json_is_named_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=rf"data file .*/{name} cannot be read: {words}.*; it must be one of"):
+        read_questions(tmp_path / name, {}, "qa")
+
+
+def test_one_answer_may_stand_alone_where_other_rows_have_lists(tmp_path: Path) -> None:
+    rows = [{"question": "q?", "answers": answers} for answers in ("x", ["y", "z"], 3, True)]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert read_questions(tmp_path / "x.jsonl", {}, "qa")["answers"].to_pylist() == [["x"], ["y", "z"], ["3"], ["true"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.csv", "question,answers\ncafé,1\n"), ("x.jsonl", '{"question": "café", "answers": "1"}')]
+)
+def test_text_of_another_character_set_is_said_to_be_that(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_bytes(text.encode("cp1252"))
+    with pytest.raises(ConfigError, match=rf"data file .*/{name} cannot be read: .*; save it as UTF-8$"):
         read_questions(tmp_path / name, {}, "qa")
 
 
