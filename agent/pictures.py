@@ -1,6 +1,7 @@
 """What kind of picture a file is, and how large, by its first bytes. They may be hostile: nothing is decoded."""
 
 _KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _SEGMENTS = 4096  # of a JPEG file, looked at for its size; a file has some hundreds at most
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of segments with the size
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers of segments without a length

@@ -23,6 +23,7 @@ __all__ = ["Execution", "Output", "SandboxKernel"]
 # How long outputs may arrive after their execute_reply, over another socket. If it takes longer, that socket is broken.
 _TRAILING_S = 5.0
 _RESEND_INTERRUPT_S = 0.2
+_KIND = 40  # characters of a type that a note names
 
 
 class _Cell:
@@ -246,11 +247,13 @@ def _string(value: object) -> str:
 
 
 def _text(data: object) -> str:
-    """The plain text of a mime bundle, or the names of its types if it has none."""
+    """The plain text of a mime bundle, or the names of its types if it has none, with a note for a picture that is no PNG."""
     if not isinstance(data, dict):
         return ""
     text = data.get("text/plain")
-    return text if isinstance(text, str) else f"<{', '.join(map(str, data))}>"
+    shown = text if isinstance(text, str) else f"<{', '.join(map(str, data))}>"
+    picture = next((kind for kind in data if kind.startswith("image/")), "")
+    return shown if not picture or "image/png" in data else f"{shown}\n[{picture[:_KIND]} left out: pictures are kept as PNG]"
 
 
 def _pages(reply: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from nbrl.agent.errors import RecordingError
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.notebook.write import TEXT_CHARS, printable
 from nbrl.agent.observation import observe
+from nbrl.agent.pictures import PICTURES
 from nbrl.agent.text import storable
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Output, Step, ToolCall, Trajectory
@@ -90,7 +91,7 @@ def _output(output: NotebookNode) -> Output:
             return Output(kind="stream", text=output.text)
         case "error":
             return Output(kind="error", text="\n".join(output.traceback))
-    image = base64.b64decode(output.data.get("image/png", ""))
+    image = base64.b64decode(next((output.data[kind] for kind in PICTURES if kind in output.data), ""))
     kind = "result" if output.output_type == "execute_result" else "display"
     return Output.model_validate({"kind": kind, "text": output.data.get("text/plain", ""), "image": image})
 

@@ -6,7 +6,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 # Lone surrogates, and the control characters a terminal obeys: all of C0 and C1 but tab and line end.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _MOVES = re.compile(r"[\r\x08\x1b]")
-_PARTS = re.compile(r"[\r\x08\x1b]|[^\r\x08\x1b]+")
+_PARTS = re.compile(r"\r+|\x08+|\x1b+|[^\r\x08\x1b]+")
 # Of sequences those that erase, what is right of the cursor or the line, are marked by \x1b, which alone is none.
 _KEPT = {"\x1b[K": "\x1b", "\x1b[0K": "\x1b", "\x1b[2K": "\r\x1b", "\x1b": "\ufffd"}
 
@@ -32,11 +32,11 @@ def _line(text: str) -> tuple[str, int]:
     shown: list[str] = []
     at = 0
     for part in _PARTS.findall(text):
-        if part == "\r":
+        if part[0] == "\r":
             at = 0
-        elif part == "\x08":
-            at = max(0, at - 1)
-        elif part == "\x1b":  # as _KEPT writes it
+        elif part[0] == "\x08":
+            at = max(0, at - len(part))
+        elif part[0] == "\x1b":  # as _KEPT writes it
             del shown[at:]
         else:
             shown[at : at + len(part)] = part

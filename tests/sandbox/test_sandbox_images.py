@@ -80,9 +80,12 @@ def test_pictures_are_counted_and_the_others_are_text() -> None:
 def test_a_cell_shows_pictures(lab: Lab) -> None:
     show = f"from IPython.display import Image, display\nimport base64\nimage = Image(data=base64.b64decode({text(png())!r}))\n"
     lie = "display({'image/png': '<script>', 'text/plain': 'lie', 'text/html': '<script>'}, raw=True)\n"
-    (done,) = lab.cells(f"{show}display(image)\n{lie}image", images=2)
-    assert [(output.kind, output.image) for output in done.outputs] == [("display", png()), ("display", b""), ("result", b"")]
+    other = "display({'image/svg+xml': '<svg/>', 'text/plain': 'drawn'}, raw=True)\n"
+    (done,) = lab.cells(f"{show}display(image)\n{lie}{other}image", images=2)
+    kinds = [("display", png()), ("display", b""), ("display", b""), ("result", b"")]
+    assert [(output.kind, output.image) for output in done.outputs] == kinds
     assert done.outputs[1].text.startswith("lie\n[image left out: it is no PNG file")
+    assert done.outputs[2].text == "drawn\n[image/svg+xml left out: pictures are kept as PNG]"
 
 
 @pytest.mark.more

@@ -61,6 +61,12 @@ def test_a_stream_is_shown_the_same_in_whatever_pieces_it_comes(pieces: list[str
     assert "".join(output.text for output in outputs.finish()) == plain("".join(pieces))
 
 
+@pytest.mark.timeout(60)
+def test_a_flood_of_moves_is_read_in_the_end() -> None:
+    for text, shown in (("ab" + "\b" * 5_000_000 + "c", "cb"), ("a" + "\r" * 5_000_000 + "c", "c")):
+        assert plain(text) == shown
+
+
 def test_overwritten_lines_without_end_stay_small() -> None:
     outputs = Outputs(4096)
     for number in range(3000):
