@@ -1,6 +1,5 @@
 import asyncio
 import base64
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +10,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nbrl.agent.episode import Episode, Task
-from nbrl.agent.errors import PolicyError, RefusedError
-from nbrl.agent.grammar import Action, Grammar, Thinking
+from nbrl.agent.errors import PolicyError
+from nbrl.agent.grammar import Action, Grammar
 from nbrl.agent.http.retry import Retry, retry_after
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.messages import Message, Prompt
+from nbrl.agent.messages import Message
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.chat_messages import chat_messages
 from nbrl.agent.policies.scripted import ScriptedPolicy
@@ -26,45 +25,9 @@ from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Status, Trajectory
+from tests.agent.chat_lab import PNG, PROMPT, ask, completion
 from tests.chat_server import Hold, Reply, Server, serving
 from tests.tokenizer import byte_tokenizer
-
-KEY = "sk-very-secret"
-PNG = b"\x89PNG\r\n\x1a\n picture"
-PROMPT = Prompt(
-    [[UNKNOWN] * 9],
-    [
-        Message("system", "s"),
-        Message("user", "u"),
-        Message("assistant", "<think>earlier</think>\n<code>1</code>"),
-        Message("user", "<output>[image 4x4]</output>", (PNG,)),
-        Message("user", "budget"),
-    ],
-)
-
-
-def completion(content: Any, finish: str = "stop", **message: Any) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
-    return {"id": "1", "model": "m-2026", "choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
-
-
-def ask(
-    server: Server,
-    thinking: Thinking = "tag",
-    timeout: float = 30,
-    tell: Callable[[str], None] = print,
-    key: str = "",
-    firm: bool = True,
-    **settings: Any,
-) -> Generation:
-    async def run() -> Generation:
-        chosen = ChatSettings(endpoint=f"{server.url}/v1/", model="m", **settings)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as client:
-            policy = ChatPolicy(client, chosen, Sampling(temperature=0.7), thinking, tell, firm=firm)
-            return await policy.generate(PROMPT, 48, seed=5)
-
-    return asyncio.run(run())
 
 
 def test_a_conversation_goes_in_and_text_comes_out() -> None:
@@ -209,105 +172,6 @@ def test_a_silent_server_is_a_policy_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
     with serving(Hold()) as server, pytest.raises(PolicyError, match="did not answer: ReadTimeout"):
         ask(server, timeout=0.2)
-
-
-@pytest.mark.parametrize(
-    ("status", "hint"), [(400, "context length"), (401, "a key that"), (403, "a key that"), (404, "endpoint"), (307, "redirect")]
-)
-def test_a_refusal_is_final_and_never_shows_the_key(status: int, hint: str) -> None:
-    with serving(Reply(f"no: {KEY}" + " " * 10 + "x" * 1000, status, {"Location": "/"})) as server:
-        with pytest.raises(PolicyError, match=f"answered {status}") as caught:
-            ask(server, key=KEY)
-        assert hint in str(caught.value)
-        assert not isinstance(caught.value, RefusedError)
-        assert KEY not in str(caught.value)
-        assert len(str(caught.value)) < 700
-        assert {head["Authorization"] for head in server.heads} == {f"Bearer {KEY}"}
-        assert len(server.heads) == 1 + (status in (400, 403))  # those may be of this conversation alone
-
-
-def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
-    refusal = Reply({"error": "Unsupported parameter: use 'max_completion_tokens' instead."}, 400)
-    with serving(refusal, refusal, Reply(completion("hello"))) as server:
-        assert ask(server).text == "hello"
-    said = [("max_tokens" in body, body.get("max_completion_tokens")) for body in server.bodies]
-    assert said == [(True, None), (True, None), (False, 48)]
-
-
-def refusal(said: str, status: int = 400, **error: str) -> Reply:
-    return Reply({"error": {"message": said, **error}}, status)
-
-
-@pytest.mark.parametrize(
-    ("replies", "sent"),
-    [
-        ([refusal("give temperature or top_p, not both")], [{"temperature"}]),
-        ([refusal("no temperature with top_p", param="temperature")], [{"top_p"}]),
-        ([refusal("unsupported: temperature"), refusal("unsupported: top_p", 422)], [{"top_p"}, set()]),
-    ],
-)
-def test_sampling_parameters_at_1_that_a_server_refuses_are_left_out(replies: list[Reply], sent: list[set[str]]) -> None:
-    told: list[str] = []
-
-    async def run(server: Server) -> None:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            policy = ChatPolicy(client, ChatSettings(endpoint=server.url, model="m"), Sampling(), tell=told.append)
-            for _ in range(2):
-                assert (await policy.generate(PROMPT, 48, seed=5)).text == "hello"
-
-    twice = [reply for reply in replies for _ in range(2)]  # to the conversation, and to another one
-    with serving(*twice, Reply(completion("hello"))) as server:
-        asyncio.run(run(server))
-    shown = [{"temperature", "top_p"} & body.keys() for body in server.bodies]
-    assert shown[::2] == [{"temperature", "top_p"}, *sent]
-    assert shown[-1] == sent[-1]
-    assert len(told) == len(replies)
-
-
-def test_a_refused_temperature_that_was_chosen_is_final_unless_it_is_not_needed() -> None:
-    refused = refusal("temperature does not support 0.7")
-    with serving(refused) as server, pytest.raises(PolicyError, match="at 1 the request goes without temperature"):
-        ask(server)
-    with serving(refused, refused, Reply(completion("hello"))) as server:
-        assert ask(server, firm=False).text == "hello"
-
-
-TOO_LONG = {"error": {"message": "This model's maximum context length is 4096 tokens", "code": "context_length_exceeded"}}
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Reply(TOO_LONG, 400),
-        Reply(TOO_LONG, 200),
-        Reply(TOO_LONG, 500, {"Retry-After": "0"}),
-        Reply({"error": {"message": "flagged by moderation", "metadata": {"flagged_input": "temperature and top_p"}}}, 403),
-        Reply("x", 413),
-        Reply({"choices": [{"message": None}]}),
-        Reply({"choices": [None]}, 200, {"Retry-After": "0"}),
-    ],
-)
-def test_what_a_server_refuses_of_one_conversation_alone_is_that_conversations_fault(
-    reply: Reply, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
-    with serving(reply, Reply(completion("yes")), reply) as server:
-        with pytest.raises(RefusedError):
-            ask(server, firm=False)
-        assert all("temperature" in body for body in server.bodies)
-
-
-@pytest.mark.parametrize("said", ["Your credit balance is too low", "the model m is not served", "context_length_exceeded"])
-def test_what_a_server_refuses_of_any_conversation_is_its_own_fault(said: str) -> None:
-    with serving(refusal(said)) as server, pytest.raises(PolicyError, match=said) as caught:
-        ask(server)
-    assert not isinstance(caught.value, RefusedError)
-
-
-def test_a_server_that_comes_back_after_the_last_try_is_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
-    with serving(Reply("", 502), Reply(completion("yes")), Reply(completion("hello"))) as server:
-        assert ask(server).text == "hello"
 
 
 @pytest.mark.parametrize("content", ["<html>", {}, {"choices": [{"message": None}]}, [], {"choices": "abc"}])

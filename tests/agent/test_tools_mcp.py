@@ -1,34 +1,29 @@
 """Tools of real MCP servers, over standard input and output and over streamable HTTP."""
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.kernels.inline import InlineKernel
-from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.tools.base import Toolbox, describe
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.library import Equipment, Library
+from nbrl.agent.tools.base import describe
+from nbrl.agent.tools.library import Library
 from nbrl.agent.tools.mcp.schema import checker
 from nbrl.agent.tools.mcp.transport import ANSWER_BYTES
 from nbrl.agent.tools.settings import McpSettings, ToolSettings
+from tests.agent.mcp_talk import PATIENT_S, cell, saying, settings, with_library
 
 pytestmark = pytest.mark.process
 
-T = TypeVar("T")
 LAB = str(Path(__file__).with_name("mcp_lab.py"))
-PATIENT_S = 120.0  # for a server to start, and to answer, on a busy machine
 STDIO = McpSettings(command=(sys.executable, LAB), environment=("LAB_TOKEN",), timeout_s=PATIENT_S)
 
 
@@ -69,28 +64,6 @@ def http(token: None) -> Iterator[McpSettings]:
 def server(request: pytest.FixtureRequest) -> McpSettings:
     chosen: McpSettings = STDIO if request.param == "stdio" else request.getfixturevalue("http")
     return chosen
-
-
-def with_library(settings: ToolSettings, work: Callable[[Library], Awaitable[T]]) -> T:
-    async def body() -> T:
-        library = Library(settings, {"": Equipment(Corpus.in_memory(["Tilo was born in Keldra."]))})
-        await library.open()
-        try:
-            return await work(library)
-        finally:
-            await library.close()
-
-    return asyncio.run(body())
-
-
-def settings(server: McpSettings, *more: str) -> ToolSettings:
-    return ToolSettings(default=(*more, "lab"), mcp={"lab": server})
-
-
-async def cell(library: Library, code: str) -> str:
-    tools = library.tools("", "qa")
-    kernel = InlineKernel(prelude(tools), Toolbox(tools).call)
-    return "".join(output.text for output in (await kernel.execute(code, 60.0)).outputs)
 
 
 def test_tools_come_with_their_schemas_and_answer_in_a_cell(server: McpSettings) -> None:
@@ -223,132 +196,6 @@ def test_an_answer_too_long_is_an_error_in_its_cell_alone(server: McpSettings) -
     assert (long, after) == ("1000000", "10\n2\n")
     assert "the MCP server lab did not answer: " in short
     assert str(ANSWER_BYTES) in short
-
-
-def saying(words: str, timeout_s: float) -> McpSettings:
-    """A server that answers every request, `asked`, with the value of `words`."""
-    code = f"import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line).get('id')\n    print({words}, flush=True)"
-    return McpSettings(command=(sys.executable, "-c", code), timeout_s=timeout_s)
-
-
-LAX = """
-import json, sys
-tools, results = json.loads(sys.argv[1])
-calls = 0
-for line in sys.stdin:
-    asked = json.loads(line)
-    match asked.get("method"):
-        case "initialize":
-            version = asked["params"]["protocolVersion"]
-            said = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "lax", "version": "1"}}
-        case "tools/list":
-            said = {"tools": tools}
-        case "tools/call":
-            calls += 1
-            counted = {"content": [{"type": "text", "text": f"call {calls}"}]}
-            said = results.get(asked["params"]["name"], counted)
-        case _:
-            said = None
-    if "id" in asked:
-        ended = {"error": {"code": -32601, "message": "no such method"}} if said is None else {"result": said}
-        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **ended}), flush=True)
-"""
-OPEN = {"type": "object", "properties": {}}
-N = {"type": "integer"}
-
-
-def lax(tools: list[dict[str, Any]], code: str, results: dict[str, Any] | None = None) -> tuple[str, str]:
-    """What is said of the tools of a server that describes and answers them so, and what `code` prints with them."""
-    server = McpSettings(command=(sys.executable, "-c", LAX, json.dumps([tools, results or {}])), timeout_s=PATIENT_S)
-
-    async def work(library: Library) -> tuple[str, str]:
-        return describe(library.tools("", "qa")), await cell(library, code)
-
-    return with_library(settings(server), work)
-
-
-def test_answers_against_their_schema_or_the_protocol_are_answers_and_end_no_session() -> None:
-    promised = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    text = [{"type": "text", "text": "well"}]
-    answers = {
-        "missing": {"content": text},
-        "wrong": {"content": [], "structuredContent": {"ok": "maybe"}},
-        "bare": {"structuredContent": {"ok": True}},
-        "listed": {"content": [], "structuredContent": [1, 2]},
-        "strange": {"content": [{"type": "table", "rows": [1]}]},
-        "none": {"content": None},
-        "part": {"content": [{"type": "text", "text": None}, {"type": "image"}]},
-        "broken": {"content": 5},
-    }
-    tools = [{"name": name, "inputSchema": OPEN, "outputSchema": promised} for name in [*answers, "count"]]
-    code = "print(count())\nfor f in (missing, wrong, bare, listed, strange, none, part, broken): print(f())\n"
-    _, said = lax(tools, f"{code}print(count())", answers)
-    lines = said.splitlines()
-    assert lines[:6] == ["call 1", "well", "{'ok': 'maybe'}", "{'ok': True}", "[1, 2]", '{"type": "table", "rows": [1]}']
-    assert lines[6:] == ["", '{"type": "text", "text": null}', '{"type": "image"}', "5", "call 10"]
-
-
-def test_text_that_says_more_than_the_structured_answer_stands_beside_it() -> None:
-    def answer(structured: Any, *texts: str) -> dict[str, Any]:
-        return {"content": [{"type": "text", "text": text} for text in texts], "structuredContent": structured}
-
-    done = {"state": "done"}
-    answers = {
-        "report": answer(done, "Sales rose by 7 %."),
-        "same": answer(done, '{\n "state": "done"}'),
-        "items": answer({"result": ["a", 2]}, "a", "2"),
-        "empty": answer({}, "only text"),
-        "alone": answer(done),
-    }
-    _, said = lax(
-        [{"name": name, "inputSchema": OPEN} for name in answers], f"for f in ({', '.join(answers)}): print(f())", answers
-    )
-    assert said.splitlines() == [
-        "{'text': 'Sales rose by 7 %.', 'structured': {'state': 'done'}}",
-        "{'state': 'done'}",
-        "['a', 2]",
-        "only text",
-        "{'state': 'done'}",
-    ]
-
-
-def test_tools_whose_names_come_out_the_same_are_numbered_and_told_apart() -> None:
-    names = ["получить", "удалить", "a" * 64 + "_get", "a" * 64 + "_put", "get-user", "get.user"]
-    words, said = lax([{"name": name, "inputSchema": OPEN} for name in names], "print(lab_get_user(), lab_unnamed_2())")
-    assert said == "call 1 call 2\n"
-    assert len({line.partition("(")[0] for line in words.splitlines()}) == len(names)
-    assert "lab_unnamed_2(): the tool удалить of lab (its own name: удалить)" in words
-
-
-def test_a_schema_that_is_none_costs_its_check_and_not_the_server() -> None:
-    old = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}, "required": ["n"]}
-    either = {"anyOf": [{"properties": {"a": {"type": "string"}}, "required": ["a"]}, {"properties": {"b": {"type": "integer"}}}]}
-    both = {"allOf": [{"properties": {"a": {"type": "string"}}, "required": ["a"]}, {"properties": {"b": {}}}]}
-    schemas = {
-        "old": old,
-        "either": either,
-        "both": both,
-        "null": {"type": "object", "properties": None},
-        "bare": {},
-        "none": None,
-        "one_bad": {
-            "type": "object",
-            "properties": {"a": {"type": "string"}, "b": 5, "c": {"type": "text"}},
-            "required": ["a", 7],
-        },
-        "referred": {"$ref": "#/$defs/Arguments", "$defs": {"Arguments": {"properties": {"n": {"$ref": "#/$defs/N"}}}, "N": N}},
-        "endless": {"$ref": "#"},
-    }
-    tools: list[Any] = [{"name": name, "inputSchema": schema, "title": 5} for name, schema in schemas.items()]
-    tools += [{"name": 7}, "no tool"]
-    words, said = lax(
-        tools, "print(old(3), either(b=1), both('x'), null(), bare(), none(), one_bad('x'), referred(2), endless())"
-    )
-    assert said == " ".join(f"call {number}" for number in range(1, 10)) + "\n"
-    assert "one_bad(a: str, b: object = ..., c: object = ...)" in words
-    assert "referred(n: int = ...)" in words
-    assert "either(a: str = ..., b: int = ...)" in words
-    assert "both(a: str, b: object = ...)" in words
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from nbrl.tasks.reward.rules import number_words as known
 from nbrl.tasks.reward.rules.qa import normalise
 
 DIGITS = 100  # characters of a number, and the largest exponent: what is longer costs time and is no answer
@@ -35,99 +36,6 @@ _TENFOLD = re.compile(
 _PARTS = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
 _AND_PART = re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+(half|third|quarter)\b", re.IGNORECASE)
 
-_TENS = {
-    "hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12, "quadrillion": 15,
-    "quintillion": 18, "k": 3, "mio": 6, "mln": 6, "mn": 6, "milliard": 9, "mrd": 9, "bn": 9, "tn": 12, "grand": 3, "thou": 3,
-    "bil": 9, "bln": 9, "tril": 12, "trn": 12, "mill": 6,
-    "百": 2, "千": 3, "万": 4, "萬": 4, "亿": 8, "億": 8, "兆": 12, "천": 3, "만": 4, "억": 8, "조": 12,
-}  # fmt: skip
-_FACTORS = {**{f"{name}{ending}": Fraction(10) ** tens for name, tens in _TENS.items() for ending in ("", "s")}}
-_FACTORS |= dict.fromkeys(("dozen", "dozens"), Fraction(12))
-_CURRENCIES = {
-    "$": "dollar dollars usd", "€": "euro euros eur", "£": "pound pounds gbp", "¥": "yen jpy", "¢": "cent cents",
-}  # fmt: skip
-_MONEY = {"k": 3, "m": 6, "mm": 6, "b": 9, "t": 12}  # letters behind an amount of money
-_SHARES = {
-    "%": 0, "‰": -1, "‱": -2, "percent": 0, "percents": 0, "por ciento": 0, "pour cent": 0, "per cento": 0,
-    "prozent": 0, "per cent": 0, "pct": 0, "per mille": -1, "per mill": -1, "permille": -1,
-    "basis points": -2, "bp": -2, "basis point": -2, "bps": -2, "ppm": -4, "ppb": -7,
-}  # fmt: skip
-_PART = re.compile(
-    r"hal(?:f|ves)|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|\w*teenth|\w*tieth|\w*hundredth"
-    r"|\w*thousandth|\w*illionth)s?"
-)
-# Words that may change the value: a unit with one of them may not be left out.
-_BINDING = {
-    *_FACTORS,
-    "percent",
-    "percentage",
-    "pp",
-    "pct",
-    "mil",
-    "fold",
-    "score",
-    "doz",
-    "mille",
-    "gross",
-    "double",
-    "triple",
-    "twice",
-    "bc",
-    "bce",
-} - {"k"}
-_SPELT = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " \
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
-_OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln lg exp sin cos tan sec csc cot arcsin arccos arctan sinh cosh " \
-    "tanh inf infinity oo plus minus over or to squared " \
-    "not no none nor neither without except cubed factorial divided multiplied mod modulo choose"  # fmt: skip
-# Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
-_EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
-# What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
-_SIGNS = re.compile(r"[^\w\s%‰‱$€£¥¢°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
-_POWERS = tuple("^−0123456789")
-_LETTERS = re.compile(r"[百千万萬亿億兆]|[^\W\d_百千万萬亿億兆]+")
-# Directly behind the digits they may be variables as well as units.
-_VARIABLES = re.compile(r"(?!in$|yr$)[abcfijknpqruvwxyz]{1,3}|[KGT]")
-# What one or two small letters mean that are no variables.
-_SYMBOLS = {
-    "m",
-    "s",
-    "g",
-    "l",
-    "h",
-    "k",
-    "kg",
-    "mg",
-    "km",
-    "cm",
-    "mm",
-    "nm",
-    "mi",
-    "ft",
-    "in",
-    "yd",
-    "lb",
-    "oz",
-    "ml",
-    "cl",
-    "dl",
-    "hr",
-    "cc",
-    "ha",
-    "ac",
-    "of",
-    "at",
-    "by",
-    "an",
-}
-_APPLIED = re.compile(r"^[(^]|[^\W\d_]\(")  # 3(a-b), 5^y, 2f(a)
-# Names of large numbers, in other languages too.
-_LARGE = re.compile(
-    r"ill?i?[oóõa]|illiard|illi?oe?n|illi?ar|mil(?:y|j)|googol|tausend|tusen|tysi|tuhat|ribu|juta|mi(?:la|lhões)|cento|hundert|honderd"
-    r"|тыс|мил|млн|млрд|миллиард|трлн|процент|लाख|करोड़|مليون|ألف"
-)
-# A capital that may be a factor, where it can hardly be a unit.
-_CAPITAL = re.compile(r"[MB]|[KMBGT] .+")
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 
 
@@ -188,37 +96,37 @@ def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
     """The number with what stands behind its digits; None if that makes an expression of it."""
     attached = behind[:1].isalpha()
     rest = " ".join(behind.strip(" \t\n.,:;?-").split())
-    while factor := _LETTERS.match(rest):
-        word = factor[0] if factor[0] in _FACTORS else factor[0].lower()
+    while factor := known.LETTERS.match(rest):
+        word = factor[0] if factor[0] in known.FACTORS else factor[0].lower()
         after = rest[factor.end() :].lstrip(" -")
-        single = word in _MONEY and (money or _is_currency(after))
-        if rest[factor.end() :][:1] in _POWERS or (not single and (word not in _FACTORS or factor[0] == "K")):
+        single = word in known.MONEY and (money or _is_currency(after))
+        if rest[factor.end() :][:1] in known.POWERS or (not single and (word not in known.FACTORS or factor[0] == "K")):
             break
-        value *= Fraction(10) ** _MONEY[word] if single else _FACTORS[word]
+        value *= Fraction(10) ** known.MONEY[word] if single else known.FACTORS[word]
         rest, attached, behind = after, False, after
-    share = next((name for name in _SHARES if rest.lower().startswith(name) and not rest[len(name) :][:1].isalpha()), "")
+    share = next((name for name in known.SHARES if rest.lower().startswith(name) and not rest[len(name) :][:1].isalpha()), "")
     if share:
-        value, rest = value * Fraction(10) ** _SHARES[share], rest[len(share) :].strip(" .")
-    words = [word if len(word) == 1 else word.lower() for word in _LETTERS.findall(rest)]
-    if len(rest.split()) > UNIT_WORDS or _SIGNS.search(rest) or _EXPRESSION.intersection(words):
+        value, rest = value * Fraction(10) ** known.SHARES[share], rest[len(share) :].strip(" .")
+    words = [word if len(word) == 1 else word.lower() for word in known.LETTERS.findall(rest)]
+    if len(rest.split()) > UNIT_WORDS or known.SIGNS.search(rest) or known.EXPRESSION.intersection(words):
         return None
     # A hyphen would be deleted as punctuation is.
     unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
-    unit = next((sign for sign, names in _CURRENCIES.items() if rest == sign or unit in names.split()), unit or money)
+    unit = next((sign for sign, names in known.CURRENCIES.items() if rest == sign or unit in names.split()), unit or money)
     binds = (
-        bool(_BINDING.intersection(words))
-        or any(_LARGE.search(word) or _PART.fullmatch(word) for word in words)
+        bool(known.BINDING.intersection(words))
+        or any(known.LARGE.search(word) or known.PART.fullmatch(word) for word in words)
         or "%" in rest
-        or bool(_CAPITAL.fullmatch(rest))
+        or bool(known.CAPITAL.fullmatch(rest))
     )
-    binds = binds or (attached and bool(_VARIABLES.fullmatch(rest))) or is_product(behind)
+    binds = binds or (attached and bool(known.VARIABLES.fullmatch(rest))) or is_product(behind)
     return Quantity(value, unit, "%" if share else "", binds)
 
 
 def is_product(behind: str) -> bool:
     """Whether what stands behind the digits of a number may be variables or a function, which multiply it."""
     words = re.findall(r"(?<![^\W\d_])[a-z]{1,2}(?![^\W\d_])", behind)
-    return bool(_APPLIED.search(behind)) or any(word not in _SYMBOLS for word in words)
+    return bool(known.APPLIED.search(behind)) or any(word not in known.SYMBOLS for word in words)
 
 
 def _is_currency(text: str) -> bool:
