@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.budget import command_of
 from tests.conftest import _carried
 from tests.shards import concerned, deal, within
-from tests.turn import PARTS, PAUSE_S, due, landings
+from tests.turn import LONGEST_S, PARTS, PAUSE_S, due, landings
 
 COSTS = st.dictionaries(st.text(min_size=1), st.floats(0, 300), max_size=40)
 
@@ -51,6 +51,8 @@ def test_each_part_has_its_turn_once_in_as_many_landings() -> None:
 
 def test_commits_without_a_pause_between_are_one_landing() -> None:
     assert [landings(times) for times in ([], [7], [0, PAUSE_S, 2 * PAUSE_S], [0, PAUSE_S + 1])] == [0, 1, 1, 2]
+    busy = range(0, 3 * LONGEST_S, PAUSE_S // 2)
+    assert landings(busy) == 3
 
 
 def test_a_test_is_run_by_the_slowest_command_that_it_names() -> None:
