@@ -1,7 +1,7 @@
 """Which share of nbrl's statements `make test` runs, and which all tiers but the long one, by folder.
 
-Needs the package coverage, which nbrl itself does not: `uv pip install coverage`. What runs in kernels, in confined programs and in
-processes that are killed is not counted. It takes about two hours on two cores; --data FOLDER keeps what was counted, and
+Needs the package coverage, which nbrl itself does not: `uv pip install coverage`. What runs in kernels, in confined programs and
+in processes that are killed is not counted. It takes about two hours on two cores; --data FOLDER keeps what was counted, and
 what is there is not counted again.
 """
 

@@ -43,12 +43,14 @@ def compare(
             from nbrl.tasks.comparison import compare as logic
             from nbrl.tasks.comparison.page import page
             from nbrl.tasks.errors import ConfigError
+            from nbrl.tasks.runs.kept import fitting
 
         if picture is not None and picture.suffix.lower() != ".png":
             raise ConfigError(f"--picture writes a PNG; name a file that ends in .png, not {picture.name!r}")
         target = writable(picture) if picture is not None else None
-        sides = logic.sides_of(storage_at(root), names)
-        found, there = logic.compare(sides, all_), page(sides)
+        with fitting(" or ".join(names)):
+            sides = logic.sides_of(storage_at(root), names)
+            found, there = logic.compare(sides, all_), page(sides)
         if target is not None:
             from nbrl.tasks.comparison.picture import draw
 

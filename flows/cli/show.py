@@ -145,24 +145,26 @@ def _show(
         from nbrl.flows.display.listing import find, listing
         from nbrl.flows.display.save import put, save, writable
         from nbrl.flows.display.trajectory import render
+        from nbrl.tasks.runs.kept import fitting
 
-    if group:
-        out.print(side_by_side(storage, run, group, out.width, wanted), crop=False)
-        return
-    if not identity:
-        out.print(listing(storage, run, limit, out.width, wanted), crop=False)
-        return
-    path = notebook or html
-    for number, (key, match, rewards) in enumerate(find(storage, run, identity, wanted)):
-        if path is None:
-            out.print(render(key, match, rewards))
-            continue
-        target = path.with_stem(f"{path.stem}-{number + 1}") if number else path
-        writable(target)
-        if html is None:
-            save(target, match, rewards)
-        else:
-            from nbrl.flows.pages.export import page
+    with fitting(run):
+        if group:
+            out.print(side_by_side(storage, run, group, out.width, wanted), crop=False)
+            return
+        if not identity:
+            out.print(listing(storage, run, limit, out.width, wanted), crop=False)
+            return
+        path = notebook or html
+        for number, (key, match, rewards) in enumerate(find(storage, run, identity, wanted)):
+            if path is None:
+                out.print(render(key, match, rewards))
+                continue
+            target = path.with_stem(f"{path.stem}-{number + 1}") if number else path
+            writable(target)
+            if html is None:
+                save(target, match, rewards)
+            else:
+                from nbrl.flows.pages.export import page
 
-            put(target, page(storage, run, key, identity).encode())
-        out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)
+                put(target, page(storage, run, key, identity).encode())
+            out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)

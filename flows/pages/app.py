@@ -16,6 +16,7 @@ from nbrl.infra.process.hosts import LOCAL
 from nbrl.infra.process.own_pages import Application, for_own_pages
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
+from nbrl.tasks.runs.kept import fitting
 from nbrl.tasks.runs.run import find_run, stored_config
 
 # Beside the page's own: nothing is loaded from elsewhere, and no other page shows these in a frame.
@@ -64,7 +65,8 @@ def _shown(page: Callable[[Request], str]) -> Callable[[Request], Response]:
 
     def shown(request: Request) -> Response:
         try:
-            return HTMLResponse(page(request), headers=HEADERS)
+            with fitting(request.path_params.get("name", "a run")):
+                return HTMLResponse(page(request), headers=HEADERS)
         except ConfigError as error:
             return HTMLResponse(render.failure_page("This is not there", str(error)), 404, HEADERS)
         except (InfraError, RunError) as error:

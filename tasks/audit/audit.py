@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from nbrl.infra.errors import DamagedError, StorageError, shortened
+from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
@@ -26,7 +26,7 @@ from nbrl.tasks.runs.history import (
     records_among,
     sampler_of,
 )
-from nbrl.tasks.runs.kept import read_kept
+from nbrl.tasks.runs.kept import UNFIT, misfit, read_kept
 from nbrl.tasks.runs.results import NodeResult, results_of
 from nbrl.tasks.runs.run import Run, sources_of
 from nbrl.tasks.runs.scope import Weights
@@ -73,12 +73,10 @@ class Audit:
         if replayed is not None:
             yield from self._named("replay", self._replay(replayed), ())
 
-    def _named(
-        self, where: str, check: Iterator[str], unfit: tuple[type[Exception], ...] = (LookupError, ValueError)
-    ) -> Iterator[Contradiction]:
+    def _named(self, where: str, check: Iterator[str], unfit: tuple[type[Exception], ...] = UNFIT) -> Iterator[Contradiction]:
         """The contradictions of a check; what is lost or damaged is one, and ends the check.
 
-        So is what a whole JSON with other fields than it must have raises in the check, which is one of `unfit`.
+        So is what whole files with other fields or columns than they must have raise in the check, which is one of `unfit`.
         """
         try:
             for what in check:
@@ -86,8 +84,7 @@ class Audit:
         except (StorageError, BrokenInvariantError) as error:
             yield Contradiction(where, str(error))
         except unfit as error:
-            fault = f"{type(error).__name__}: {shortened(error)}"
-            yield Contradiction(where, f"its files are damaged: they do not fit together ({fault}); bring them back from a copy")
+            yield Contradiction(where, f"it is damaged: {misfit(error)}")
 
     def _data(self) -> Iterator[str]:
         stored.check(self._storage, self._run.layout.data)
@@ -129,8 +126,12 @@ class Audit:
         policies = {
             policy.digest: policy for policy in (policy_after(self._run, []), *(record.policy for record in self.records))
         }
-        folders = {"/".join(key.split("/")[:4]) for key in self._storage.list(self._run.layout.evaluations)}
-        for updates in sorted(int(folder.rpartition("/")[2]) for folder in folders):
+        names = sorted({key.split("/")[3] for key in self._storage.list(self._run.layout.evaluations)})
+        for name in names:
+            if not (name.isascii() and name.isdecimal()):
+                yield Contradiction("evaluations", f"{name!r} is no number of updates")
+                continue
+            updates = int(name)
             where = f"evaluation after {updates} updates"
             self._progress(where)
             results: list[NodeResult] = []

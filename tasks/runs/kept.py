@@ -1,15 +1,18 @@
 """Reads what a run or an evaluation keeps of itself. Keys in it must lie below its folder: what they name is read or deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ValidationError, ValidationInfo
 
-from nbrl.infra.errors import DamagedError
+from nbrl.infra.errors import DamagedError, shortened
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
 
 OWNER = "owner"  # in the context of a validation: the folder below which keys must lie
+# What tables and fields raise that are whole, and not what nbrl writes.
+UNFIT = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, NotImplementedError)
 KeptT = TypeVar("KeptT", bound=BaseModel)
 
 
@@ -39,3 +42,17 @@ def read_kept(storage: Storage, key: str, model: type[KeptT]) -> KeptT:
         return model.model_validate(storage.read_json(key), context={OWNER: folder_of(key)})
     except ValidationError as error:
         raise DamagedError(f"{storage.uri(key)} is not what was written there: {fault_in_words(error)}") from error
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Raise DamagedError where the files of `what`, which the body reads and shows, do not fit together."""
+    try:
+        yield
+    except UNFIT as error:
+        raise DamagedError(f"{what} is damaged: {misfit(error)}") from error
+
+
+def misfit(error: Exception) -> str:
+    """Return what is wrong with files that do not fit together, in words."""
+    return f"its files do not fit together ({type(error).__name__}: {shortened(error)}); bring them back from a copy"

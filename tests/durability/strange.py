@@ -143,10 +143,15 @@ def _table(path: Path, victim: Path, draw: random.Random) -> str:
             table = pa.concat_tables([table, table])
         case "odd":
             table = table.append_column("further", pa.array([{"a": [None]}] * len(table)))
+    replace(path, table)
+    return f"{path.relative_to(run)}: {name} {how}"
+
+
+def replace(path: Path, table: pa.Table) -> None:
+    """Write another table, and make all digests of it right."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     _replace(path, buffer.getvalue(), right=True)
-    return f"{path.relative_to(run)}: {name} {how}"
 
 
 def _link(path: Path, victim: Path, draw: random.Random) -> str:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.sweep import sweep
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN
-from tests.durability.strange import change
+from tests.durability.strange import change, files, replace
 
 pytestmark = pytest.mark.process
 LIMIT_S = 120  # of one command; a busy machine is slow, and what hangs hangs for good
@@ -188,6 +189,31 @@ def trains(labs: Labs) -> Callable[[Path, Path], None]:
             assert last.startswith("nbrl."), done["said"][-1500:]
 
     return train
+
+
+@pytest.mark.more
+def test_a_table_whose_column_lacks_or_holds_something_else_is_one_sentence(
+    base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("misfits")
+    shutil.copytree(base / "root", folder / "root")
+    run = folder / "root/runs" / RUN
+    tables = {path.name: path for path in sorted(run.rglob("*.parquet")) if path.name != "corpus.parquet"}
+    chunk = next(path for path in sorted(run.rglob("*.parquet")) if "/trajectories/" in str(path))
+    for path in {**{name: each for name, each in tables.items() if len(name) < 64}, "chunk": chunk}.values():
+        before = {each: each.read_bytes() for each in files(run)}
+        table = pq.read_table(path)
+        for number, name in enumerate(table.column_names):
+            changed = table.drop_columns([name])
+            if number % 2:
+                changed = changed.append_column(name, pa.array([[{"odd": 1.5}]] * len(table)))
+            replace(path, changed)
+            for line in lines(folder / "root"):
+                if line[0] in ("audit", "compare") or line[:3] == ["show", RUN, "--root"]:
+                    with in_time(f"{' '.join(line[:2])} with {path.name} of another {name}"):
+                        typed(line)
+            for each, data in before.items():
+                each.write_bytes(data)
 
 
 @pytest.mark.more
