@@ -19,6 +19,15 @@ from torch.distributed.checkpoint.planner import ReadItem
 from nbrl.tasks.errors import UpdateError
 
 METADATA_BYTES = 256 << 20
+
+
+def _member(kind: Any, name: str) -> Any:
+    """A member of torch's enumeration, as releases of Python before 3.11.4 pickle it: by getattr."""
+    if kind is not descriptions._MEM_FORMAT_ENCODING:
+        raise pickle.UnpicklingError(f"it takes {str(name)[:80]!r} of what is no enumeration of torch's")
+    return kind[name]
+
+
 _NAMED: dict[tuple[str, str], Any] = {
     **{
         (descriptions.__name__, each.__name__): each
@@ -37,6 +46,7 @@ _NAMED: dict[tuple[str, str], Any] = {
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("pathlib", "PosixPath"): PurePosixPath,
+    ("builtins", "getattr"): _member,
 }
 
 

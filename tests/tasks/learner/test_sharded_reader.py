@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import metadata as descriptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from nbrl.tasks.errors import UpdateError
@@ -50,6 +51,7 @@ def read(folder: Path) -> None:
         lambda proof: Call(builtins.exec, f"import os; os.mkdir({str(proof)!r})"),
         lambda proof: Call(torch.load, str(proof)),
         lambda _: Call(getattr, "text", "upper"),
+        lambda _: Call(getattr, descriptions.Metadata, "mkdir"),
         lambda _: {"no": "metadata"},
     ],
 )
@@ -62,9 +64,25 @@ def test_metadata_make_descriptions_of_tensors_and_nothing_else(
     state: Path, tmp_path: Path, called: Callable[[Path], Any]
 ) -> None:
     (state / ".metadata").write_bytes(pickle.dumps(called(tmp_path / "proof")))
-    with pytest.raises(UpdateError, match=r"cannot read .*/state: UnpicklingError: it (names|holds no metadata)"):
+    with pytest.raises(
+        UpdateError,
+        match=r"cannot read .*/state: UnpicklingError: it (names|takes|holds no metadata)",
+    ):
         read(state)
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("by_getattr", [False, True], ids=["by its value", "by getattr"])
+def test_a_state_is_read_however_a_release_of_python_pickles_enumerations(
+    state: Path, monkeypatch: pytest.MonkeyPatch, by_getattr: bool
+) -> None:
+    metadata = dcp.FileSystemReader(state).read_metadata()
+    kind = descriptions._MEM_FORMAT_ENCODING
+    reduced = (lambda self, _: (getattr, (kind, self.name))) if by_getattr else (lambda self, _: (kind, (self.value,)))
+    monkeypatch.setattr(kind, "__reduce_ex__", reduced)
+    (state / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert (b"getattr" in (state / ".metadata").read_bytes()) is by_getattr
+    read(state)
 
 
 @pytest.mark.attack(
