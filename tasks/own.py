@@ -60,10 +60,10 @@ class Trajectory:
 class Score:
     """What a trajectory is worth.
 
-    `success` is what groups are selected by and what is reported. `value`, from 0 to 1, is what the last step is paid for the
-    task; when None, 1 for a success and else 0. With `steps`, one number for each step, each step is paid its own instead.
-    `facets` are reported as metrics and pay nothing; in their names `@` becomes `_at_`, and what else no metric's name can have
-    becomes `_`.
+    `success` is what groups are selected by and what is reported. `value`, from 0 to 1 (what is beyond is cut), is what the
+    last step is paid for the task; when None, 1 for a success and else 0. With `steps`, one number for each step, each step is
+    paid its own instead. `facets` are reported as metrics and pay nothing; in their names `@` becomes `_at_`, and what else no
+    metric's name can have becomes `_`.
     """
 
     success: bool

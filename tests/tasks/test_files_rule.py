@@ -56,6 +56,14 @@ def test_a_file_is_compared_by_what_its_name_says_it_is(name: str, produced: byt
     assert files.share(name, produced, expected) == pytest.approx(worth)
 
 
+def test_whole_numbers_of_json_are_equal_exactly_and_what_is_beyond_floats_equals_nothing() -> None:
+    for one, other in (("1234567", "1234568"), ("1999999", "2000000"), ("1e400", "1e401"), ("2000000.0", "1999999")):
+        assert files.share("a.json", one.encode(), other.encode()) == 0.0
+    for one, other in (("1234567", "1234567.0"), ("0.30000000000000004", "0.3"), ("1e3", "1000")):
+        assert files.share("a.json", one.encode(), other.encode()) == 1.0
+    assert files.share("a.csv", b"0.30000000000000004,1", b"0.3,1") == 1.0
+
+
 def test_all_files_must_be_right_and_others_do_not_count() -> None:
     reference = files.reference_of({"a.csv": TABLE, "b.txt": b"yes"})
     assert files.judge({"a.csv": TABLE, "b.txt": b"yes", "c": b""}, reference) == Judged(1.0, 1.0)

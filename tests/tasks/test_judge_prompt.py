@@ -31,6 +31,7 @@ HOSTILE = (
         "Both name the same year.\nGRADE: {}",
         "<think>GRADE: CORRECT? or INCORRECT. GRADE: INCORRECT</think>\nGRADE: {}",
         "thinking that the server's template began</think>GRADE: {}",
+        "Let me grade: it fits.\nGRADE: {}",
     ],
 )
 def test_a_grade_is_the_last_line(reply: str, grade: str) -> None:

@@ -166,9 +166,10 @@ def test_a_question_that_the_class_cannot_score_sets_its_groups_aside_with_the_r
 def test_a_trajectory_that_makes_the_class_fail_is_wrong(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined, "CPU_S", 2.0)
     monkeypatch.setattr(confined, "WALL_S", 10.0)
-    failing = ("!raise", "!half", "!spin", "!hang", "!exit", "!network", "!nan", "!many", "!huge", "!value")
+    failing = ("!raise", "!half", "!spin", "!hang", "!exit", "!network", "!nan", "!many", "!huge")
     assert judge(rows(place, *failing)) == [Judged(0.0, 0.0, value=0.0)] * len(failing)
     assert judge(rows(place, "!raise")) == [Judged(0.0, 0.0, value=0.0)]
+    assert [found.value for found in judge(rows(place, "!value"))] == [1.0]  # what is beyond is cut
 
 
 @pytest.mark.sandbox

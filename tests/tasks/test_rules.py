@@ -229,6 +229,66 @@ def test_any_text_is_a_number_with_a_unit_or_none(text: str) -> None:
     assert number.equal(text, [text]) == float(found is not None)
 
 
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        *(
+            ("5 theta", "5"),
+            ("5 sigma", "5"),
+            ("4 tens", "4"),
+            ("3 scores", "3"),
+            ("2 pairs", "2"),
+            ("5 mega", "5"),
+            ("5 nano", "5"),
+        ),
+        *(
+            ("101 in binary", "101"),
+            ("5 (negative)", "5"),
+            ("5 ms", "5 m/s"),
+            ("5 MB", "5 Mb"),
+            ("5 nm", "5 Nm"),
+            ("5 Pa", "5 pA"),
+        ),
+        *(
+            ("5 kWh", "5 kW/h"),
+            ("I doubt it is 5", "5"),
+            ("the wrong answer is 5", "5"),
+            ("it cannot be 5", "5"),
+            ("0.3", "0.30000001"),
+        ),
+    ],
+)
+def test_what_makes_another_value_or_unit_is_not_equal(answer: str, reference: str) -> None:
+    assert number.equal(answer, [reference]) == number.equal(reference, [answer]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        *(
+            ("US$42", "$42"),
+            ("USD 42", "$42"),
+            ("₹5", "5 rupees"),
+            ("5 kilometers", "5 km"),
+            ("5 hours", "5 hour"),
+            ("(42)", "42"),
+        ),
+        *(
+            ("5 metres", "5 meters"),
+            ("[42]", "42"),
+            ("1_000", "1000"),
+            (r"\boxed{42}", "42"),
+            ("$42$", "42"),
+            ("5 km/h", "5 km / h"),
+        ),
+        *(("The answer is 42", "42"), ("So the total is $5.", "$5"), ("0.30000000000000004", "0.3"), ("£3.50", "3.5 pounds")),
+        *(("33.333333333333336", "33.33333333333333"), ("2.0000000000000004", "2")),
+    ],
+)
+def test_another_way_of_writing_is_equal(answer: str, reference: str) -> None:
+    assert number.equal(answer, [reference]) == number.equal(reference, [answer]) == 1.0
+
+
 LONG = 1_000_000
 
 

@@ -37,8 +37,8 @@ async def ask(
 ) -> dict[Asked, str]:
     """The grades of these answers, each kept as soon as it is there.
 
-    An answer that the grader refuses or gives no readable grade, though it grades NEUTRAL to the same question, is incorrect:
-    else an answer that confuses the grader would leave the score.
+    An answer that the grader refuses or gives no readable grade is incorrect if it grades other answers to the question, NEUTRAL
+    and a right one: else an answer that confuses the grader would leave the score.
     `failed` hears of each answer that gets none, with the reason; what it raises ends all requests. Raises RewardError if the
     key is not set.
     """
@@ -84,11 +84,12 @@ async def _graded(policy: ChatPolicy, asked: Asked, settings: JudgeSettings) -> 
     try:
         return await _one(policy, asked, settings)
     except RepelledError as error:
-        neutral = asked._replace(answer=NEUTRAL)
-        if asked == neutral:
+        others = [asked._replace(answer=answer) for answer in (NEUTRAL, *asked.references[:1])]
+        if asked in others:
             raise
         try:
-            await _one(policy, neutral, settings)
+            for other in others:
+                await _one(policy, other, settings)
         except UngradedError:
             raise error from None  # another answer would have met it too
         return INCORRECT, str(error)

@@ -46,7 +46,7 @@ AGAIN = (
 )
 THINK, THOUGHT = "<think>", "</think>"
 _LINE = re.compile(rf"[*`#>\s]*(?:final\s+)?grade\W*[:=][*`\"'\s]*({'|'.join(GRADES)})[*`\"'.!\s]*", re.IGNORECASE)
-_SAID = re.compile(r"\bgrade\W*[:=]", re.IGNORECASE)
+_SAID = re.compile(rf"\bgrade\W*[:=]\W*(?:{'|'.join(GRADES)})\b", re.IGNORECASE)
 _GRADE = re.compile(rf"\b(?:{'|'.join(GRADES)})\b")
 _PLACES = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
 
@@ -89,7 +89,8 @@ def read_grade(reply: str) -> str | None:
     text = reply.partition(THOUGHT)[2].strip() if THOUGHT in reply else reply.strip()
     if THINK in text or THOUGHT in text:
         return None
-    found = _LINE.fullmatch(text.rpartition("\n")[2])
+    before, _, last = text.rpartition("\n")
+    found = _LINE.fullmatch(last)
     if found is None or found[1].upper() != CORRECT:
         return found and found[1].upper()
-    return CORRECT if len(_SAID.findall(text)) == 1 and set(_GRADE.findall(text)) == {CORRECT} else None
+    return None if _SAID.search(before) or not {CORRECT}.issuperset(_GRADE.findall(before)) else CORRECT

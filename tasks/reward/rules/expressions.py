@@ -6,14 +6,19 @@ whole or not at all, for a part of it may have any value; math-verify by itself 
 
 import re
 from collections import Counter
+from functools import partial
 from typing import Any
 
+import math_verify.parser
 import sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from math_verify import parse, verify
 
 from nbrl.tasks.reward.rules.notation import FUNCTIONS, Items, from_python, variable
 from nbrl.tasks.reward.rules.written import LISTED, NUMBER, bare, in_short, listed, plain, unit
 
+# A capital is another variable than its small letter.
+math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 DIGITS, SAME = 60, 1e-40  # of values without a float
 FLOAT, LEAST, NOISE = 5e-7, 2e-6, 1e-15  # floats are equal within FLOAT and LEAST of their value, or within NOISE of it
 MOST_TOKENS = 200  # of an expression
@@ -57,7 +62,23 @@ class Text:
             return bool(self.bare) and plain(self.bare) == plain(other.bare)
         if self.value is None or other.value is None or (self.unit and other.unit and self.unit != other.unit):
             return False
-        return same(other.value, self.value)
+        # Letters in another case are the same variables, unless a value has both cases of one.
+        told_apart = [len({name.lower() for name in names}) < len(names) for names in map(_names, (self.value, other.value))]
+        return same(*((other.value, self.value) if any(told_apart) else (_small(other.value), _small(self.value))))
+
+
+def _names(found: Any) -> set[str]:
+    if isinstance(found, Items):
+        return {name for each in found.values for name in _names(each)}
+    return {each.name for each in getattr(found, "free_symbols", ())}
+
+
+def _small(found: Any) -> Any:
+    """The value with its variables in small letters."""
+    if isinstance(found, Items):
+        return Items(found.around, tuple(map(_small, found.values)))
+    symbols = getattr(found, "free_symbols", None)
+    return found.xreplace({each: variable(each.name.lower()) for each in symbols}) if symbols else found
 
 
 def value(text: str) -> Any:

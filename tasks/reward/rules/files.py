@@ -13,8 +13,9 @@ from typing import Any
 
 from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.number import same_decimal
 
-CLOSE = 1e-6  # relative; numbers of JSON that differ by less are equal
+CLOSE = 1e-6  # relative; numbers of JSON that differ by less are equal, unless both are whole
 DEPTH = 50  # of nested JSON
 # A number of a cell, as pandas and csv write it: .5, 1e-05. Both its parts are short, for what was made is hostile.
 DECIMAL = re.compile(r"[+-]?((0|[1-9]\d{0,29})(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?")
@@ -76,7 +77,9 @@ def _same_cell(one: str, other: str) -> bool:
     """Equal as texts, or as decimal numbers, with an exponent or without; a number with leading zeros is a text."""
     if one == other:
         return True
-    return bool(DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)) and Decimal(one) == Decimal(other)
+    if not (DECIMAL.fullmatch(one) and DECIMAL.fullmatch(other)):
+        return False
+    return Decimal(one) == Decimal(other) or same_decimal(one, other)
 
 
 def _aligned(produced: list[list[str]], expected: list[list[str]], same: Callable[[str, str], bool]) -> float:
@@ -99,12 +102,14 @@ def _same(one: Any, other: Any, depth: int) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or _close(one, other)
+        return _same_number(one, other)
     return bool(one == other)
 
 
-def _close(one: float, other: float) -> bool:
+def _same_number(one: float, other: float) -> bool:
+    """Whether numbers of JSON are equal: whole ones exactly, others within CLOSE. What is beyond every float equals nothing."""
     try:
-        return math.isclose(one, other, rel_tol=CLOSE)
+        whole = float(one).is_integer() and float(other).is_integer()
+        return math.isfinite(one) and (one == other if whole else math.isclose(one, other, rel_tol=CLOSE))
     except OverflowError:  # integers beyond every float
-        return False
+        return one == other

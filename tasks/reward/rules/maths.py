@@ -10,19 +10,15 @@ from typing import Any
 
 from nbrl.tasks.reward.rules import confined, number
 from nbrl.tasks.reward.rules.number import Quantity, is_product, same
+from nbrl.tasks.reward.rules.number_words import CURRENCIES
+from nbrl.tasks.reward.rules.sentence import said
 
 RULE = "math"
 MODULES = {
     f"nbrl/tasks/reward/rules/{name}": str(Path(__file__).with_name(name))
-    for name in ("expressions.py", "notation.py", "written.py")
+    for name in ("expressions.py", "notation.py", "written.py", "sentence.py", "number_words.py")
 }
 LONGEST = 1000  # characters of what may be a number and its unit
-# A sentence that ends with what it says the answer is.
-_SENTENCE = re.compile(
-    r"(?:[^\W\d_]+[,:]?\s+)*(?:is|are|was|be|equals|equal to|answer|result|solution|value|so|therefore|thus|hence|gives|get)"
-    r"(?:\s*[:=,]\s*|\s+)(?P<said>.*\S)",
-    re.IGNORECASE | re.DOTALL,
-)
 _BARE = re.compile(r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?")
 _DIGITS = re.compile(r"^[\s$€£¥+-]*[\d.,/\s]*\d")
 _PRODUCT = re.compile(r"\d[A-Za-z]{1,3}\s*$")  # of a number and variables
@@ -30,6 +26,7 @@ _EXACT = Context(prec=400)
 # LaTeX of a number and its unit, as plain text.
 _MARKS = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*|\s*(?<!\\)\$(?=.*[^\\]\$\s*$)(.*)\$\s*", re.DOTALL)
 _PLAIN = (
+    (re.compile(r"(?<!\\)\$\s*([+-]?\d[\d.,]*)\s*(?<!\\)\$"), r" \1 "),
     (re.compile(r"\\mathrm\s*\{([A-Za-z])\}"), r"\1"),
     (re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{([^{}\\]*)\}"), r" \1"),
     (re.compile(r"\\([%$])"), r"\1"),
@@ -69,8 +66,8 @@ def quantity(text: str) -> Quantity | None:
 
 def _said(answer: str) -> str:
     """The end of a sentence that says what the answer is, if a number or an expression follows there; else the whole answer."""
-    found = None if quantity(answer) else _SENTENCE.fullmatch(answer.strip())
-    return found["said"] if found and re.search(r"\d|\\|\$", found["said"]) else answer
+    found = answer if quantity(answer) else said(answer)
+    return found if re.search(r"\d|\\|\$", found) else answer
 
 
 def _verdict(given: str, reference: str) -> bool | None:
@@ -87,11 +84,14 @@ def _verdict(given: str, reference: str) -> bool | None:
 
 
 def _told(text: str) -> str:
-    """What the package is told of a text: of a number with a factor, a currency or a unit its value."""
+    """What the package is told of a text: of a number with a factor, a currency or a unit its value, and a unit of letters."""
     found = quantity(text)
     if found is None or found.binds or _PRODUCT.search(text) or _BARE.fullmatch(text.strip()):
         return text
     over, under = found.value.as_integer_ratio()
     decimal = _EXACT.divide(over, under)
     value = f"{decimal:f}" if Fraction(decimal) == found.value else f"{over}/{under}"
-    return rf"{value}\%" if found.share else value
+    if found.share:
+        return rf"{value}\%"
+    unit = CURRENCIES.get(found.unit, found.unit).partition(" ")[0]
+    return rf"{value}\text{{ {unit}}}" if unit.isalpha() else value

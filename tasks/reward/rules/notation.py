@@ -57,8 +57,8 @@ def from_python(text: str) -> Any:
 
 
 def variable(name: str) -> Any:
-    """The symbol of a variable, with which math-verify's are replaced too: capitals are small there."""
-    return sympy.Symbol(name.lower(), real=True)
+    """The symbol of a variable, with which math-verify's are replaced too."""
+    return sympy.Symbol(name, real=True)
 
 
 def _made(node: ast.expr, text: str) -> Any:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from nbrl.tasks.reward.rules import number_words as known
 from nbrl.tasks.reward.rules.qa import normalise
+from nbrl.tasks.reward.rules.sentence import LONGEST, said
 
 DIGITS = 100  # characters of a number, and the largest exponent: what is longer costs time and is no answer
 UNIT_WORDS = 3
 _MINUS = str.maketrans("−–‐‑﹣－", "------")
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
-_BEFORE = r"(?P<sign>[+-]?)\s*(?P<currency>[$€£¥¢]?)\s*(?P<inner>[+-]?)"
+_BEFORE = r"(?P<sign>[+-]?)\s*(?P<currency>[$€£¥¢₹]?)\s*(?P<inner>[+-]?)"
 _WHOLE = r"(?P<whole>\d{1,3}(?:,\d{3})+|\d{1,3}(?:[ \u202f\u00a0]\d{3})+|\d+)"
 _DECIMAL = rf"(?:{_WHOLE}(?P<fraction>\.\d*)?|(?P<bare>\.\d+))(?:[eE](?P<exponent>[+-]?\d{{1,3}}))?"
 # The numerator behind a whole number has two digits at most: 1 234/567 may be either of two numbers.
@@ -36,6 +37,9 @@ _TENFOLD = re.compile(
 _PARTS = {"half": "1/2", "third": "1/3", "quarter": "1/4"}
 _AND_PART = re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+(half|third|quarter)\b", re.IGNORECASE)
 
+_PRINTED = 15  # significant digits, from which on a decimal may be a float as it is printed
+_NOISE = Fraction(1, 10**14)  # relative; such decimals that differ by less are equal
+_AROUND = re.compile(r"\\(?:boxed|fbox)\s*\{([^{}]*)\}|\(([^()]*)\)|\[([^][]*)\]|\$([^$]*)\$")
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 
 
@@ -49,13 +53,18 @@ class Quantity(NamedTuple):
     unit: str = ""
     share: str = ""
     binds: bool = False
+    printed: bool = False
 
 
 def quantity(text: str) -> Quantity | None:
     """The number that the text consists of, with its unit; None if the text is anything else."""
-    text = text.strip()
+    text = said(text) if len(text) <= LONGEST else text
+    while around := _AROUND.fullmatch(text):
+        text = next(inside for inside in around.groups() if inside is not None).strip()
     if len(text) > DIGITS:
         return None
+    text = re.sub(r"(?<=\d)_(?=\d{3}(?!\d))", "", text)
+    text = known.MONEY_FIRST.sub(lambda found: known.SIGNS_OF_MONEY[found[1].upper()], text)
     text = _TENFOLD.sub(_exponent, text)
     if _RAISED.search(text):
         return None
@@ -66,7 +75,8 @@ def quantity(text: str) -> Quantity | None:
     if found is None or (found["sign"] and found["inner"]) or (value := _value(found)) is None:
         return None
     negative = "-" in (found["sign"], found["inner"])
-    return _measured(-value if negative else value, found["unit"], found["currency"])
+    measured = _measured(-value if negative else value, found["unit"], found["currency"])
+    return measured and measured._replace(printed=_is_printed(found))
 
 
 def _exponent(found: re.Match[str]) -> str:
@@ -75,6 +85,23 @@ def _exponent(found: re.Match[str]) -> str:
         return found[0]
     exponent = unicodedata.normalize("NFKC", found["raised"] or found["power"]).translate(_MINUS)
     return f"e{exponent}" if found["times"] else f"1e{exponent}"
+
+
+def same_decimal(one: str, other: str) -> bool:
+    """Whether two decimals are equal, of which a float may have printed one."""
+    found = [_NUMBER.fullmatch(each) for each in (one, other)]
+    values = [Quantity(value, printed=_is_printed(each)) for each in found if each and (value := _value(each)) is not None]
+    return len(values) == 2 and _same_value(*values)
+
+
+def _same_value(one: Quantity, other: Quantity) -> bool:
+    near = one.printed or other.printed
+    return one.value == other.value or (near and abs(one.value - other.value) <= _NOISE * max(abs(one.value), abs(other.value)))
+
+
+def _is_printed(found: re.Match[str]) -> bool:
+    digits = (found["whole"] or "") + (found["fraction"] or found["bare"] or "")
+    return "." in digits and len(re.sub(r"\D", "", digits).lstrip("0")) >= _PRINTED
 
 
 def _value(found: re.Match[str]) -> Fraction | None:
@@ -111,7 +138,7 @@ def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
     if len(rest.split()) > UNIT_WORDS or known.SIGNS.search(rest) or known.EXPRESSION.intersection(words):
         return None
     # A hyphen would be deleted as punctuation is.
-    unit = normalise(_MEGA.sub("mega", rest).replace("^-", "^−")) if rest else ""
+    unit = _unit(rest) if rest else ""
     unit = next((sign for sign, names in known.CURRENCIES.items() if rest == sign or unit in names.split()), unit or money)
     binds = (
         bool(known.BINDING.intersection(words))
@@ -123,6 +150,15 @@ def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
     return Quantity(value, unit, "%" if share else "", binds)
 
 
+def _unit(text: str) -> str:
+    """One way of writing for a unit: "meters" and "metre" are m; case tells Mb from MB, and a stroke m/s from ms."""
+    words = _MEGA.sub("mega", text).replace("^-", "^−").replace("·", " ").replace("⋅", " ")
+    parts = [normalise(part) for part in words.split("/")]
+    parts = [" ".join(known.UNITS.get(word, word) for word in part.split()) for part in parts]
+    plain = "/".join(parts)
+    return text if plain in known.CASED and any(each.isupper() for each in text) else plain
+
+
 def is_product(behind: str) -> bool:
     """Whether what stands behind the digits of a number may be variables or a function, which multiply it."""
     words = re.findall(r"(?<![^\W\d_])[a-z]{1,2}(?![^\W\d_])", behind)
@@ -130,7 +166,7 @@ def is_product(behind: str) -> bool:
 
 
 def _is_currency(text: str) -> bool:
-    return bool(re.match(r"[$€£¥¢]|(?:usd|eur|gbp|jpy|chf|cny|inr|dollars?|euros?|pounds?|yen)\b", text, re.IGNORECASE))
+    return bool(re.match(r"[$€£¥¢₹]|(?:usd|eur|gbp|jpy|chf|cny|inr|dollars?|euros?|pounds?|yen)\b", text, re.IGNORECASE))
 
 
 def equal(answer: str, references: Sequence[str]) -> float:
@@ -144,6 +180,6 @@ def equal(answer: str, references: Sequence[str]) -> float:
 
 def same(given: Quantity, wanted: Quantity | None) -> bool:
     """Whether both are of one value, and neither lacks what the other's value depends on."""
-    if wanted is None or (given.value, given.share) != (wanted.value, wanted.share):
+    if wanted is None or given.share != wanted.share or not _same_value(given, wanted):
         return False
     return given.unit == wanted.unit or ("" in (given.unit, wanted.unit) and not given.binds and not wanted.binds)

@@ -13,7 +13,10 @@ FACTORS = {**{f"{name}{ending}": Fraction(10) ** tens for name, tens in _TENS.it
 FACTORS |= dict.fromkeys(("dozen", "dozens"), Fraction(12))
 CURRENCIES = {
     "$": "dollar dollars usd", "€": "euro euros eur", "£": "pound pounds gbp", "¥": "yen jpy", "¢": "cent cents",
+    "₹": "rupee rupees inr",
 }  # fmt: skip
+SIGNS_OF_MONEY = {"US$": "$", "USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹"}
+MONEY_FIRST = re.compile(r"^(US\$|USD|EUR|GBP|JPY|INR)(?=\s*[\d.+-])", re.IGNORECASE)
 MONEY = {"k": 3, "m": 6, "mm": 6, "b": 9, "t": 12}  # letters behind an amount of money
 SHARES = {
     "%": 0, "‰": -1, "‱": -2, "percent": 0, "percents": 0, "por ciento": 0, "pour cent": 0, "per cento": 0,
@@ -40,16 +43,20 @@ BINDING = {
     "double",
     "triple",
     "twice",
+    *("tens", "ones", "scores", "myriad", "myriads", "pair", "pairs", "couple", "couples", "trio"),
+    *("kilo", "mega", "giga", "tera", "peta", "deci", "centi", "milli", "micro", "nano", "pico"),
     "bc",
     "bce",
 } - {"k"}
 _SPELT = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen " \
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"  # fmt: skip
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma upsilon chi psi omega"
 _OPERATIONS = "x X z i I j e E n pi tau phi sqrt root log ln lg exp sin cos tan sec csc cot arcsin arccos arctan sinh cosh " \
     "tanh inf infinity oo plus minus over or to squared " \
-    "not no none nor neither without except cubed factorial divided multiplied mod modulo choose"  # fmt: skip
+    "not no none nor neither without except cubed factorial divided multiplied mod modulo choose " \
+    "base binary hexadecimal octal decimal negative positive below above under wrong incorrect false never"  # fmt: skip
 # Words that make an expression of the number: 7i, 6x, 2 pi, 3 squared, 4 or five.
-EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split()}
+EXPRESSION = {*_SPELT.split(), *_OPERATIONS.split(), *_GREEK.split()}
 # What is neither a letter nor stands in units, and a sign of multiplication that joins no two letters.
 SIGNS = re.compile(r"[^\w\s%‰‱$€£¥¢°'\"′″/.,:;?()\[\]&^*·⋅×−-]|[α-λν-ω∞_]|(?<![^\W\d_])[*·⋅×]|[*·⋅×](?![^\W\d_])")
 POWERS = tuple("^−0123456789")
@@ -96,3 +103,14 @@ LARGE = re.compile(
 )
 # A capital that may be a factor, where it can hardly be a unit.
 CAPITAL = re.compile(r"[MB]|[KMBGT] .+")
+_SPELLINGS = {
+    "m": "meter meters metre metres", "km": "kilometer kilometers kilometre kilometres kms",
+    "cm": "centimeter centimeters centimetre centimetres cms", "mm": "millimeter millimeters millimetre millimetres",
+    "kg": "kilogram kilograms kgs", "g": "gram grams", "s": "second seconds sec secs", "min": "minute minutes mins",
+    "h": "hour hours hr hrs", "l": "liter liters litre litres", "ml": "milliliter milliliters millilitre millilitres",
+    "in": "inch inches", "ft": "foot feet", "mi": "mile miles", "yd": "yard yards",
+    "day": "days", "week": "weeks", "month": "months", "year": "years yr yrs", **CURRENCIES,
+}  # fmt: skip
+UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
+# Units that are others in capitals: Mb and MB, nm and Nm, pA and Pa.
+CASED = frozenset(["mb", "gb", "kb", "tb", "nm", "pa", "mw", "mv", "ma", "mhz", "ms", "mj", "ps", "mpa", "megab", "megan"])

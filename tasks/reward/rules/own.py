@@ -24,7 +24,6 @@ FACETS, NAME_CHARS = 50, 60
 SHOWN_CHARS = 300
 
 
-ROUNDING = 1e-9  # by which a sum of floats may miss the bounds of a value
 # Answers that a class can score, if it can score anything.
 PLAIN = (None, "", "0", "{}", "[]", "a, b", "1 2")
 PROBES, SLOW = 3, 2  # answers that it scored to other questions, and all that are tried where it takes too long
@@ -39,7 +38,7 @@ class _Score(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     success: bool
-    value: Annotated[float, Field(ge=-ROUNDING, le=1 + ROUNDING)] | None
+    value: FiniteFloat | None
     steps: list[Bounded] = Field(max_length=100_000)
     facets: dict[str, float]
 

@@ -142,8 +142,16 @@ def own(comparison: dict[str, Any]) -> dict[str, Any]:
         "success": bool(score.success),
         "value": None if score.value is None else float(score.value),
         "steps": [float(each) for each in score.steps],
-        "facets": {str(name): float(value) for name, value in score.facets.items()},
+        "facets": {str(name): number for name, value in score.facets.items() if (number := finite(value)) is not None},
     }
+
+
+def finite(value: Any) -> float | None:
+    """The value as a float; None where it is no finite number."""
+    try:
+        return number if math.isfinite(number := float(value)) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 RULES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"reasoning_gym": reasoning_gym, "math": maths, "own": own}

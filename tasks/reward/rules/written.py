@@ -3,22 +3,27 @@
 import re
 import unicodedata
 
+from nbrl.tasks.reward.rules import number_words as known
 from nbrl.tasks.reward.rules.notation import FUNCTIONS
+from nbrl.tasks.reward.rules.sentence import carries
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 MARKED = re.compile(r"(?<!\\)\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
-# A unit at the end, which a text in another unit lacks: no factor such as million.
-_NO_UNIT = r"illi|hundred|thousand|dozen|percent|\b(?:not|or|and|so|than|least|most|more|less|about|times|if|for|where|when)\b"
-UNIT = re.compile(
-    rf"\\(?:text|mbox|textrm|mathrm(?=\s*\{{\s*[A-Za-z]{{2}}))\s*\{{\s*(?![^{{}}]*(?:{_NO_UNIT}))([A-Za-z][A-Za-z /.]*)\}}"
-    r"(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
+# A unit at the end, which a text in another unit lacks, if no word in it is a factor or a part of a sentence.
+_UNIT = re.compile(
+    r"\\(?:text|mbox|textrm|mathrm(?=\s*\{\s*[A-Za-z]{2}))\s*\{\s*([A-Za-z][A-Za-z /.]*)\}(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
+)
+_NO_UNIT = (
+    frozenset(["and", "so", "than", "least", "most", "more", "less", "about", "times", "if", "for", "where", "when"])
+    | known.EXPRESSION
+    | known.BINDING
 )
 LONE = re.compile(
     r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bm)\s*\{\s*([A-Za-z])\s*\}"
 )  # a letter in another type
 NAMED = re.compile(rf"\\(?:mathrm|operatorname)\s*\{{\s*({'|'.join(FUNCTIONS)})\s*\}}")
-SPACED = re.compile(r"\\(?:[,:; ]|q?quad\b)")
+SPACED = re.compile(r"(?<!\\)\\(?:[,:; ]|q?quad\b)")
 STYLE = re.compile(r"\\(?:!|displaystyle\b|limits\b|left(?![A-Za-z])|right(?![A-Za-z])|[bB]igg?[lr]?(?![A-Za-z]))")
 NEAR = re.compile(r"≈|\\(?:approx|simeq)(?![A-Za-z])")
 SHORT = re.compile(r"\\([dtc]?frac|binom)\s*(?:(\d)|(\{[^{}]*\}))\s*(\d)")  # \frac12, \frac{a}2
@@ -52,7 +57,7 @@ def bare(text: str) -> str:
     if len(marked) == 1:
         outside = text[: marked[0].start()] + text[marked[0].end() :]
         inside = next(each for each in marked[0].groups() if each)
-        return inside.strip() if not NUMBER.search(outside) else text
+        return inside.strip() if carries(outside) else text
     if text.count("$") == 1:  # of a currency
         text = text.replace("$", "")
     text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
@@ -85,15 +90,24 @@ def plain(text: str) -> str:
 
 def unit(text: str) -> str:
     """The unit at the end; empty if there is none."""
-    found = UNIT.search(text)
-    return re.sub(r"\s|[{}]|\\[a-z]+", "", found[0]) if found else ""
+    found = _unit(text)
+    shown = re.sub(r"\s|[{}]|\\[a-z]+", "", found[0]).casefold() if found else ""
+    return known.UNITS.get(shown, shown)
+
+
+def _unit(text: str) -> re.Match[str] | None:
+    found = _UNIT.search(text)
+    words = re.findall("[A-Za-z]+", found[1]) if found else []
+    changes = any({word, word.lower()} & _NO_UNIT or known.LARGE.search(word) or known.PART.fullmatch(word) for word in words)
+    return None if changes else found
 
 
 def in_short(text: str) -> str:
     """The same expression with fewer ways of writing."""
     text = NEAR.sub("=", STYLE.sub("", SPACED.sub(" ", text))).lstrip(" =")
     text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
-    text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", UNIT.sub("", text)))
+    text = text[: found.start()] if (found := _unit(text)) else text
+    text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", text))
     text = SHORT_OVER.sub(
         r"\\\1{\2}{", SHORT.sub(lambda found: f"\\{found[1]}{found[3] or '{' + found[2] + '}'}{{{found[4]}}}", text)
     )
