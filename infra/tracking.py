@@ -5,6 +5,7 @@ A run is found again by its name and its identity: a resumed run goes on where i
 """
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -103,7 +104,7 @@ class Tracking:
             if experiment is None:
                 artifacts = self.settings.artifacts
                 if artifacts is None and self.settings.uri is None:
-                    artifacts = (self._home.mlflow / "artifacts" / self.settings.experiment).as_uri()
+                    artifacts = (self._home.mlflow / "artifacts" / _one_part(self.settings.experiment)).as_uri()
                 tags = {KIND: TRAINS}
                 return str(client.create_experiment(self.settings.experiment, artifact_location=artifacts, tags=tags))
             if experiment.lifecycle_stage != "active":  # MLflow keeps the name of one that was deleted
@@ -241,3 +242,8 @@ class Tracking:
             self.set_tag(ENDED, reason[:TAG_CHARACTERS])
         self.client.set_terminated(self._run_id, status, None if ended is None else int(ended * 1000))
         self._run_id = None
+
+
+def _one_part(name: str) -> str:
+    """A name as one part of a path, whatever it holds."""
+    return re.sub(r"^\.|[^\w .-]", lambda found: f"%{ord(found[0]):x}", name)[:200]

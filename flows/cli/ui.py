@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import uvicorn
 from rich.console import Console
 
+from nbrl.flows.display.terminal import plain
 from nbrl.flows.pages.app import app
 from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
@@ -22,6 +23,7 @@ from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.layout.runs import RUNS, name_of
 from nbrl.tasks.runs.epochs import first_and_newest
+from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import find_run
 
 START_S = 30.0
@@ -48,7 +50,7 @@ def serve(
         stack.callback(prefect.stop)
         lines, only = [], "" if is_local(host) else "   (on this machine only)"
         if uri is not None and uri.startswith(SERVERS):
-            lines.append(f"MLflow        {uri}")
+            lines.append(f"MLflow        {plain(uri)}")
         else:
             mlflow = ui(home, TrackingSettings(uri=uri), None if port is None else port + 1)
             stack.callback(mlflow.stop)
@@ -63,7 +65,10 @@ def serve(
 
 
 def newest_uri(storage: Storage) -> str | None:
-    """`tracking.uri` of the run on the storage that was started last; None if that is the home's own, or there is no run."""
+    """`tracking.uri` of the run on the storage that was started last; None if that is the home's own, or there is no run.
+
+    One that this user neither uses nor trusts is passed over: `--tracking-uri` names it.
+    """
     newest: tuple[float, str | None] = (0.0, None)
     for name in {name_of(key) for key in storage.list(RUNS)}:
         try:
@@ -72,8 +77,13 @@ def newest_uri(storage: Storage) -> str | None:
         except (RunError, InfraError):  # what cannot be read is no run to follow
             continue
         if starts is not None and starts[1].started > newest[0]:
-            newest = starts[1].started, (starts[1].settings or {}).get("tracking", {}).get("uri")
-    return newest[1]
+            newest = starts[1].started, name
+    if newest[1] is None:
+        return None
+    try:
+        return trusted_config(storage, newest[1], (), trust=False, used=("tracking.uri",)).tracking.uri
+    except (RunError, InfraError):
+        return None
 
 
 @contextmanager

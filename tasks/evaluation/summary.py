@@ -43,6 +43,10 @@ def read(storage: Storage, name: str) -> EvaluationSummary | None:
     if not storage.exists(key):
         return None
     try:
-        return EvaluationSummary.model_validate(storage.read_json(key))
+        found = EvaluationSummary.model_validate(storage.read_json(key))
+        if found.name == name:
+            return found
+        fault = None
     except ValidationError as error:
-        raise DamagedError(f"{storage.uri(key)} is no summary; delete it, and the same command makes it again") from error
+        fault = error
+    raise DamagedError(f"{storage.uri(key)} is no summary of {name}; delete it, and the same command makes it again") from fault

@@ -74,11 +74,14 @@ def find_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run | None:
     if not storage.exists(path):
         return None
     try:
-        return Run.model_validate(storage.read_json(path))
+        found = Run.model_validate(storage.read_json(path))
     except (DamagedError, ValidationError) as error:
         raise ConfigError(
             f"{storage.uri(path)} is not what was written there; bring it back from a copy, or choose another name"
         ) from error
+    if (found.name, found.kind) != (name, kind):  # what a file says of itself leads nowhere
+        raise ConfigError(f"{storage.uri(path)} is of another run, {found.name[:100]!r}; give its folder that name")
+    return found
 
 
 def known_run(storage: Storage, name: str, kind: Kind = RUNS) -> Run:

@@ -110,4 +110,13 @@ def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[
         if key[1:]:
             yield from _values(value, key[1:], f"{above}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield from _leaves(value, f"{above}{name}")
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Each value below a key by itself: what a user adds beside it makes no other value of it."""
+    if isinstance(value, dict) and value:
+        for name, each in value.items():
+            yield from _leaves(each, f"{key}.{name}")
+    else:
+        yield key, value

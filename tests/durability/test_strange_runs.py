@@ -1,6 +1,7 @@
 """Whatever a stranger wrote into a run's folder, each command works or ends with a sentence, and nothing else changes."""
 
 import hashlib
+import json
 import random
 import re
 import shutil
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 from nbrl.flows.cli.commands import app
 from nbrl.flows.pages.app import app as pages
 from nbrl.infra.errors import InfraError
+from nbrl.infra.sealed_json import SEAL, seal
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.champions import champions
@@ -50,6 +52,9 @@ def base(whole: tuple[Path, int], tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("strange") / "base"
     shutil.copytree(whole[0] / "root", folder / "root")
     shutil.copytree(folder / "root/runs" / RUN, folder / "root/runs" / MINE)
+    mine = folder / "root/runs" / MINE / "run.json"
+    fields = json.loads(mine.read_text()) | {"name": MINE}
+    mine.write_bytes(seal({name: value for name, value in fields.items() if name != SEAL}))
     (folder / "beside").mkdir()
     (folder / "beside/keep.json").write_text('{"keep": "me"}')
     return folder

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.kept import lies_below, read_kept
 from nbrl.tasks.runs.results import NodeResult
+from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.sweep import sweep_stage
+from tests.tasks.booked import RUN
 
 ELSEWHERE = [
     "runs/mine",
@@ -61,6 +64,18 @@ def test_what_lies_below_the_run_is_read(storage: Storage) -> None:
     at = f"{STAGE.results}/update-1.json"
     storage.write_json(at, result(parts={f"{STAGE.folder}/e0001-a/chunk.parquet": "d"}))
     assert read_kept(storage, at, NodeResult).artifact.path == ARTIFACT["path"]
+
+
+@pytest.mark.parametrize("name", ["other", "/tmp/elsewhere", "../other", "", "a" * 300, "\x00"])
+@pytest.mark.attack(
+    tried="Give a run's own name as another run's, or as a path",
+    wall="what a run's file says of itself must be its folder's name",
+    effect="one sentence; the other run and the path are as they were",
+)
+def test_a_run_that_says_that_it_is_another_one_is_none(storage: Storage, name: str) -> None:
+    storage.write_json(RUN.layout.identity, RUN.model_dump(mode="json") | {"name": name})
+    with pytest.raises(ConfigError, match=r"is of another run, .*; give its folder that name"):
+        find_run(storage, RUN.name)
 
 
 @pytest.mark.attack(

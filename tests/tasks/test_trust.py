@@ -100,7 +100,7 @@ def overrides(key: str) -> list[str]:
 )
 def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(storage: Storage, key: str) -> None:
     config = stranger(storage, *overrides(key))
-    with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by somebody else .*\n  {re.escape(key)}: .*\ngive --trust"):
+    with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by somebody else .*\n  {re.escape(key)}[.:].*\ngive --trust"):
         trusted_config(storage, "r", [], trust=False)
     assert trusted_config(storage, "r", overrides(key), trust=False) == config  # given by this user
     assert trusted_config(storage, "r", [], trust=True) == config
@@ -109,6 +109,20 @@ def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(stor
 
 def test_every_kind_of_setting_that_reaches_is_among_those_that_were_tried() -> None:
     assert {re.sub(r"\.(tool|weigh|odd)\b", ".*", key) for key in SETTINGS} == {*REACHING, *OWN}
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("engine.extra_args", "engine.extra_args.log-level=info"),
+        ("rollout.tools.mcp.tool.headers", "rollout.tools.mcp.tool.headers.Other=HOME"),
+        ("environments.odd.settings", "environments.odd.settings.b=2"),
+    ],
+)
+def test_a_value_that_a_user_adds_beside_a_strangers_trusts_only_itself(storage: Storage, key: str, given: str) -> None:
+    stranger(storage, *overrides(key))
+    with pytest.raises(ConfigError, match=rf"\n  {re.escape(key)}\."):
+        trusted_config(storage, "r", [given], trust=False)
 
 
 def test_a_run_of_this_users_own_goes_on_by_itself_and_one_without_such_settings_is_anybodys(storage: Storage) -> None:

@@ -27,6 +27,9 @@ from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_trajectories
 from nbrl.tasks.learner.step.token_logprobs import TOKEN_LOGPROBS_SCHEMA
 from nbrl.tasks.reward.score import SCHEMA as REWARDS
+from nbrl.tasks.runs.epochs import take
+from nbrl.tasks.runs.recipes import load
+from nbrl.tasks.runs.run import open_run
 from tests.flows.typed import nbrl
 from tests.tasks.storing import stored
 
@@ -229,6 +232,16 @@ def test_a_storage_without_runs_shows_how_to_make_one(tmp_path: Path) -> None:
     empty = Storage(StorageSettings(root=str(tmp_path / "empty")))
     assert "nbrl train" in TestClient(app(empty), base_url="http://localhost").get("/").text
     assert newest_uri(empty) is None
+
+
+def test_the_mlflow_of_a_strangers_run_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path / "root")))
+    config = load("tiny-cpu", [f"storage.root={tmp_path}/root", f"tracking.uri=sqlite:///{tmp_path}/mine.db"])
+    run = open_run(config, "r", storage)[0]
+    take(storage, run.layout, config.model_dump(mode="json"))
+    assert newest_uri(storage) == f"sqlite:///{tmp_path}/mine.db"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    assert newest_uri(storage) is None
 
 
 @pytest.fixture
