@@ -37,7 +37,6 @@ from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import checked_name
-from nbrl.tasks.runs.trust import TRUST
 from nbrl.tasks.services.restarts import curable, first_line
 
 T = TypeVar("T")
@@ -55,7 +54,6 @@ class TrainOrder(BaseModel):
     overrides: tuple[str, ...] = Field((), description="further settings as KEY=VALUE, such as environments.NAME.train=64")
     root: str = Field(ROOT, description="storage root of the run, where there is no recipe")
     take_over: bool = Field(False, description="stop another process that trains this run, and continue here")
-    trust: bool = Field(False, description=TRUST)
 
     def start(self) -> Prepared:
         """Raises ConfigError where the training could not be made."""
@@ -64,7 +62,7 @@ class TrainOrder(BaseModel):
             start = prepared(self.recipe, overrides, "train", name)
             check_root(self.root, start.config)
             return start
-        config = trusted_config(Storage(StorageSettings(root=self.root)), name, overrides, self.trust)
+        config = trusted_config(Storage(StorageSettings(root=self.root)), name, overrides, trust=False)
         return preflight(config, "train", name)
 
 

@@ -41,7 +41,7 @@ class Wish(BaseModel):
     root: str = ROOT
     overrides: tuple[str, ...] = ()
     home: str = ".nbrl"
-    trust: bool = False
+    trust: bool = Field(False, description="trust what the run's settings reach now; another value later is refused")
     webhook: str = Field("", description="where failures and worse evaluations are reported by POST")
 
 
@@ -67,13 +67,12 @@ def wished(wish: Wish) -> list[RunnerDeployment]:
         return [_clean(wish, root)]
     if not wish.run:
         raise ConfigError("name the run with --run: a schedule continues one run, and an evaluation takes its newest checkpoint")
-    trust = {"trust": True} if wish.trust else {}
-    train = TrainOrder(run=checked_name(wish.run), recipe=wish.recipe, overrides=wish.overrides, root=root, **trust)
+    train = TrainOrder(run=checked_name(wish.run), recipe=wish.recipe, overrides=wish.overrides, root=root)
     if wish.kind == "evaluate":
-        evaluate = Order(model=wish.run, root=root, overrides=wish.overrides, **trust)
+        evaluate = Order(model=wish.run, root=root, overrides=wish.overrides)
         trusted_config(storage, wish.run, wish.overrides, wish.trust)
         return [_deployment(deployed.evaluate, wish.run, {"order": evaluate}, wish.cron or NIGHTLY, [wish.run])]
-    evaluate = Order(model=wish.run, root=root, **trust)
+    evaluate = Order(model=wish.run, root=root)
     if config is None:
         config = trusted_config(storage, wish.run, wish.overrides, wish.trust)
     if (known := find_run(storage, wish.run)) is not None:

@@ -34,7 +34,6 @@ from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import resumed_config, trusted_config
 from nbrl.tasks.runs.run import checked_name, unknown
-from nbrl.tasks.runs.trust import TRUST
 
 ROOT = ".nbrl/storage"
 NAMED = 40  # characters of a model's name in that of its evaluation
@@ -66,7 +65,6 @@ class Order(BaseModel):
     name: str = Field(
         "", description="name of the evaluation; by default made of the model and of a digest of all that decides it"
     )
-    trust: bool = Field(False, description=TRUST)
 
 
 class Plan(BaseModel):
@@ -83,8 +81,8 @@ class Plan(BaseModel):
         return self.start.config
 
 
-def planned(order: Order) -> Plan:
-    """Raises ConfigError or SandboxError where the evaluation could not be made."""
+def planned(order: Order, trust: bool = False) -> Plan:
+    """Raises ConfigError or SandboxError where the evaluation could not be made. `trust`: see tasks/runs/trust.py."""
     overrides = _overrides(order)
     named = None
     if order.recipe:
@@ -97,7 +95,7 @@ def planned(order: Order) -> Plan:
         named = run_of(storage, order.model) if order.model else None
         if named is None or order.endpoint:
             raise ConfigError(_no_settings(order))
-        config = trusted_config(storage, named[0], overrides, order.trust)
+        config = trusted_config(storage, named[0], overrides, trust)
     environments = _chosen(config.environments, order.environments)
     config = config.model_copy(update={"environments": _judged(environments) if order.judge else environments})
     if order.endpoint:

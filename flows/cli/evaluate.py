@@ -111,9 +111,8 @@ def evaluate(
             overrides=tuple(set_ or ()),
             root=root,
             name=name or "",
-            trust=trust,
         )
-        plan = planned(order)
+        plan = planned(order, trust)
         begun.append(plan.name)
 
         async def flow() -> Any:

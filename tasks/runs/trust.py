@@ -43,7 +43,6 @@ REACHING = (
     "tracking.tensorboard",
 )
 OWN = ("environments.*.place", "environments.*.settings")  # of environments that are classes
-TRUST = "let a run that was begun elsewhere start the programs, and ask the servers, that its settings name"
 SHOWN, SHOWN_CHARS = 8, 160  # settings in one refusal, and characters of one
 Setting = tuple[str, str]  # key, and value in JSON
 
