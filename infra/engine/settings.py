@@ -16,7 +16,8 @@ class EngineSettings(BaseModel):
 
     environment: str = Field(
         ".venv-engine",
-        description="folder of the Python environment with SGLang, relative to the current folder or else to the repository",
+        description="folder of the Python environment with SGLang, relative to the current folder or else to the repository; the "
+        "repository's own first when not set",
         json_schema_extra={"decides": False},
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto uses the GPUs if there are any")
@@ -120,9 +121,11 @@ class EngineSettings(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """The engine's environment: in the current folder, or else in the repository, where set-up creates it."""
+        """The engine's environment: in the repository, where set-up creates it, or as set, in the current folder."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment
-        return beside if beside.exists() and not here.exists() else here
+        # A folder that somebody sent may hold a program of that name.
+        chosen = self.environment != type(self).model_fields["environment"].default
+        return beside if beside.exists() and not (chosen and here.exists()) else here
 
     @property
     def python(self) -> Path:

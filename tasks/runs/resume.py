@@ -36,6 +36,6 @@ def trusted_config(
 ) -> RunConfig:
     """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py."""
     config = resumed_config(storage, name, overrides, kind)
-    stored = resumed_config(storage, name, (), kind)
-    check_trusted(config, stored, overrides, known_run(storage, name, kind).layout.title, trust, used)
+    stored, layout = resumed_config(storage, name, (), kind), known_run(storage, name, kind).layout
+    check_trusted(config, stored, overrides, layout.title, trust, used, storage.exists(layout.data.digests))
     return config

@@ -43,22 +43,33 @@ REACHING = (
     "tracking.tensorboard",
 )
 OWN = ("environments.*.place", "environments.*.settings")  # of environments that are classes
+# Files and data sets, of which a run keeps a copy: they are read again where it has none.
+READ = ("environments.*.train", "environments.*.held_out", "environments.*.corpus", "environments.*.dataset")
+_READ = tuple(key.rpartition("*")[2] for key in READ)
 SHOWN, SHOWN_CHARS = 8, 160  # settings in one refusal, and characters of one
 Setting = tuple[str, str]  # key, and value in JSON
 
 
 def check_trusted(
-    config: RunConfig, stored: RunConfig, overrides: Iterable[str], title: str, trust: bool, used: tuple[str, ...] = ("",)
+    config: RunConfig,
+    stored: RunConfig,
+    overrides: Iterable[str],
+    title: str,
+    trust: bool,
+    used: tuple[str, ...] = ("",),
+    copied: bool = True,
 ) -> None:
     """Raises ConfigError if `config` reaches beyond the run by settings of `stored` that this user has neither used nor given.
 
-    `used` are the beginnings of the keys that matter. With `trust`, those settings are remembered.
+    `used` are the beginnings of the keys that matter, `copied` whether the run has its questions. With `trust`, those settings
+    are remembered.
     """
     given = [each.partition("=")[0].strip() for each in overrides]
     foreign = [
         (key, value)
         for key, value in sorted({*_reaching(stored)} & {*_reaching(config)})
         if key.startswith(used)
+        and not (copied and key.endswith(_READ))
         and not any(key == each or key.startswith(f"{each}.") for each in given)
         and not _mark((key, value)).exists()
     ]
@@ -95,9 +106,10 @@ def _reaching(config: RunConfig) -> Iterator[Setting]:
     changed = config.model_dump(mode="json", exclude_defaults=True)
     classes = {name: each for name, each in changed["environments"].items() if "place" in each}
     sections = [(key, changed) for key in REACHING] + [(key, {"environments": classes}) for key in OWN]
-    for key, section in sections:
+    for key, section in sections + [(key, changed) for key in READ]:
         for name, value in _values(section, key.split("."), ""):
-            yield name, json.dumps(value, sort_keys=True)
+            if key not in READ or isinstance(value, str):  # else a number of questions that are made
+                yield name, json.dumps(value, sort_keys=True)
 
 
 def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[tuple[str, Any]]:

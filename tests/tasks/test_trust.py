@@ -14,6 +14,7 @@ from nbrl.flows.deployments import Wish, wished
 from nbrl.flows.order import Order, planned
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.resume import trusted_config
@@ -123,6 +124,15 @@ def test_a_value_that_a_user_adds_beside_a_strangers_trusts_only_itself(storage:
     stranger(storage, *overrides(key))
     with pytest.raises(ConfigError, match=rf"\n  {re.escape(key)}\."):
         trusted_config(storage, "r", [given], trust=False)
+
+
+def test_files_of_this_machine_are_not_read_for_a_run_that_lost_its_questions(storage: Storage) -> None:
+    Path("secret.csv").write_text("question,answers\nq?,hunter2\n", encoding="utf-8")
+    config = stranger(storage, "environments.mine={kind: files, train: secret.csv, held_out: secret.csv}")
+    assert trusted_config(storage, "r", [], trust=False) == config  # it has a copy of its questions
+    storage.delete(RunLayout("r").data.digests)
+    with pytest.raises(ConfigError, match=r"(?s)environments\.mine\.held_out: .*secret\.csv.*environments\.mine\.train: "):
+        trusted_config(storage, "r", [], trust=False)
 
 
 def test_a_run_of_this_users_own_goes_on_by_itself_and_one_without_such_settings_is_anybodys(storage: Storage) -> None:
