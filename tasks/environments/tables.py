@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from bisect import bisect_left
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -182,13 +183,28 @@ def _opened(path: Path) -> IO[bytes]:
 def _csv_table(path: Path, delimiter: str) -> pa.Table:
     """All fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
     with _opened(path) as file:
-        data = pa.BufferReader(file.read())
+        data = file.read()
+    _check_quotes(path, data, delimiter)
     return pa.csv.read_csv(
-        data,
-        read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(data.size() + 1, LONGEST_FIELD))),
+        pa.BufferReader(data),
+        read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(len(data) + 1, LONGEST_FIELD))),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(default_column_type=pa.string(), null_values=[""], strings_can_be_null=True),
     )
+
+
+def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
+    """Raises ConfigError with the line of the first quote that opens a field and that no quote at the field's end closes.
+
+    The reader would take what follows, further rows too, as a part of that field.
+    """
+    ends = rb"%s\r\n" % delimiter.encode()
+    fields = re.compile(rb'(?:\A(?:%s)?|(?<=[%s]))"(?:[^"]++|"")*+("(?=[%s]|\Z))?' % (BOM_UTF8, ends, ends))
+    wrong = next((field for field in fields.finditer(data) if field[1] is None), None)
+    if wrong:
+        line = len(data[: wrong.start() + 1].splitlines())
+        remedy = "put such a field in quotes, and write each quote in it twice"
+        raise ConfigError(f"data file {path}, line {line}: the quote that opens a field is not closed at its end; {remedy}")
 
 
 def _json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:

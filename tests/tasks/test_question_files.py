@@ -351,7 +351,66 @@ def test_ids_and_abilities_with_other_signs_can_name_files_and_ids_stay_apart(tm
     assert ids[-1] == "plain"
     assert len(set(ids)) == len(given)
     assert all(re.fullmatch("[A-Za-z0-9._:-]{1,120}", each) for each in ids)
-    assert {row["ability"] for row in read} == {"Counting - Probability"}
+    assert all(re.fullmatch("Counting - Probability-[0-9a-f]{8}", row["ability"]) for row in read)
+
+
+def test_abilities_in_any_script_stay_apart(tmp_path: Path) -> None:
+    given = ["数学", "物理", "C++", "C--", "a" * 81, "a" * 82, "plain"]
+    rows = [FOUND[0] | {"ability": name} for name in given]
+    abilities = read_questions(write(tmp_path / "x.jsonl", rows), {}, "qa")["ability"].to_pylist()
+    assert (len(set(abilities)), abilities[3], abilities[-1]) == (len(given), "C--", "plain")
+    with pytest.raises(ConfigError, match="ability '' must be"):
+        read_questions(write(tmp_path / "x.jsonl", [FOUND[0] | {"ability": ""}]), {}, "qa")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_of_json_that_is_not_finite_is_missing(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "x.jsonl"
+    for column, words in (("answers", "1 rows have no 'answers'"), ("question", "1 rows have no 'question'")):
+        path.write_text(json.dumps(FOUND[0] | {column: float(value)}))
+        with pytest.raises(ConfigError, match=words):
+            questions(path)
+    path.write_text(json.dumps(FOUND[0] | {"answers": ["7", float(value)]}))
+    with pytest.raises(ConfigError, match="has an empty answer"):
+        questions(path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fields", "line"),
+    [
+        (".tsv", ["How long?\t\"5", "B?\t6"], 2),
+        (".tsv", ["A?\t1", "How long?\t\"5", "B?\t\"6"], 3),
+        (".csv", ["\"He said \\\"hi\\\"?\",1"], 2),
+        (".csv", ["\"two\nlines?\",1", "\"A\" or \"B\"?,2"], 4),
+        (".csv", ["A?,\"\"\"1\"\""], 2),
+        (".csv", ["A?,\""], 2),
+    ],
+)
+def test_a_quote_that_is_not_closed_at_its_fields_end_is_refused_with_its_line(
+    tmp_path: Path, suffix: str, fields: list[str], line: int
+) -> None:
+    head = "question\tanswers" if suffix == ".tsv" else "question,answers"
+    for end in ("\n", "\r\n"):
+        (tmp_path / f"x{suffix}").write_bytes(end.join([head, *fields, ""]).encode())
+        with pytest.raises(ConfigError, match=rf"x{suffix}, line {line}: the quote that opens a field is not closed at its end; put"):
+            questions(tmp_path / f"x{suffix}")
+
+
+def test_quotes_within_a_field_are_text(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b'\xef\xbb\xbf"question",answers\r\nHow long is 5"?,"a ""b"", c"\r\n"A, B?",""""')
+    assert questions(tmp_path / "x.csv") == [
+        {"question": 'How long is 5"?', "answers": ['a "b", c']},
+        {"question": "A, B?", "answers": ['"']},
+    ]
+
+
+def test_a_float_in_a_structure_has_the_digits_of_its_type(tmp_path: Path) -> None:
+    kind = pa.struct({"ground_truth": pa.float32(), "more": pa.list_(pa.struct({"at": pa.float32()}))})
+    truths = [{"ground_truth": 0.1, "more": [{"at": 0.1}, {"at": 2}]}, {"ground_truth": 42, "more": [{"at": 0.3}]}]
+    pq.write_table(pa.table({"question": ["a?", "b?"], "answers": pa.array(truths, kind)}), tmp_path / "x.parquet")
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["0.1"], ["42"]]
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.ground_truth")] == [["0.1"], ["42"]]
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.more.at")] == [["0.1", "2"], ["0.3"]]
 
 
 @pytest.mark.parametrize("address", ["https://host/q.jsonl", "s3://bucket/q.parquet"])
