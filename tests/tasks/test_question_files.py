@@ -378,12 +378,12 @@ def test_a_number_of_json_that_is_not_finite_is_missing(tmp_path: Path, value: s
 @pytest.mark.parametrize(
     ("suffix", "fields", "line"),
     [
-        (".tsv", ["How long?\t\"5", "B?\t6"], 2),
-        (".tsv", ["A?\t1", "How long?\t\"5", "B?\t\"6"], 3),
-        (".csv", ["\"He said \\\"hi\\\"?\",1"], 2),
-        (".csv", ["\"two\nlines?\",1", "\"A\" or \"B\"?,2"], 4),
-        (".csv", ["A?,\"\"\"1\"\""], 2),
-        (".csv", ["A?,\""], 2),
+        (".tsv", ['How long?\t"5', "B?\t6"], 2),
+        (".tsv", ["A?\t1", 'How long?\t"5', 'B?\t"6'], 3),
+        (".csv", ['"He said \\"hi\\"?",1'], 2),
+        (".csv", ['"two\nlines?",1', '"A" or "B"?,2'], 4),
+        (".csv", ['A?,"""1""'], 2),
+        (".csv", ['A?,"'], 2),
     ],
 )
 def test_a_quote_that_is_not_closed_at_its_fields_end_is_refused_with_its_line(
@@ -392,7 +392,9 @@ def test_a_quote_that_is_not_closed_at_its_fields_end_is_refused_with_its_line(
     head = "question\tanswers" if suffix == ".tsv" else "question,answers"
     for end in ("\n", "\r\n"):
         (tmp_path / f"x{suffix}").write_bytes(end.join([head, *fields, ""]).encode())
-        with pytest.raises(ConfigError, match=rf"x{suffix}, line {line}: the quote that opens a field is not closed at its end; put"):
+        with pytest.raises(
+            ConfigError, match=rf"x{suffix}, line {line}: the quote that opens a field is not closed at its end; put"
+        ):
             questions(tmp_path / f"x{suffix}")
 
 
