@@ -38,7 +38,7 @@ def adjust(shell: Any) -> None:
 
 
 def _restore_streams() -> None:
-    """Take the kernel's own stream where a cell has left none that can be flushed, as the kernel does after each cell and error."""
+    """Take the kernel's own stream where a cell has left none that can be flushed, as is done after each cell and error."""
     for name, stock in CapturedStream.made.items():
         try:
             getattr(sys, name).flush()

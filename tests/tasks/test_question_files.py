@@ -171,6 +171,18 @@ def test_text_of_another_character_set_is_said_to_be_that(tmp_path: Path, name: 
         read_questions(tmp_path / name, {}, "qa")
 
 
+def test_csv_in_utf_16_is_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("question,answers\nq?,1\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match="x.csv cannot be read: .*; save it as UTF-8$"):
+        questions(tmp_path / "x.csv")
+
+
+def test_json_lines_in_a_file_of_json_are_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"question": "a?", "answers": "1"}\n{"question": "b?", "answers": "2"}\n')
+    with pytest.raises(ConfigError, match=r"it holds several values; the name of a file of JSON lines ends in \.jsonl"):
+        questions(tmp_path / "x.json")
+
+
 def test_a_mark_of_utf_8_at_the_beginning_is_no_text(tmp_path: Path) -> None:
     for suffix, text in ((".csv", "passage\nx\n"), (".jsonl", '{"passage": "x"}\n'), (".json", '[{"passage": "x"}]')):
         (tmp_path / f"x{suffix}").write_text(text, encoding="utf-8-sig")
@@ -240,7 +252,8 @@ def test_a_folder_a_pattern_or_zipped_text_is_its_files_in_order(tmp_path: Path)
         write(shards / f"train-{place}.parquet", [row])
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in FOUND).encode()))
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"question,answers\nq0?,0\nq1?,1\n"))
-    for path in (shards, shards / "train-*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
+    write(shards / ".train-2.parquet", [FOUND[0] | {"question": "hidden?"}])
+    for path in (shards, shards / "*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
         assert questions(path) == FOUND
     assert len({*read_questions(shards, {}, "qa")["id"].to_pylist()}) == 2
     write(shards / "more.csv", ROWS)
