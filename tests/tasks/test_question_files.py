@@ -173,7 +173,7 @@ def test_text_of_another_character_set_is_said_to_be_that(tmp_path: Path, name: 
 
 def test_csv_in_utf_16_is_said_to_be_that(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("question,answers\nq?,1\n", encoding="utf-16")
-    with pytest.raises(ConfigError, match="x.csv cannot be read: .*; save it as UTF-8$"):
+    with pytest.raises(ConfigError, match=r"x\.csv cannot be read: .*; save it as UTF-8$"):
         questions(tmp_path / "x.csv")
 
 
