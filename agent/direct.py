@@ -18,11 +18,11 @@ _THOUGHT = "</think>"
 _BEFORE = r"(?:[\w']+[ \t]+){0,3}answer[ \t*_]*"
 # A line, with a colon, or a heading above the answer.
 _ANSWER = re.compile(
-    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?:is[ \t*_]*)?[:：]\s*(?P<told>.+)"
+    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?:is[ \t*_]*)?[:：]\s*(?P<told>.*)"
     rf"|[ \t]*(?:#+|\*\*)[ \t*_]*{_BEFORE}\n\s*(?P<below>.+))$",
     re.IGNORECASE | re.MULTILINE,
 )
-_BRACES = re.compile(r"\\f?boxed\s*\{|\\.|[{}]", re.DOTALL)
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _AROUND = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"), ("***", "***"), ("**", "**"), ("*", "*"))
 _OPENS = re.compile(r"([*_]{1,3})(?:\s+|(?=[^\s*_]))")
 _CLOSES = re.compile(r"([*_]{1,3})\.?$")
@@ -35,7 +35,10 @@ def read_answer(text: str) -> str | None:
     thinking does not count. None if nothing is left.
     """
     said = text.rpartition(_THOUGHT)[2].strip()
-    line = next(iter(deque(_ANSWER.finditer(said), maxlen=1)), None)
+    lines = deque(_ANSWER.finditer(said), maxlen=2)  # the text may end behind a last one that tells nothing
+    line = next((line for line in reversed(lines) if line["told"] or line["below"]), None)
+    if lines and not line:
+        return None
     told = _within(line) if line else said
     boxed = _boxed(told)
     if boxed is None and not line:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+RETRIED = frozenset({408, 409, 425, 429, *range(500, 600)}) - {501, 505}
 FIRST_WAIT_S = 0.5
 
 

@@ -28,10 +28,11 @@ LONGEST_WAIT_S = 60.0  # before a retry; a server that requests a longer wait is
 ANSWER_BYTES = 16 << 20
 LIMIT = "max_tokens"
 OTHER_LIMIT = "max_completion_tokens"  # what newer models of OpenAI want the limit to be called, as their refusal says
-PARAMETERS = ("top_p", "temperature")
+PARAMETERS = {"top_p": "[tT]op[_ -]?[pP]", "temperature": "[tT]emperature"}  # as refusals spell them
 UNREADABLE = 0  # in the place of a status
-# Faults that a conversation may be the cause of: the server is asked to answer another one.
-OF_CONTENT = {UNREADABLE, 400, 403, 413, 422, 500, 502, 504}
+# Faults whose cause is never the conversation: the key, the credit, the address or the load. Of any other the server is asked
+# to answer another one.
+OF_ANY = {401, 402, 405, 407, 425, 429, 503, 529}
 OTHER = [{"role": "user", "content": "Say yes."}]
 MOVED = "correct endpoint: redirects are not followed"
 REFUSED = "look at the model, its context length against agent.context_tokens, and sees_images"
@@ -77,6 +78,10 @@ class _Failure(NamedTuple):
     passing: bool = False
     asks: float | None = None
 
+    def may_be_of_content(self) -> bool:
+        status = self.status
+        return status is not None and (status == UNREADABLE or status >= 400) and status not in OF_ANY
+
 
 class ChatPolicy:
     """POSTs conversations to {endpoint}/chat/completions by a client that has the key in its header, if one is needed.
@@ -116,8 +121,6 @@ class ChatPolicy:
         if self._settings.seeded:
             content["seed"] = seed
         done = await self._post(content)
-        if done.finish in ("abort", "error"):
-            raise PolicyError(f"{self._url} ended a generation with {done.finish!r}; {LATER}")
         ended: Literal["stop", "length"] = "length" if done.finish in ("length", "max_tokens") else "stop"
         count = done.tokens or len(self._estimate.encode_action(done.text))
         version = done.model or storable(self._settings.model)
@@ -130,21 +133,22 @@ class ChatPolicy:
         """
         retry, other, named = Retry(RETRIES, LONGEST_WAIT_S, random.random), False, list[str]()
         while isinstance(failed := await self._tried(content), _Failure):
-            wait = retry.next_wait(failed.asks) if failed.passing and not other else None
+            wait = retry.next_wait(failed.asks) if failed.passing else None
             if wait is not None:
                 self._tell(f"the model server {failed.short}; trying again in {wait:.1f} s ({retry.tries} of {RETRIES + 1})")
                 await asyncio.sleep(wait)
+                other = False
                 continue
-            if failed.status in OF_CONTENT and not other:
+            if failed.may_be_of_content() and not other:
                 refusal = await self._refusal(content)
                 if refusal and self._changed(content, refusal):
                     continue
                 other, named = refusal is None, _named(content, refusal or b"")
-                if other and failed.passing:
+                if other and (failed.passing or failed.status == UNREADABLE):
                     continue  # the server may have come back just now
-            other = other and failed.status in OF_CONTENT
+            other = other and failed.may_be_of_content()
             keyless = failed.status == 401 or (failed.status == 403 and not other)
-            hint = self._key_hint if keyless else HINTS.get(failed.status or 0, LATER)
+            hint = self._key_hint if keyless else REFUSED if other else HINTS.get(failed.status or 0, LATER)
             if named:
                 hint = f"at 1 the request goes without {' and '.join(named)}; else {hint}"
             tries = f" (tried {retry.tries} times)" if retry.tries > 1 else ""
@@ -156,7 +160,7 @@ class ChatPolicy:
         answer = b""
         try:
             status, answer, asks = await self._once(content)
-            failed = fault(answer) if status == 200 else status
+            failed = fault(answer) if status == 200 else (status, "")
             if failed is None:
                 return read(answer, self._thinking)
         except httpx.HTTPError as error:
@@ -166,9 +170,10 @@ class ChatPolicy:
         except ValueError:
             return _Failure(UNREADABLE, "answered something that is no chat completion", f": {self._excerpt(answer)}")
         # Nothing is quoted where the server may repeat the key.
-        quoted = "" if failed in (401, 403) else f" ({self._excerpt(answer)})"
-        short = f"answered {status}" + (f" with the error {failed}" if failed != status else "")
-        return _Failure(failed, short, quoted, failed in RETRIED, retry_after(asks))
+        meant, words = failed
+        quoted = "" if meant in (401, 403) else f" ({self._excerpt(answer)})"
+        short = f"answered {status}" + (f" with {words}" if words else "")
+        return _Failure(meant, short, quoted, meant in RETRIED, retry_after(asks))
 
     async def _refusal(self, content: dict[str, Any]) -> bytes | None:
         """What the server answers to the same request with another conversation; None if that is a completion."""
@@ -190,7 +195,7 @@ class ChatPolicy:
         if not named:
             return False
         # Of two that the server does not take together, the first; the one that it says it is about, if it does.
-        name = next((name for name in named if re.search(rf'"param":\s*"{name}"'.encode(), answer)), named[0])
+        name = next((name for name in named if re.search(rf'"param":\s*"{PARAMETERS[name]}"'.encode(), answer)), named[0])
         del content[name]
         if name not in self._refused:
             self._refused.add(name)
@@ -213,4 +218,4 @@ class ChatPolicy:
 
 def _named(content: dict[str, Any], refusal: bytes) -> list[str]:
     """The sampling parameters of a request that a refusal of it names."""
-    return [name for name in PARAMETERS if name in content and re.search(rf"\b{name}\b".encode(), refusal)]
+    return [name for name, spelt in PARAMETERS.items() if name in content and re.search(rf"\b{spelt}\b".encode(), refusal)]

@@ -10,6 +10,8 @@ from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed
 UPSTREAM = 502  # what an error without a status of its own counts as
+# Reasons of the server, not of the model, for the end of a text.
+BROKEN = ("abort", "error", "network_error", "insufficient_system_resource")
 
 
 class Completion(NamedTuple):
@@ -36,8 +38,9 @@ def read(answer: bytes, thinking: Thinking) -> Completion:
     return Completion(text, tokens, model, finish)
 
 
-def fault(answer: bytes) -> int | None:
-    """The HTTP status that an answer stands for which came with 200, but with an error or without choices; else None."""
+def fault(answer: bytes) -> tuple[int, str] | None:
+    """What an answer stands for which came with 200, but with an error, without choices or broken off: an HTTP status, and what
+    it came with in words; else None."""
     try:
         reply = json.loads(answer)
     except (ValueError, RecursionError):
@@ -47,16 +50,18 @@ def fault(answer: bytes) -> int | None:
     match reply.get("choices"):
         case [{"error": error}, *_] if error:
             pass
-        case [None, *_]:
-            return UPSTREAM
+        case [{"finish_reason": str(finish)}, *_] if finish in BROKEN:
+            return UPSTREAM, f"a text that ended with {finish!r}"
         case None | [] if reply.get("error"):
             error = reply["error"]
-        case None | []:
-            return UPSTREAM if "choices" in reply else None
+        case [None, *_] | []:
+            return UPSTREAM, "no completion"
+        case None if "choices" in reply:
+            return UPSTREAM, "no completion"
         case _:
             return None
     code = str(error.get("code")) if isinstance(error, dict) else ""
-    return int(code) if re.fullmatch("[45][0-9]{2}", code) else UPSTREAM
+    return (int(code), f"the error {code}") if re.fullmatch("[45][0-9]{2}", code) else (UPSTREAM, "an error")
 
 
 def _text(message: dict[str, Any], thinking: Thinking) -> str:

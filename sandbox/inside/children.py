@@ -28,6 +28,7 @@ def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
         for name, number in NUMBERS.items():
             file = open(number, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, file)
+            setattr(sys, f"__{name}__", file)
         session.send = _print
         loop.stop()  # at the end of this turn, in which nothing else runs
         for handle in loop._ready:  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from nbrl.sandbox.inside.streams import CapturedStream
 
 def main() -> None:
     own, *adopted = (int(number) for number in sys.argv[1:])
+    sys.argv = [""]  # in cells, as at a prompt
     for descriptor in (own, *adopted):
         os.set_inheritable(descriptor, False)
     sock = socket.socket(fileno=own)

@@ -16,6 +16,7 @@ def adjust(shell: Any) -> None:
     show = shell._showtraceback
 
     def showtraceback(kind: Any, value: BaseException, lines: list[str]) -> None:
+        _restore_streams()  # else what shows the error fails
         if not _went_well(value):
             show(kind, value, lines)
 
@@ -37,7 +38,7 @@ def adjust(shell: Any) -> None:
 
 
 def _restore_streams() -> None:
-    """Take the kernel's own stream where a cell has left none that can be flushed, as the kernel does after each cell."""
+    """Take the kernel's own stream where a cell has left none that can be flushed, as is done after each cell and error."""
     for name, stock in CapturedStream.made.items():
         try:
             getattr(sys, name).flush()

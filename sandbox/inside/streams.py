@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import io
 import os
+import sys
 from typing import Any
 
 from ipykernel.iostream import IOPubThread, OutStream
@@ -47,6 +48,7 @@ class CapturedStream(OutStream):
         os.dup2(writing, self._number)
         os.close(writing)
         self.made[name] = self
+        setattr(sys, f"__{name}__", self)  # what ends a capture takes it for the real one
         thread.io_loop.add_handler(self._reading, self._arrived, thread.io_loop.READ)
 
     def _arrived(self, *_: int) -> None:

@@ -112,14 +112,16 @@ def _single_thread(modules: list[str]) -> None:
 
 
 def main() -> None:
-    with open(int(sys.argv[1]), "rb") as file:
+    filtered, own, defined, *modules = sys.argv[1:]
+    sys.argv = [""]  # in cells, as at a prompt
+    with open(int(filtered), "rb") as file:
         code = file.read()
-    control = socket.socket(fileno=int(sys.argv[2]))
+    control = socket.socket(fileno=int(own))
     control.set_inheritable(False)
-    with open(int(sys.argv[3]), "rb") as file:
+    with open(int(defined), "rb") as file:
         prelude = file.read().decode()
     gc.disable()  # collections would look again and again at all that was imported
-    for name in sys.argv[4:]:
+    for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     gc.enable()  # before the prelude, which may decide otherwise
@@ -128,7 +130,7 @@ def main() -> None:
     _reseed()
     # Nobody waits for the kernels here; their ends must not leave zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _single_thread(sys.argv[4:])
+    _single_thread(modules)
     gc.collect()
     _demand_nothing_shared(control.fileno())
     immortalize()

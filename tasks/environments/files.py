@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbrl.tasks.environments import nested
 from nbrl.tasks.environments.attachments import attached_column, expected_columns
@@ -131,7 +132,7 @@ def _text(value: Any) -> Any:
         case Number():
             return _number(value)
         case float():
-            return str(value)
+            return None  # JSON's numbers are as they are written, but for nan and the infinities
         case list():
             return [_text(each) for each in value]
         case dict():
@@ -176,7 +177,7 @@ def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> p
     members = {each.rpartition(".")[2] for each in nested.below(name, found.type)[1:]}
     if field.name == "answers":
         truth = pa.types.is_struct(found.type) and TRUTH in members
-        return pa.chunked_array([pa.array([each and each[TRUTH] for each in found.to_pylist()])]) if truth else found
+        return pc.struct_field(found, TRUTH) if truth else found
     values: list[Any] = found.to_pylist()
     if pa.types.is_string(found.type) or pa.types.is_large_string(found.type):
         values = [nested.messages_in(each) for each in values]
@@ -191,7 +192,7 @@ def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> p
 
 
 def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats as text, in as few digits as tell them apart from others of their type; nan is missing.
+    """Floats as text, in as few digits as tell them apart from others of their type; what is not finite is missing.
 
     Whole ones have no fraction, for some rules would read 42.0 as 420.
     """
@@ -205,7 +206,7 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     narrow = {pa.float16(): np.float16, pa.float32(): np.float32}.get(element, np.float64)
 
     def text(value: float | None) -> str | None:
-        if value is None or math.isnan(value):
+        if value is None or not math.isfinite(value):
             return None
         short = float(str(narrow(value)))
         return str(int(short)) if short.is_integer() else repr(short)
@@ -232,19 +233,17 @@ def _decimals(value: Any) -> Any:
     )
 
 
-def _id(text: str) -> str:
-    """The id as it can name files. A digest of what was changed keeps it apart from others that would come out the same."""
-    if ID.fullmatch(text):
+def _named(text: str, other: str, most: int) -> str:
+    """The text as a name, with `-` for the signs that match `other`. A digest of what was changed keeps names apart that would
+    come out the same."""
+    name = re.sub(other, "-", text)
+    if name == text and 0 < len(text) <= most:
         return text
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9._:-]', '-', text)[: ID_CHARS - len(digest) - 1]}-{digest}"
+    return f"{name[: most - len(digest) - 1]}-{digest}"
 
 
-def _ability(text: str) -> str:
-    """The ability as it can name metrics."""
-    return re.sub("[^A-Za-z0-9 _.:-]", "-", text)[:ABILITY_CHARS]
-
-
-ID_CHARS, ABILITY_CHARS = 120, 80
-ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{ID_CHARS}}}")
-NAMED = {"id": _id, "ability": _ability}
+NAMED: dict[str, Callable[[str], str]] = {
+    "id": lambda text: _named(text, "[^A-Za-z0-9._:-]", 120),  # names files
+    "ability": lambda text: text and _named(text, "[^A-Za-z0-9 _.:-]", 80),  # names metrics
+}

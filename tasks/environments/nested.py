@@ -27,8 +27,16 @@ def found(table: pa.Table, name: str) -> pa.ChunkedArray:
     if name in table.column_names:
         return table[name]
     root = next(each for each in table.column_names if name.startswith(f"{each}."))
-    keys = name.removeprefix(f"{root}.").split(".")
-    return pa.chunked_array([pa.array([member(value, keys) for value in table[root].to_pylist()])])
+    keys, kind = name.removeprefix(f"{root}.").split("."), table.schema.field(root).type
+    return pa.chunked_array([pa.array([member(value, keys) for value in table[root].to_pylist()], _kind(kind, keys))])
+
+
+def _kind(kind: pa.DataType, keys: Sequence[str]) -> pa.DataType:
+    """The type of what lies below the keys in values of a type."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_kind(kind.value_type, keys))
+    known = keys and pa.types.is_struct(kind) and kind.get_field_index(keys[0]) >= 0
+    return _kind(kind.field(keys[0]).type, keys[1:]) if known else kind
 
 
 def member(value: Any, keys: Sequence[str]) -> Any:

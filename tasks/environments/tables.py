@@ -2,8 +2,9 @@
 
 import gzip
 import json
+import re
 from bisect import bisect_left
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ SUFFIXES = (".parquet", *JSON, ".csv", ".tsv", ".arrow")
 SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {ZIPPED} after it"
 SAVED = ("dataset_info.json", "state.json")  # in a folder that `save_to_disk` of datasets wrote
 SEVERAL = "dataset_dict.json"  # in one of several such folders
+_HEAD = 1 << 16
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
 
 Convert = Callable[[Any], Any]
@@ -81,7 +83,7 @@ def files_of(path: Path, key: str) -> list[Path]:
     signs = [place for place, part in enumerate(path.parts) if any(sign in part for sign in "*?[")]
     if signs:
         base, pattern = Path(*path.parts[: signs[0]]), str(Path(*path.parts[signs[0] :]))
-        if found := sorted(each for each in base.glob(pattern) if each.is_file()):
+        if found := sorted(each for each in base.glob(pattern) if each.is_file() and not _hidden(each)):
             return found
     raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
 
@@ -93,12 +95,17 @@ def _in_folder(path: Path) -> list[Path]:
     if all((path / name).is_file() for name in SAVED):
         with _reading(path):
             return [path / each["filename"] for each in json_value((path / SAVED[1]).read_text())["_data_files"]]
-    files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES)
+    files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES and not _hidden(each))
     kinds = sorted({_kind(each) for each in files})
     if len(kinds) != 1:
         held = f"holds files of several formats, {', '.join(kinds)}" if kinds else f"holds no file that ends in {SHOWN}"
         raise ConfigError(f"the folder {path} {held}; name one file, or a pattern such as {path}/*.parquet")
     return files
+
+
+def _hidden(path: Path) -> bool:
+    """Whether it is left by a program, such as a copy under way; a folder or a pattern does not mean it."""
+    return path.name.startswith(".")
 
 
 def _kind(path: Path) -> str:
@@ -182,13 +189,29 @@ def _opened(path: Path) -> IO[bytes]:
 def _csv_table(path: Path, delimiter: str) -> pa.Table:
     """All fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
     with _opened(path) as file:
-        data = pa.BufferReader(file.read())
+        data = file.read()
+    getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
+    _check_quotes(path, data, delimiter)
     return pa.csv.read_csv(
-        data,
-        read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(data.size() + 1, LONGEST_FIELD))),
+        pa.BufferReader(data),
+        read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(len(data) + 1, LONGEST_FIELD))),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(default_column_type=pa.string(), null_values=[""], strings_can_be_null=True),
     )
+
+
+def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
+    """Raises ConfigError with the line of the first quote that opens a field and that no quote at the field's end closes.
+
+    The reader would take what follows, further rows too, as a part of that field.
+    """
+    ends = rb"%s\r\n" % delimiter.encode()
+    fields = re.compile(rb'(?:\A(?:%s)?|(?<=[%s]))"(?:[^"]++|"")*+("(?=[%s]|\Z))?' % (BOM_UTF8, ends, ends))
+    wrong = next((field for field in fields.finditer(data) if field[1] is None), None)
+    if wrong:
+        line = len(data[: wrong.start() + 1].splitlines())
+        remedy = "put such a field in quotes, and write each quote in it twice"
+        raise ConfigError(f"data file {path}, line {line}: the quote that opens a field is not closed at its end; {remedy}")
 
 
 def _json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:
@@ -237,7 +260,13 @@ def _objects(path: Path, number: Callable[[str], Any] | None = None) -> Iterator
 
 
 def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
-    values = decoder.decode(_opened(path).read().decode("utf-8-sig"))
+    try:
+        values = decoder.decode(_opened(path).read().decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        lines = error.msg == "Extra data"
+        raise ValueError(
+            "it holds several values; the name of a file of JSON lines ends in .jsonl" if lines else error
+        ) from error
     if not isinstance(values, list):
         raise ValueError("it is no list of objects with named values")
     yield from enumerate(values, 1)

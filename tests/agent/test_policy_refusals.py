@@ -24,7 +24,7 @@ def test_a_refusal_is_final_and_never_shows_the_key(status: int, hint: str) -> N
         assert KEY not in str(caught.value)
         assert len(str(caught.value)) < 700
         assert {head["Authorization"] for head in server.heads} == {f"Bearer {KEY}"}
-        assert len(server.heads) == 1 + (status in (400, 403))  # those may be of this conversation alone
+        assert len(server.heads) == 1 + (status in (400, 403, 404))  # those may be of this conversation alone
 
 
 def test_a_server_with_the_other_word_for_the_limit_gets_it() -> None:
@@ -44,6 +44,8 @@ def refusal(said: str, status: int = 400, **error: str) -> Reply:
     [
         ([refusal("give temperature or top_p, not both")], [{"temperature"}]),
         ([refusal("no temperature with top_p", param="temperature")], [{"top_p"}]),
+        ([refusal("topP is not supported"), refusal("Temperature: no", param="Temperature")], [{"temperature"}, set()]),
+        ([refusal("temperature with top-p", param="topP")], [{"temperature"}]),
         ([refusal("unsupported: temperature"), refusal("unsupported: top_p", 422)], [{"top_p"}, set()]),
     ],
 )
@@ -83,7 +85,8 @@ TOO_LONG = {"error": {"message": "This model's maximum context length is 4096 to
         Reply(TOO_LONG, 200),
         Reply(TOO_LONG, 500, {"Retry-After": "0"}),
         Reply({"error": {"message": "flagged by moderation", "metadata": {"flagged_input": "temperature and top_p"}}}, 403),
-        Reply("x", 413),
+        *(Reply("x", status) for status in (404, 413, 418, 424, 431, 451)),
+        Reply(completion("hel", "error"), 200, {"Retry-After": "0"}),
         Reply({"choices": [{"message": None}]}),
         Reply({"choices": [None]}, 200, {"Retry-After": "0"}),
     ],
@@ -105,7 +108,34 @@ def test_what_a_server_refuses_of_any_conversation_is_its_own_fault(said: str) -
     assert not isinstance(caught.value, RefusedError)
 
 
-def test_a_server_that_comes_back_after_the_last_try_is_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reply("", 502),
+        Reply(""),
+        Reply({"detail": "overloaded"}),
+        Reply({"choices": [{"message": None}]}),
+        Reply("[" * 200_000),
+        Reply("x", headers={"Content-Encoding": "br"}),
+    ],
+)
+def test_a_server_that_comes_back_after_the_last_try_is_asked_once_more(fault: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
-    with serving(Reply("", 502), Reply(completion("yes")), Reply(completion("hello"))) as server:
+    with serving(fault, Reply(completion("yes")), Reply(completion("hello"))) as server:
         assert ask(server).text == "hello"
+
+
+def test_a_server_that_fails_when_it_is_asked_once_more_is_tried_again() -> None:
+    busy = [Reply("", status, {"Retry-After": "0"}) for status in (503, 500)]
+    with serving(Reply(""), Reply(completion("yes")), *busy, Reply(completion("hello"))) as server:
+        assert ask(server).text == "hello"
+
+
+@pytest.mark.parametrize("status", [401, 402, 405, 429, 503])
+def test_a_refusal_that_no_conversation_causes_is_of_the_server(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbrl.agent.policies.chat.RETRIES", 0)
+    with serving(Reply("x", status), Reply(completion("yes"))) as server:
+        with pytest.raises(PolicyError) as caught:
+            ask(server)
+        assert not isinstance(caught.value, RefusedError)
+        assert len(server.bodies) == 1

@@ -80,8 +80,19 @@ def test_a_formula_that_was_never_computed_is_shown_and_a_sheet_of_charts_is_not
     assert text_of("a.xlsx", saved(book)) == "## Sheet\n2\t=A1*3\n=SUM(A1:A1)"
 
 
+def test_rows_before_a_last_value_far_below_are_counted_and_a_cut_is_told() -> None:
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active["A3"], book.active["A2000"] = "x", "y", "z"
+    assert text_of("a.xlsx", saved(book)) == "## Sheet\nx\n\ny\n[1996 empty rows]\nz"
+    assert "[cut here:" in text_of("a.docx", docx("x", *[""] * 2000, "z"), max_chars=1000)
+
+
 WORDS = {
     "utf-16": "Stadt\tPreis\nKöln\t3\n",
+    "utf-32": "Stadt\tPreis\nKöln\t3\n",
+    "utf-16-be": "Stadt\tPreis\nKöln\t3\n",
+    "utf-32-be": "Stadt\tPreis\nKöln\t3\n",
+    "utf-32-le": "Stadt\t価格\n",
     "utf-16-le": "\ufeff中文\n",
     "cp1252": "Stadt;Preis\nKöln;3 €\n“Zürich”;5\n",
     "cp1250": "Łódź;3\nŻółw;4\n",
@@ -90,6 +101,12 @@ WORDS = {
     "cp932": "価格,商品ABC\n1,テスト\n名前,東京\n",
     "gb18030": "姓名,价格\n北京,3\n上海,5\n",
 }
+
+
+@pytest.mark.parametrize("charset", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_text_of_wide_signs_needs_no_mark(charset: str, mark: str) -> None:
+    assert text_of("a.csv", f"{mark}Straße,3\n".encode(charset)) == "Straße,3\n"
 
 
 @pytest.mark.parametrize("charset", WORDS)

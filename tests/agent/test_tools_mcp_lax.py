@@ -5,11 +5,14 @@ import sys
 from typing import Any
 
 import pytest
+from mcp.types import InitializeResult, JSONRPCError, JSONRPCResponse
 
+from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.base import describe
 from nbrl.agent.tools.library import Library
+from nbrl.agent.tools.mcp.mended import mend, readable
 from nbrl.agent.tools.settings import McpSettings
-from tests.agent.mcp_talk import PATIENT_S, cell, settings, with_library
+from tests.agent.mcp_talk import PATIENT_S, cell, saying, settings, with_library
 
 pytestmark = pytest.mark.process
 
@@ -61,13 +64,31 @@ def test_answers_against_their_schema_or_the_protocol_are_answers_and_end_no_ses
         "none": {"content": None},
         "part": {"content": [{"type": "text", "text": None}, {"type": "image"}]},
         "broken": {"content": 5},
+        "marked": {"content": text, "isError": None, "_meta": "x"},
+        "rated": {"content": [{"type": "text", "text": "well", "annotations": {"priority": 5}, "_meta": 1}]},
+        "linked": {"content": [{"type": "resource_link", "uri": "a:b", "name": "n", "size": "big"}], "isError": "false"},
+        "held": {"content": [{"type": "resource", "resource": {"uri": "a:b", "text": "held", "mimeType": 1}}]},
+        "other": {"value": 7},
+        "empty": {},
     }
     tools = [{"name": name, "inputSchema": OPEN, "outputSchema": promised} for name in [*answers, "count"]]
-    code = "print(count())\nfor f in (missing, wrong, bare, listed, strange, none, part, broken): print(f())\n"
+    code = f"print(count())\nfor f in ({', '.join(answers)}): print(f())\n"
     _, said = lax(tools, f"{code}print(count())", answers)
     lines = said.splitlines()
     assert lines[:6] == ["call 1", "well", "{'ok': 'maybe'}", "{'ok': True}", "[1, 2]", '{"type": "table", "rows": [1]}']
-    assert lines[6:] == ["", '{"type": "text", "text": null}', '{"type": "image"}', "5", "call 10"]
+    assert lines[6:] == [
+        "",
+        '{"type": "text", "text": null}',
+        '{"type": "image"}',
+        "5",
+        "well",
+        "well",
+        "n <a:b>",
+        "held",
+        '{"value": 7}',
+        "",
+        "call 16",
+    ]
 
 
 def test_text_that_says_more_than_the_structured_answer_stands_beside_it() -> None:
@@ -131,3 +152,46 @@ def test_a_schema_that_is_none_costs_its_check_and_not_the_server() -> None:
     assert "referred(n: int = ...)" in words
     assert "either(a: str = ..., b: int = ...)" in words
     assert "both(a: str, b: object = ...)" in words
+
+
+@pytest.mark.parametrize("info", [None, {"name": "lax", "version": 1}, "lax"])
+def test_a_server_that_says_little_of_itself_is_opened(info: Any) -> None:
+    result: dict[str, Any] = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": True},
+        "serverInfo": info,
+        "instructions": 5,
+    }
+    if info is None:
+        del result["serverInfo"]
+    assert InitializeResult.model_validate(mend(result)).capabilities.tools is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"jsonrpc": "2.0", "id": 3, "error": {"code": "busy", "message": "not now"}}', "not now"),
+        (b'{"jsonrpc": "2.0", "id": 3, "error": {"code": -32601}}', '{"code": -32601}'),
+        (b'{"jsonrpc": "2.0", "id": 3, "error": "not now"}', "not now"),
+        (b'{"id": 3, "result": {"content": []}}', {"content": []}),
+        (b'{"jsonrpc": "2.0", "id": 3, "result": "7"}', {"content": "7"}),
+        (b'{"jsonrpc": "2.0", "id": 3, "result": {"content": "half \\ud800"}}', {"content": "half ?"}),
+        (b'{"jsonrpc": "2.0", "id": 3, "result": {"content": ', "the answer is no message of the protocol"),
+        (b'{"jsonrpc": "2.0", "id": 3}', "the answer is no message of the protocol"),
+    ],
+)
+def test_a_line_that_the_client_does_not_read_answers_the_request_that_it_names(line: bytes, said: Any) -> None:
+    message = readable(line)
+    assert isinstance(message, JSONRPCError | JSONRPCResponse)
+    assert (message.id, message.error.message if isinstance(message, JSONRPCError) else message.result) == (3, said)
+
+
+@pytest.mark.parametrize("line", [b"starting", b"[1]", b"[" * 200_000, b'{"level": "info"}'])
+def test_a_line_that_names_no_request_answers_none(line: bytes) -> None:
+    assert readable(line) is None
+
+
+def test_an_error_that_is_a_word_fails_its_call_with_it() -> None:
+    server = saying("json.dumps({'id': asked, 'error': 'not now'})", PATIENT_S)
+    with pytest.raises(ToolError, match="not now"):
+        with_library(settings(server), lambda library: cell(library, "1"))

@@ -70,6 +70,29 @@ def test_a_cell_that_loses_its_streams_gets_them_back(lab: Lab, cell: str, name:
     assert {output.name: output.text for output in after.outputs} == {"stdout": "1\n", "stderr": "2\n"}
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_the_end_of_a_capture_gives_the_streams_back(lab: Lab, name: str) -> None:
+    capture = "import contextlib, io, sys\nsys.{0} = io.StringIO()\nprint('lost', file=sys.{0})\nsys.{0} = sys.__{0}__"
+    within = "with contextlib.redirect_{0}(sys.__{0}__): print('within', file=sys.{0})\nprint('last', file=sys.__{0}__)"
+    _, held, after = lab.cells(capture.format(name), within.format(name), f"print('next', file=sys.{name})")
+    assert [(output.name, output.text) for output in after.outputs] == [(name, "next\n")]
+    assert seen(held) == "within\nlast\n"
+
+
+@pytest.mark.parametrize("loss", ["sys.stdout = open('log', 'w')\nsys.stdout.close()", "sys.stdout = None", "sys.stderr = None"])
+def test_an_error_after_the_streams_are_lost_is_shown(lab: Lab, loss: str) -> None:
+    lost, after = lab.cells(f"import sys\n{loss}\n1 / 0", "print('next')")
+    assert (lost.status, seen(after)) == ("error", "next\n")
+    assert "ZeroDivisionError: division by zero" in seen(lost)
+
+
+def test_cells_have_the_arguments_of_a_prompt(lab: Lab) -> None:
+    parsed = "import argparse, sys\nargparse.ArgumentParser(exit_on_error=False).parse_args()"
+    tested = "import unittest\nclass T(unittest.TestCase):\n    def test(self): pass\nunittest.main()"
+    shown, arguments, run = lab.cells(parsed, "sys.argv", tested)
+    assert (seen(shown), seen(arguments), run.status) == ("Namespace()", "['']", "ok")
+
+
 @pytest.mark.parametrize("leave", ["exit()", "exit", "quit(0)", "import sys; sys.exit()", "raise SystemExit"])
 def test_exit_ends_its_cell_and_not_the_kernel(lab: Lab, leave: str) -> None:
     if leave == "exit":

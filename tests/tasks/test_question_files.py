@@ -171,6 +171,18 @@ def test_text_of_another_character_set_is_said_to_be_that(tmp_path: Path, name: 
         read_questions(tmp_path / name, {}, "qa")
 
 
+def test_csv_in_utf_16_is_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("question,answers\nq?,1\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"x\.csv cannot be read: .*; save it as UTF-8$"):
+        questions(tmp_path / "x.csv")
+
+
+def test_json_lines_in_a_file_of_json_are_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"question": "a?", "answers": "1"}\n{"question": "b?", "answers": "2"}\n')
+    with pytest.raises(ConfigError, match=r"it holds several values; the name of a file of JSON lines ends in \.jsonl"):
+        questions(tmp_path / "x.json")
+
+
 def test_a_mark_of_utf_8_at_the_beginning_is_no_text(tmp_path: Path) -> None:
     for suffix, text in ((".csv", "passage\nx\n"), (".jsonl", '{"passage": "x"}\n'), (".json", '[{"passage": "x"}]')):
         (tmp_path / f"x{suffix}").write_text(text, encoding="utf-8-sig")
@@ -240,7 +252,8 @@ def test_a_folder_a_pattern_or_zipped_text_is_its_files_in_order(tmp_path: Path)
         write(shards / f"train-{place}.parquet", [row])
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in FOUND).encode()))
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"question,answers\nq0?,0\nq1?,1\n"))
-    for path in (shards, shards / "train-*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
+    write(shards / ".train-2.parquet", [FOUND[0] | {"question": "hidden?"}])
+    for path in (shards, shards / "*.parquet", tmp_path / "x.jsonl.gz", tmp_path / "x.csv.gz"):
         assert questions(path) == FOUND
     assert len({*read_questions(shards, {}, "qa")["id"].to_pylist()}) == 2
     write(shards / "more.csv", ROWS)
@@ -351,7 +364,68 @@ def test_ids_and_abilities_with_other_signs_can_name_files_and_ids_stay_apart(tm
     assert ids[-1] == "plain"
     assert len(set(ids)) == len(given)
     assert all(re.fullmatch("[A-Za-z0-9._:-]{1,120}", each) for each in ids)
-    assert {row["ability"] for row in read} == {"Counting - Probability"}
+    assert all(re.fullmatch("Counting - Probability-[0-9a-f]{8}", row["ability"]) for row in read)
+
+
+def test_abilities_in_any_script_stay_apart(tmp_path: Path) -> None:
+    given = ["数学", "物理", "C++", "C--", "a" * 81, "a" * 82, "plain"]
+    rows = [FOUND[0] | {"ability": name} for name in given]
+    abilities = read_questions(write(tmp_path / "x.jsonl", rows), {}, "qa")["ability"].to_pylist()
+    assert (len(set(abilities)), abilities[3], abilities[-1]) == (len(given), "C--", "plain")
+    with pytest.raises(ConfigError, match="ability '' must be"):
+        read_questions(write(tmp_path / "x.jsonl", [FOUND[0] | {"ability": ""}]), {}, "qa")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_of_json_that_is_not_finite_is_missing(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "x.jsonl"
+    for column, words in (("answers", "1 rows have no 'answers'"), ("question", "1 rows have no 'question'")):
+        path.write_text(json.dumps(FOUND[0] | {column: float(value)}))
+        with pytest.raises(ConfigError, match=words):
+            questions(path)
+    path.write_text(json.dumps(FOUND[0] | {"answers": ["7", float(value)]}))
+    with pytest.raises(ConfigError, match="has an empty answer"):
+        questions(path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fields", "line"),
+    [
+        (".tsv", ['How long?\t"5', "B?\t6"], 2),
+        (".tsv", ["A?\t1", 'How long?\t"5', 'B?\t"6'], 3),
+        (".csv", ['"He said \\"hi\\"?",1'], 2),
+        (".csv", ['"two\nlines?",1', '"A" or "B"?,2'], 4),
+        (".csv", ['A?,"""1""'], 2),
+        (".csv", ['A?,"'], 2),
+    ],
+)
+def test_a_quote_that_is_not_closed_at_its_fields_end_is_refused_with_its_line(
+    tmp_path: Path, suffix: str, fields: list[str], line: int
+) -> None:
+    head = "question\tanswers" if suffix == ".tsv" else "question,answers"
+    for end in ("\n", "\r\n"):
+        (tmp_path / f"x{suffix}").write_bytes(end.join([head, *fields, ""]).encode())
+        with pytest.raises(
+            ConfigError, match=rf"x{suffix}, line {line}: the quote that opens a field is not closed at its end; put"
+        ):
+            questions(tmp_path / f"x{suffix}")
+
+
+def test_quotes_within_a_field_are_text(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b'\xef\xbb\xbf"question",answers\r\nHow long is 5"?,"a ""b"", c"\r\n"A, B?",""""')
+    assert questions(tmp_path / "x.csv") == [
+        {"question": 'How long is 5"?', "answers": ['a "b", c']},
+        {"question": "A, B?", "answers": ['"']},
+    ]
+
+
+def test_a_float_in_a_structure_has_the_digits_of_its_type(tmp_path: Path) -> None:
+    kind = pa.struct({"ground_truth": pa.float32(), "more": pa.list_(pa.struct({"at": pa.float32()}))})
+    truths = [{"ground_truth": 0.1, "more": [{"at": 0.1}, {"at": 2}]}, {"ground_truth": 42, "more": [{"at": 0.3}]}]
+    pq.write_table(pa.table({"question": ["a?", "b?"], "answers": pa.array(truths, kind)}), tmp_path / "x.parquet")
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["0.1"], ["42"]]
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.ground_truth")] == [["0.1"], ["42"]]
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet", answers="answers.more.at")] == [["0.1", "2"], ["0.3"]]
 
 
 @pytest.mark.parametrize("address", ["https://host/q.jsonl", "s3://bucket/q.parquet"])

@@ -6,7 +6,14 @@ import re
 UNNAMED = "utf-8-sig"
 """Stands for a charset that nothing names."""
 _SAMPLE = 1 << 16
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+# By which of four bytes are mostly 0.
+_WIDE = {
+    "0101": "utf-16-le", "1010": "utf-16-be", "0111": "utf-32-le", "0011": "utf-32-le", "1110": "utf-32-be", "1100": "utf-32-be",
+}  # fmt: skip
 _META = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 # What browsers take a name for: pages that say Latin-1 are written in Windows' larger charset.
 _READ_AS = {
@@ -57,8 +64,10 @@ def markup(data: bytes, charset: str = UNNAMED) -> str:
 
 
 def _marked(data: bytes) -> str | None:
-    """The charset by the first bytes. After a mark of UTF-16 ASCII alone cannot come."""
+    """The charset by the first bytes, or by where others are 0. After a mark of UTF-16 ASCII alone cannot come."""
     name = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
+    if name is None and (quarter := len(sample := data[:_SAMPLE]) // 4):
+        name = _WIDE.get("".join(str(int(2 * sample[place::4].count(0) > quarter)) for place in range(4)))
     return None if name == "utf-16" and data[2:].isascii() and b"\0" not in data else name
 
 

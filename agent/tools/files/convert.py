@@ -61,7 +61,10 @@ def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
 
 
 def xlsx(data: bytes) -> Iterator[str]:
-    """Each sheet's name, then its rows with tabs between the values; a formula that was never computed stands for its value."""
+    """Each sheet's name, then its rows with tabs between the values; a formula that was never computed stands for its value.
+
+    Empty rows that follow each other are counted: a sheet may have a million of them before its last value.
+    """
     import openpyxl
     from openpyxl.reader.excel import ExcelReader
 
@@ -72,10 +75,17 @@ def xlsx(data: bytes) -> Iterator[str]:
         yield f"## {sheet.title}\n"
         for each in (sheet, formulas):
             each.reset_dimensions()  # programs other than Excel write wrong ones, by which rows would be cut
+        empty = 0
         for row, written in zip(sheet.iter_rows(values_only=True), formulas.iter_rows(values_only=True), strict=True):
             cells = (formula if value is None else value for value, formula in zip(row, written, strict=True))
             # The formula of several cells is an object with a text.
-            yield "\t".join("" if cell is None else str(getattr(cell, "text", cell)) for cell in cells).rstrip() + "\n"
+            line = "\t".join("" if cell is None else str(getattr(cell, "text", cell)) for cell in cells).rstrip()
+            if not line:
+                empty += 1
+                continue
+            yield "\n" * empty if empty < 2 else f"[{empty} empty rows]\n"
+            yield line + "\n"
+            empty = 0
         yield "\n"
 
 

@@ -1,15 +1,19 @@
 """Answers of servers that keep to the protocol less strictly than its client wants, made so that the client takes them."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
+    from mcp.types import JSONRPCMessage
 
 # What a part of a known type has, as texts.
 _PARTS = {"text": ("text",), "image": ("data", "mimeType"), "audio": ("data", "mimeType"), "resource_link": ("uri", "name")}
+# Servers name the request at the start of a message or at its end.
+_ID = re.compile(rb'\A\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,18})\s*,|"id"\s*:\s*(\d{1,18})\s*\}\s*\Z')
 
 
 @asynccontextmanager
@@ -56,25 +60,44 @@ def _message(item: Any) -> Any:
 
 
 def mend(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result whose tools and contents the protocol's client accepts.
+    """Return a result that the protocol's client accepts.
 
     A tool keeps its name, its words and its arguments' schema: the host checks no answer by a schema, and a schema that is none
-    says nothing of the arguments. What is no tool is left out. Parts of an unknown type are their JSON.
+    says nothing of the arguments. What is no tool is left out. Of a server it is enough that it has tools.
+    Parts of an unknown type, and answers without any, are their JSON.
     """
+    result = {key: value for key, value in result.items() if key != "_meta" or isinstance(value, dict)}
+    if "protocolVersion" in result or "supportedVersions" in result:
+        return _server(result)
     if isinstance(tools := result.get("tools"), list):
-        result = {
-            **result,
-            "tools": [_tool(tool) for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)],
-        }
+        named = [_tool(tool) for tool in tools if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
+        cursor = result.get("nextCursor")
+        return {**result, "tools": named, "nextCursor": None if cursor is None else str(cursor)}
+    if result.get("resultType", "complete") == "complete":
+        return _answer(result)
+    return result
+
+
+def _server(result: dict[str, Any]) -> dict[str, Any]:
+    given = result.get("serverInfo")
+    told = given if isinstance(given, dict) else {}
+    info = {key: str(told.get(key, "")) for key in ("name", "version")}
+    words = {key: value for key, value in result.items() if key != "instructions" or isinstance(value, str)}
+    return {**words, "capabilities": {"tools": {}}, **({"serverInfo": info} if "protocolVersion" in result else {})}
+
+
+def _answer(result: dict[str, Any]) -> dict[str, Any]:
     structured, content = result.get("structuredContent"), result.get("content")
+    failed = result.get("isError") in (True, "true", "True")
+    said = {key: value for key, value in result.items() if key not in ("_meta", "resultType", "isError", "content")}
     if structured is not None:
         content = content if isinstance(content, list) else []
         result = {**result, "structuredContent": structured if isinstance(structured, dict) else {"result": structured}}
-    if "content" in result and not isinstance(content, list):
+    elif "content" not in result and said:
+        content = [said]
+    if not isinstance(content, list):
         content = [] if content is None else [content]
-    if isinstance(content, list):
-        result = {**result, "content": [_part(part) for part in content]}
-    return result
+    return {**result, "isError": failed, "content": [_part(part) for part in content]}
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -90,12 +113,42 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Any) -> Any:
+    """A part with what is read of it."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "resource":
-        held = part.get("resource")
-        known = (
-            isinstance(held, dict) and isinstance(held.get("uri"), str) and isinstance(held.get("text", held.get("blob")), str)
-        )
-    else:
-        known = kind in _PARTS and all(isinstance(part.get(name), str) for name in _PARTS[kind])
-    return part if known else {"type": "text", "text": part if isinstance(part, str) else json.dumps(part)}
+    if kind == "resource" and isinstance(held := part.get("resource"), dict):
+        read = {key: held[key] for key in ("uri", "text", "blob") if isinstance(held.get(key), str)}
+        if "uri" in read and len(read) > 1:
+            return {"type": kind, "resource": read}
+    elif kind in _PARTS and all(isinstance(part.get(name), str) for name in _PARTS[kind]):
+        return {key: value for key, value in part.items() if key in ("type", "title", *_PARTS[kind]) and isinstance(value, str)}
+    return {"type": "text", "text": part if isinstance(part, str) else json.dumps(part)}
+
+
+def readable(line: bytes) -> "JSONRPCMessage | None":
+    """The answer in a line that the protocol's client does not read, or that it cannot be read; None if it names no request."""
+    from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
+
+    try:
+        # Half a surrogate pair is a character that cannot be sent.
+        said = json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        said = None
+    match said:
+        case {"id": int() | str() as asked, "error": error} if error:
+            told = error if isinstance(error, dict) else {"message": error}
+            code, words = str(told.get("code")), told.get("message")
+            number = int(code) if re.fullmatch("-?[0-9]{1,9}", code) else INTERNAL_ERROR
+            fault = ErrorData(code=number, message=words if isinstance(words, str) else json.dumps(error))
+            return JSONRPCError(jsonrpc="2.0", id=asked, error=fault)
+        case {"id": int() | str() as asked, "result": result}:
+            return JSONRPCResponse(jsonrpc="2.0", id=asked, result=result if isinstance(result, dict) else {"content": result})
+    return failure(line, "the answer is no message of the protocol")
+
+
+def failure(line: bytes, words: str) -> "JSONRPCMessage | None":
+    """The error `words` as the answer to the request that a line names; None if it names none."""
+    from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError
+
+    named = _ID.search(line)
+    fault = ErrorData(code=INTERNAL_ERROR, message=words)
+    return JSONRPCError(jsonrpc="2.0", id=int(named[1] or named[2]), error=fault) if named else None

@@ -5,11 +5,12 @@ Of an answer longer than ANSWER_BYTES no more than that is held, and it becomes 
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+from nbrl.agent.tools.mcp.mended import failure, readable
 
 if TYPE_CHECKING:
     import httpx2
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 ANSWER_BYTES = 4 << 20
 TOO_LONG = f"the answer is larger than {ANSWER_BYTES} bytes"
 _CHUNK, _EDGE, _GRACE_S = 1 << 16, 256, 2.0
-# Servers name the request at the start of a message or at its end.
-_ID = re.compile(rb'\A\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,18})\s*,|"id"\s*:\s*(\d{1,18})\s*\}\s*\Z')
 
 
 @asynccontextmanager
@@ -63,20 +62,18 @@ async def program(command: Sequence[str], environment: Mapping[str, str]) -> Asy
 async def _read(stdout: asyncio.StreamReader, said: "MemoryObjectSendStream[Any]") -> None:
     """Pass on each line as a message. A line that is too long and names no request ends the session."""
     from mcp.shared.message import SessionMessage
-    from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+    from mcp.types import jsonrpc_message_adapter
 
     async with said:
         async for line, whole in _lines(stdout):
-            if whole:
-                try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError as error:
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False) if whole else failure(line, TOO_LONG)
+            except ValueError as error:
+                message = readable(line)
+                if message is None:
                     await said.send(error)
                     continue
-            elif named := _ID.search(line):
-                fault = ErrorData(code=INTERNAL_ERROR, message=TOO_LONG)
-                message = JSONRPCError(jsonrpc="2.0", id=int(named[1] or named[2]), error=fault)
-            else:
+            if message is None:
                 return
             await said.send(SessionMessage(message))
 

@@ -1,11 +1,15 @@
 """The turns of a conversation, from a row of a file: the forms of chat servers and of ShareGPT."""
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nbrl.agent.messages import Role
+from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
+from nbrl.infra.parse import json_value
 
 HELD = ("messages", "conversations")  # columns of conversations
 ROLES: dict[str, Role] = {
@@ -19,6 +23,8 @@ CALLS = ("tool_calls", "function_call")
 MEDIA = ("images", "image", "videos", "video", "audios", "audio")  # columns of what a row shows besides its text
 # What says nothing of a turn's text.
 BESIDES = ("name", "id", "tool_call_id", "model", "timestamp", "created", "index")
+
+_THOUGHT = re.compile(rf"\s*{THINK}(.*?){THOUGHT}\s*", re.DOTALL)
 
 
 class UnfitError(Exception):
@@ -37,13 +43,21 @@ class Turn(NamedTuple):
 def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     """The turns of a row. Raises UnfitError."""
     messages = next((row[name] for name in HELD if row.get(name)), None)
+    if isinstance(messages, str):
+        with suppress(ValueError, RecursionError):
+            messages = json_value(messages)
     if not isinstance(messages, list):
         raise UnfitError('has no messages; write {"messages": [{"role": "user", "content": "..."}, ...]}')
     if shown := next((name for name in MEDIA if row.get(name)), None):
         raise UnfitError(f"has {shown!r}, which a conversation of text cannot show; leave it out")
+    if mark := next((name for name in MARKS if row.get(name, 1) == 0), None):
+        raise UnfitError(f"is not to be learnt, as its {mark!r} says; leave it out")
     turns = [_turn(message) for message in messages]
-    if row.get("system") and turns and turns[0].role != "system":  # ShareGPT has it beside the turns
-        turns.insert(0, _turn({"role": "system", "content": row["system"]}))
+    if row.get("system") and turns:  # ShareGPT has it beside the turns
+        system = _turn({"role": "system", "content": row["system"]})
+        if turns[0].role == "system" and turns[0] != system:
+            raise UnfitError("has a system turn and another text in 'system'; leave one of the two")
+        turns = [system, *turns[turns[0].role == "system" :]]
     roles = [turn.role for turn in turns]
     if "system" in roles[1:]:
         raise UnfitError("has a system turn that is not its first; put it first, or leave it out")
@@ -66,6 +80,10 @@ def _turn(message: Any) -> Turn:
     if len(thoughts) > 1 or None in thoughts:
         raise UnfitError(f"has a turn with two thoughts, or one that is no text, in {', '.join(THOUGHTS)}; leave one text there")
     thought = str(next(iter(thoughts), ""))
+    if thought and (repeated := _THOUGHT.match(said)):
+        if repeated[1].strip() not in ("", thought.strip()):
+            raise UnfitError("has a turn with two thoughts, one of them in its content; leave one")
+        said = said[repeated.end() :]
     marks = {name: given.pop(name) for name in MARKS if name in given}
     unknown = sorted(name for name in given.keys() - {*BESIDES, *CALLS} if given[name] not in ([], {}, ""))
     if role != "assistant":

@@ -26,7 +26,7 @@ from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.retell import retold
 from nbrl.tasks.warmstart.sources.source import Found
 from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
-from nbrl.tasks.warmstart.sources.turns import turns_of
+from nbrl.tasks.warmstart.sources.turns import UnfitError, turns_of
 from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, WorldDemonstrations
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
@@ -310,6 +310,33 @@ def test_a_thought_that_is_no_text_or_stands_there_twice_makes_a_row_unfit(stage
     (told,), left_out = learnt(stage, tmp_path / "talk.jsonl", *rows)
     assert left_out == 2
     assert told[0].count("two and two") == 1
+
+
+TALK = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+THOUGHT = {"role": "assistant", "content": "<think>hm</think>\n4", "reasoning_content": "hm"}
+
+
+def test_what_a_row_says_twice_is_said_once() -> None:
+    (_, said) = turns_of({"messages": [TALK["messages"][0], THOUGHT]})
+    assert (said.text, said.thought) == ("4", "hm")
+    row = {"system": "Be brief.", "messages": [{"role": "system", "content": "Be brief."}, *TALK["messages"]]}
+    assert [turn.text for turn in turns_of(row)] == ["Be brief.", "Hi", "Hello"]
+    assert turns_of({"messages": json.dumps(TALK["messages"])}) == turns_of(TALK)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        *(({**TALK, **mark}, "is not to be learnt") for mark in ({"weight": 0}, {"train": False}, {"loss": 0.0})),
+        ({"messages": [TALK["messages"][0], THOUGHT | {"reasoning_content": "well"}]}, "two thoughts"),
+        ({"system": "Be long.", "messages": [{"role": "system", "content": "Be brief."}, *TALK["messages"]]}, "another text"),
+        ({"messages": "[{"}, "has no messages"),
+        ({"messages": "Hi"}, "has no messages"),
+    ],
+)
+def test_a_row_that_contradicts_itself_or_is_not_to_be_learnt_is_unfit(row: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnfitError, match=says):
+        turns_of(row)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
