@@ -233,17 +233,20 @@ def _decimals(value: Any) -> Any:
     )
 
 
-def _named(text: str, other: str, most: int) -> str:
-    """The text as a name, with `-` for the signs that match `other`. A digest of what was changed keeps names apart that would
-    come out the same."""
+def _named(text: str, other: str, most: int, signs: bool = True) -> str:
+    """The text as a name, with `-` for what matches `other`.
+
+    A digest of the text keeps names apart that would come out the same; without `signs`, only where letters or digits are lost.
+    """
     name = re.sub(other, "-", text)
-    if name == text and 0 < len(text) <= most:
-        return text
+    lost = re.findall(other, text)
+    if 0 < len(text) <= most and not any(signs or each.isalnum() for each in lost):
+        return name
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{name[: most - len(digest) - 1]}-{digest}"
 
 
 NAMED: dict[str, Callable[[str], str]] = {
     "id": lambda text: _named(text, "[^A-Za-z0-9._:-]", 120),  # names files
-    "ability": lambda text: text and _named(text, "[^A-Za-z0-9 _.:-]", 80),  # names metrics
+    "ability": lambda text: text and _named(text, "[^A-Za-z0-9 _.:-]", 80, signs=False),  # names metrics
 }
