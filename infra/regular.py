@@ -11,7 +11,7 @@ class NotRegularError(OSError):
 
 
 def opened(path: Path, follow: bool = True) -> BufferedReader:
-    """The file, to read. Raises NotRegularError where it is none, OSError where there is nothing, and for a link that is not to be followed."""
+    """The file, to read. Raises NotRegularError where it is none, and OSError for a link that is not to be followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
