@@ -40,7 +40,7 @@ def test_a_new_model_is_compared_with_the_champion_as_it_was_evaluated_last_in_t
     storage = Storage(StorageSettings(root=str(tmp_path)))
     new = evaluated(storage, "new", "b", 1, 9.0)
     assert champion_score(storage, new) is None
-    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="c", weights="w", promoted=0.0)
+    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="runs/a/c", weights="w", promoted=0.0)
     storage.write_json(champion_of("r"), made.model_dump(mode="json"))
     assert champion_score(storage, new) is None
     evaluated(storage, "old", "a", 2, 1.0)
@@ -54,7 +54,7 @@ def test_a_new_model_is_compared_with_the_champion_as_it_was_evaluated_last_in_t
 
 def test_a_champion_is_no_measure_for_other_questions(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
-    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="c", weights="w", promoted=0.0)
+    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="runs/a/c", weights="w", promoted=0.0)
     storage.write_json(champion_of("r"), made.model_dump(mode="json"))
     new = evaluated(storage, "new", "b", 1, 9.0)
     evaluated(storage, "old", "a", 2, 1.0)
@@ -69,7 +69,7 @@ def test_a_champion_is_no_measure_for_other_questions(tmp_path: Path) -> None:
 def test_a_champion_whose_files_are_gone_is_a_sentence(tmp_path: Path) -> None:
     storage = Storage(StorageSettings(root=str(tmp_path)))
     assert unusable_champion(storage, "r") == ""
-    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="c", weights="w", promoted=0.0)
+    made = Champion(recipe="r", run="a", run_id="x", updates=3, checkpoint="runs/a/c", weights="w", promoted=0.0)
     storage.write_json(champion_of("r"), made.model_dump(mode="json"))
     assert "the champion of 'r' cannot be used" in unusable_champion(storage, "r")
     assert "promote another with `nbrl promote a@UPDATES`" in unusable_champion(storage, "r")
