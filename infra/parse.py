@@ -21,7 +21,7 @@ def json_value(data: str | bytes) -> Any:
 
 
 def yaml_value(text: str | bytes) -> Any:
-    """The value of YAML without aliases, in which no key stands twice in one mapping, as settings can be. Raises ValueError with a line of words."""
+    """The value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line of words."""
     if len(text) > YAML_BYTES:
         raise ValueError(f"it is longer than {YAML_BYTES >> 20} MB")
     try:
