@@ -70,6 +70,20 @@ def test_what_identifies_no_process_is_none_that_anybody_knows(storage: Storage,
         check_free(storage, RUN.layout)
 
 
+def test_a_file_that_is_no_epoch_counts_for_none_and_one_that_is_damaged_for_itself_alone(storage: Storage) -> None:
+    for name in ("zzz", "e", "eeee", "e-1", "\u0661", "e0001-abc/e0009-abc.x", "e" + "9" * 200):
+        storage.write_json(RUN.layout.epoch(name), {})
+    assert newest(storage, RUN.layout) == ""
+    first = take(storage, RUN.layout).name
+    assert first.startswith("e0001-")
+    storage.write_json(RUN.layout.epoch("e9999-abcdef"), {})
+    with pytest.raises(TakenOverError, match=r"taken over by a process on another machine \(epoch e9999-abcdef\)"):
+        check_newest(storage, RUN.layout, first)
+    after = take(storage, RUN.layout).name
+    assert after.startswith("e10000-")
+    check_newest(storage, RUN.layout, after)
+
+
 def test_epochs_are_numbered_and_the_newest_alone_may_write(storage: Storage) -> None:
     names = [take(storage, RUN.layout).name for _ in range(3)]
     assert [name[:5] for name in names] == ["e0001", "e0002", "e0003"]
