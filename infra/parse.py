@@ -66,10 +66,11 @@ class _Loader(yaml.SafeLoader):
         tag: str = super().resolve(kind, value, implicit)
         return self.DEFAULT_SCALAR_TAG if tag in NUMBERS and ":" in value else tag
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
-        if node.tag in NUMBERS and ":" in node.value:
-            raise yaml.constructor.ConstructorError(problem=f"{node.value[:40]!r} is no number", problem_mark=node.start_mark)
-        return super().construct_scalar(node)
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if node.tag in NUMBERS and ":" in value:
+            raise yaml.constructor.ConstructorError(problem=f"{value[:40]!r} is no number", problem_mark=node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

@@ -84,6 +84,7 @@ def test_yaml_that_means_something_else_than_it_says_is_refused(text: str, words
         ("!!float ''", "a value is not what its tag says"),
         ("!!int x", "invalid literal"),
         ("!!int 1:30", "'1:30' is no number"),
+        ("!!int {=: '1:30'}", "'1:30' is no number"),
         ("!!float 1" + ":59" * 300, "is no number"),
         ("!!binary ü", "failed to convert base64 data|ascii"),
         ("!!omap {a: 1}", "expected a sequence"),
