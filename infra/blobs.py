@@ -47,7 +47,7 @@ class LocalBlobs:
         return self.root / key
 
     def inside(self, key: str) -> Path:
-        """The path, on which there is no link. Raises OSError."""
+        """The path, on which there is no link. Raises NotRegularError."""
         path = self.path(key)
         check_no_link(path, self.root)
         return path
@@ -95,13 +95,13 @@ class LocalBlobs:
 
     def exists(self, key: str) -> bool:
         try:
-            return stat.S_ISREG(self.path(key).stat().st_mode)
+            return stat.S_ISREG(self.inside(key).stat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def list(self, prefix: str) -> list[str]:
         keys = []
-        for folder, below, names in os.walk(self.path(prefix), onerror=_unless_missing):
+        for folder, below, names in os.walk(self.inside(prefix), onerror=_unless_missing):
             below[:] = [name for name in below if not name.startswith(TEMPORARY)]  # of a deletion that was cut off
             relative = Path(folder).relative_to(self.root)
             keys += [(relative / name).as_posix() for name in names if not name.startswith(TEMPORARY)]
@@ -124,7 +124,7 @@ class LocalBlobs:
     def delete_unfinished(self, prefix: str, older_than_s: float) -> None:
         """Delete temporary files and folders that killed processes left below `prefix`, by the time of their last change."""
         latest = time.time() - older_than_s
-        for folder, below, names in os.walk(self.path(prefix)):
+        for folder, below, names in os.walk(self.inside(prefix)):
             for name in [name for name in (*below, *names) if name.startswith(TEMPORARY)]:
                 path = Path(folder, name)
                 with contextlib.suppress(OSError):  # another process may delete it too; it is none of anybody's work

@@ -1,9 +1,15 @@
 """Parses JSON and YAML that others may have written: whatever is wrong with it is a ValueError, and none of it takes for ever."""
 
 import json
+import re
 from typing import Any
 
 import yaml
+
+YAML_BYTES = 1 << 20
+NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+DEPTH, BITS = 100, 64
+NO_TEXT = re.compile("[\\0\ud800-\udfff]")
 
 
 def json_value(data: str | bytes) -> Any:
@@ -15,9 +21,11 @@ def json_value(data: str | bytes) -> Any:
 
 
 def yaml_value(text: str | bytes) -> Any:
-    """The value of YAML without aliases, in which no key stands twice in one mapping. Raises ValueError with a line of words."""
+    """The value of YAML of settings, without aliases or a key that stands twice. Raises ValueError in one line of words."""
+    if len(text) > YAML_BYTES:
+        raise ValueError(f"it is longer than {YAML_BYTES >> 20} MB")
     try:
-        return yaml.load(text, _Loader)
+        return as_settings(yaml.load(text, _Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -26,10 +34,43 @@ def yaml_value(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep") from None
     except (yaml.YAMLError, TypeError) as error:
         raise ValueError(" ".join(str(error).split())) from error
+    except (LookupError, AttributeError, ArithmeticError) as error:  # of the loader's, for a tag that does not suit its value
+        raise ValueError("a value is not what its tag says") from error
+
+
+def as_settings(value: Any) -> Any:
+    """The value, if files, programs and servers can take what is in it. Raises ValueError."""
+    left = [(value, 0)]
+    while left:
+        each, depth = left.pop()
+        if depth > DEPTH:
+            raise ValueError("it is nested too deep")
+        if isinstance(each, int) and each.bit_length() > BITS:
+            raise ValueError(f"a number has more than {BITS} bits")
+        if isinstance(each, str) and (found := NO_TEXT.search(each)):
+            raise ValueError(f"a text has the character {found[0]!r}, which stands for nothing")
+        if isinstance(each, dict):
+            left += [(below, depth + 1) for pair in each.items() for below in pair]
+        elif isinstance(each, list | tuple | set):
+            left += [(below, depth + 1) for below in each]
+    return value
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML would take the last, and aliases, by which a few lines can mean millions."""
+    """Refuses a key that stands twice, where YAML would take the last, and aliases, by which a few lines can mean millions.
+
+    `1:30` is a text, as in YAML 1.2, where YAML 1.1 takes it for a number to the base of 60.
+    """
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        tag: str = super().resolve(kind, value, implicit)
+        return self.DEFAULT_SCALAR_TAG if tag in NUMBERS and ":" in value else tag
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if node.tag in NUMBERS and ":" in value:
+            raise yaml.constructor.ConstructorError(problem=f"{value[:40]!r} is no number", problem_mark=node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

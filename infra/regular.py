@@ -6,19 +6,23 @@ from io import BufferedReader
 from pathlib import Path
 
 
+class NotRegularError(OSError):
+    """There is a link, a pipe, a device or a folder where a file or a folder of our own should be."""
+
+
 def opened(path: Path, follow: bool = True) -> BufferedReader:
-    """The file, to read. Raises OSError where it is none, and for a link that is not to be followed."""
+    """The file, to read. Raises NotRegularError where it is none, and OSError for a link that is not to be followed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no regular file; take it away, or put the file itself there")
+        raise NotRegularError(f"{path} is no regular file; take it away, or put the file itself there")
     return os.fdopen(descriptor, "rb")
 
 
 def check_no_link(path: Path, root: Path) -> None:
-    """Raises OSError if the path, or a folder between it and `root`, is a link: it would lead out of there."""
+    """Raises NotRegularError if the path, or a folder between it and `root`, is a link: it would lead out of there."""
     for each in (path, *path.parents):
         if each == root or root not in each.parents:
             return
         if each.is_symlink():
-            raise OSError(f"{each} is a link, and none is followed there; put what it names in its place")
+            raise NotRegularError(f"{each} is a link, and none is followed there; put what it names in its place")

@@ -27,6 +27,7 @@ from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
 from nbrl.infra.parts import INDEX, PART, joined
 from nbrl.infra.paths import expanded
+from nbrl.infra.regular import NotRegularError
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.sealed_json import seal, unseal
 
@@ -141,7 +142,7 @@ class Storage:
         found: dict[str, int] = {}
         for key in self.list(prefix):
             with self._named("look at", key), contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                found[key] = self._blobs.path(key).stat().st_size
+                found[key] = self._blobs.path(key).lstat().st_size
         return found
 
     def delete(self, prefix: str) -> None:
@@ -165,11 +166,13 @@ class Storage:
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
-        """Turn a library's exception into a StorageError that names the object."""
+        """Turn a library's exception into a StorageError that names the object; a DamagedError where it is no file or folder."""
         try:
             yield
         except StorageError:
             raise
+        except NotRegularError as error:
+            raise DamagedError(f"cannot {verb} {self._blobs.uri(key)}: {error}") from error
         except Exception as error:
             raise StorageError(f"cannot {verb} {self._blobs.uri(key)}: {error or type(error).__name__}") from error
 

@@ -20,6 +20,7 @@ from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.alternation import ENDS, read_glue, taken
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, special_tokens, token_text
+from nbrl.agent.tokens.guarded import guarded
 from nbrl.agent.tokens.rendering import rendering
 
 UNKNOWN = -1
@@ -103,15 +104,13 @@ class ChatTokenizer:
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise TokenizerError(f"{file} does not exist; model_path must be a Hugging Face folder with a tokenizer.json")
-        try:
+        with guarded(file):
             tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises Exception itself
-            raise TokenizerError(f"{file} is not a tokenizer: {error}") from error
         # A file may keep how its last user cut and filled texts.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         template = Template.load(folder, settings.template_arguments)
-        with rendering():
+        with guarded(file), rendering():
             glue = read_glue(template)
             renderer = cls(tokenizer, glue, str(file))
             renderer._learn_stops(folder)

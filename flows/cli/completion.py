@@ -1,11 +1,16 @@
-"""Completions in the shell. To be quick, each function imports only what it needs and uses no network."""
+"""Completions in the shell. To be quick, each function imports only what it needs and uses no network.
+
+The shell puts what is offered on the line as it is: of what others wrote only words are offered that mean nothing to a shell.
+"""
 
 import os
+import shlex
 from pathlib import Path
 
 import typer
 
-from nbrl.tasks.layout.runs import EvaluationLayout, RunLayout
+from nbrl.infra.regular import opened
+from nbrl.tasks.layout.runs import NAME, EvaluationLayout, RunLayout
 
 ROOT = ".nbrl/storage"
 RECIPES = Path(__file__).resolve().parents[2] / "infra" / "recipes"
@@ -38,7 +43,8 @@ def runs_and_evaluations(context: typer.Context, typed: str) -> list[str]:
 
 def _folders(context: typer.Context, pattern: str, typed: str) -> list[str]:
     """Names of the folders with a file that matches `pattern`, under the root of the command line so far."""
-    return sorted(path.parent.name for path in _root(context).glob(pattern) if path.parent.name.startswith(typed))
+    names = {path.parent.name for path in _root(context).glob(pattern)}
+    return sorted(name for name in names if NAME.fullmatch(name) and name.startswith(typed))
 
 
 def _root(context: typer.Context) -> Path:
@@ -91,9 +97,8 @@ def models(context: typer.Context, typed: str) -> list[str]:
     found = []
     for run in runs(context, typed.partition("@")[0]):
         found.append(run)
-        found += [
-            f"{run}@{path.name.partition('-')[0].lstrip('0')}" for path in _root(context).glob(f"{RunLayout(run).checkpoints}/*")
-        ]
+        numbers = [path.name.partition("-")[0] for path in _root(context).glob(f"{RunLayout(run).checkpoints}/*")]
+        found += [f"{run}@{int(number)}" for number in numbers if number.isdecimal()]
     return sorted(name for name in found if name.startswith(typed))
 
 
@@ -103,7 +108,7 @@ def compared(context: typer.Context, typed: str) -> list[str]:
     found = set(runs(context, typed.partition("@")[0])) | set(evaluations)
     for run in runs(context, typed.partition("@")[0]):
         found |= {
-            f"{run}@{int(path.name)}" for path in _root(context).glob(f"{RunLayout(run).evaluations}/*") if path.name.isdigit()
+            f"{run}@{int(path.name)}" for path in _root(context).glob(f"{RunLayout(run).evaluations}/*") if path.name.isdecimal()
         }
     return sorted(name for name in found if name.startswith(typed))
 
@@ -117,7 +122,7 @@ def statuses(typed: str) -> list[str]:
 def iterations(context: typer.Context, typed: str) -> list[str]:
     """The iterations of the run of the command line so far that have trajectories, counted from 1."""
     name = _named(context)
-    found = {int(path.name) + 1 for path in _root(context).glob(f"{RunLayout(name).iterations}/*") if path.name.isdigit()}
+    found = {int(path.name) + 1 for path in _root(context).glob(f"{RunLayout(name).iterations}/*") if path.name.isdecimal()}
     return [str(number) for number in sorted(found) if str(number).startswith(typed)]
 
 
@@ -141,12 +146,18 @@ def _values(context: typer.Context, column: str, typed: str) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found: set[str] = set()
+    found: list[object] = []
     name = _named(context)
     for layout in (RunLayout(name), EvaluationLayout(name)):
         for path in _root(context).glob(f"{layout.data.folder}/*.parquet"):
             try:
-                found |= set(pq.read_table(path, columns=[column])[column].to_pylist())
-            except (pa.ArrowException, OSError):  # damaged, or of an earlier release
+                with opened(path, follow=False) as file:
+                    found += pq.read_table(file, columns=[column])[column].unique().to_pylist()
+            except (pa.ArrowException, OSError, ValueError, LookupError):  # damaged, or of an earlier release
                 continue
-    return sorted(value for value in found if value and value.startswith(typed))
+    return sorted({value for value in found if isinstance(value, str) and value.startswith(typed) and _is_plain(value)})
+
+
+def _is_plain(word: str) -> bool:
+    """Whether a word is no option and the same with quotes and without."""
+    return shlex.quote(word) == word and not word.startswith("-")

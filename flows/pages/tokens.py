@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from nbrl.agent.errors import TokenizerError
+from nbrl.agent.tokens.guarded import guarded
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Node
 
@@ -71,12 +73,24 @@ class Action:
 
 
 def decoder(folder: str) -> Decode:
-    """Text of a single token, by the tokenizer of a model folder; its number where there is no tokenizer."""
+    """Text of a single token, by the tokenizer of a model folder; its number where there is no tokenizer that works."""
     path = Path(folder, "tokenizer.json")
-    if not path.is_file():
+    try:
+        with guarded(path):
+            if not path.is_file():
+                return str
+            tokenizer = Tokenizer.from_file(str(path))
+    except TokenizerError:
         return str
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda token: str(tokenizer.decode([token], skip_special_tokens=False)) if token >= 0 else str(token)
+
+    def decode(token: int) -> str:
+        try:
+            with guarded(path):
+                return str(tokenizer.decode([token], skip_special_tokens=False)) if token >= 0 else str(token)
+        except TokenizerError:
+            return str(token)
+
+    return decode
 
 
 def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> Action:

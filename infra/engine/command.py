@@ -6,12 +6,14 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from pydantic import BaseModel
+
 from nbrl.infra.engine.keys import new_key
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
-from nbrl.infra.parse import json_value
 from nbrl.infra.process.garbage import NEW_OBJECTS
+from nbrl.infra.regular import opened
 
 ENGINE_CODE = Path(__file__).parent / "environment"
 LOOPBACK = "127.0.0.1"
@@ -156,15 +158,23 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
 
 
 def vocabulary_size(model_path: Path) -> int:
-    return int(_model_config(model_path)["vocab_size"])
+    size = _model_config(model_path).vocab_size
+    if size is None:
+        raise EngineError(f"{model_path}/config.json has no vocab_size: give a folder of a language model in Hugging Face format")
+    return size
 
 
-def _model_config(model_path: Path) -> dict:
+class _ModelConfig(BaseModel):
+    vocab_size: int | None = None
+    architectures: list[str] | None = None
+
+
+def _model_config(model_path: Path) -> _ModelConfig:
     try:
-        config: dict = json_value((model_path / "config.json").read_text())
+        with opened(model_path / "config.json") as file:
+            return _ModelConfig.model_validate_json(file.read())
     except (OSError, ValueError) as error:
         raise EngineError(f"{model_path} holds no readable config.json: give a folder in Hugging Face format") from error
-    return config
 
 
 @cache
@@ -174,7 +184,7 @@ def _model_sources(package: Path) -> dict[str, str]:
 
 def _other_architectures(settings: EngineSettings, model_path: Path) -> list[str]:
     """SGLang's model files that do not speak of this model's class: importing all 200 of them costs seconds at every start."""
-    names = _model_config(model_path).get("architectures") or []
+    names = _model_config(model_path).architectures
     packages = list(settings.folder.glob("lib/python3*/site-packages/sglang/srt/models"))
     if not names or not packages:
         return []

@@ -1,10 +1,12 @@
 """Identifies a process among those of all machines, and tells whether one of this machine still runs."""
 
 import os
+import re
 import socket
 from pathlib import Path
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+FORM = re.compile(r"(?P<place>.+)/(?P<pid>[0-9]{1,10})/(?P<started>[0-9]+)")
 
 
 def identity() -> str:
@@ -13,11 +15,11 @@ def identity() -> str:
 
 
 def is_running(process: str) -> bool | None:
-    """Whether the process with this identity runs; None where only another machine or container can know."""
-    place, pid, started = process.rsplit("/", 2)
-    if place != _place():
+    """Whether the process with this identity runs; None where only another machine or container can know, or nobody."""
+    found = FORM.fullmatch(process)
+    if not found or found["place"] != _place():
         return None
-    return _started(int(pid)) == started
+    return _started(int(found["pid"])) == found["started"]
 
 
 def _place() -> str:

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Collection
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
@@ -18,7 +18,8 @@ from nbrl.tasks.runs.lease import holder, last_ending
 from nbrl.tasks.runs.results import scores_of
 from nbrl.tasks.runs.run import Kind, Run, known_run
 
-FAULTS = (DamagedError, MissingError, RunError, ValidationError, KeyError)  # what the files of one run can cause
+# What the files of one run can cause.
+FAULTS = (DamagedError, MissingError, RunError, ValueError, LookupError, TypeError, AttributeError)
 State = Literal["running", "finished", "ended early", "learned nothing", "failed", "stopped", "damaged"]
 ENDED: dict[str, State] = {"FINISHED": "stopped", "FAILED": "failed", "KILLED": "stopped"}  # before all its work was done
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class _Reader:
 
 def _row(storage: Storage, kind: Kind, name: str, keys: dict[str, int | None]) -> Row:
     layout, read = layout_of(kind, name), _Reader()
-    starts = first_and_newest(storage, layout)
+    starts = read(lambda: first_and_newest(storage, layout), None)
     known = read(lambda: known_run(storage, name, kind), None) if layout.identity in keys else None
     facts: dict[str, Any] = {"name": name, "kind": kind, "recipe": known.recipe if known else ""}
     facts["bytes"] = None if None in keys.values() else sum(size or 0 for size in keys.values())

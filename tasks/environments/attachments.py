@@ -1,11 +1,13 @@
 """Files that questions come with, and files that the agent has to make: read beside the file of questions that names them."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from nbrl.infra.regular import opened
 from nbrl.infra.storage import sha256
 from nbrl.tasks.environments.questions import NAME, SCHEMA
 from nbrl.tasks.errors import ConfigError
@@ -43,7 +45,7 @@ def _paths(where: str, row: Any, folder: Path | None) -> list[Path]:
     if folder is None and names:
         raise ConfigError(f"{where} names the file {names[0]!r}; fetch the data set into a folder, with its files beside it")
     for name in names:
-        if folder is not None and not Path(folder, name).resolve().is_relative_to(folder.resolve()):
+        if folder is not None and not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
             raise ConfigError(f"{where} names the file {name!r}, which is not in its folder {folder}; bring it there")
     return [Path(folder or "", name) for name in names]
 
@@ -57,12 +59,13 @@ def _read(paths: Sequence[Path], where: str, limit: int) -> dict[str, bytes]:
         if path.name in found:
             raise ConfigError(f"{where}: a question has two files named {path.name}; each needs a name of its own")
         try:
-            if path.stat().st_size > limit:
-                raise ConfigError(f"{where}: the file {path} is larger than {limit >> 20} MiB; make it smaller")
-            found[path.name] = path.read_bytes()
+            with opened(path) as file:
+                found[path.name] = file.read(limit + 1)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(f"{where}: the file {path} cannot be read: {reason}; bring it, or leave it out") from error
+        if len(found[path.name]) > limit:
+            raise ConfigError(f"{where}: the file {path} is larger than {limit >> 20} MiB; make it smaller")
     if sum(map(len, found.values())) > limit:
         raise ConfigError(f"{where}: the files of a question have more than {limit >> 20} MiB together; make them smaller")
     return found

@@ -1,12 +1,13 @@
 """The questions, passages and attached files of a run's environments, written below the run when it begins."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.infra.errors import MissingError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.environments.environment import Environment, Tables
 from nbrl.tasks.environments.questions import SCHEMA, completed
@@ -14,6 +15,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import DataLayout
 
 SPLITS = ("train", "held_out")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Place(NamedTuple):
@@ -72,9 +74,15 @@ def mixed(environments: Mapping[str, Environment], loaded: Mapping[str, Tables],
 
 
 def digests(storage: Storage, layout: DataLayout) -> dict[str, str] | None:
-    """The SHA-256 of each table by its key; None unless all that the environments gave is on storage."""
+    """The SHA-256 of each table by its key; None unless all that the environments gave is on storage.
+
+    Raises DamagedError where one is none: an index of passages is kept in a folder of that name.
+    """
     if storage.exists(layout.digests):
-        return dict(storage.read_json(layout.digests))
+        found = storage.read_json(layout.digests)
+        if strange := [key for key, digest in found.items() if not (isinstance(digest, str) and DIGEST.fullmatch(digest))]:
+            raise DamagedError(f"{storage.uri(layout.digests)} has no SHA-256 of {strange[0]}; bring it back from a copy")
+        return found
     earlier = [layout.corpus(), *(layout.split(split) for split in SPLITS)]
     if all(storage.exists(key) for key in earlier):  # releases before this one wrote no digests
         return {key: sha256(storage.read_bytes(key)) for key in earlier}
@@ -171,7 +179,7 @@ def _corpora(layout: DataLayout, environments: Mapping[str, Environment], writte
 
 def check(storage: Storage, layout: DataLayout) -> None:
     """Raises DamagedError if a table or an attached file is not what was written."""
-    for key, digest in storage.read_json(layout.digests).items():
+    for key, digest in (digests(storage, layout) or {}).items():
         storage.read_table(key, digest)
     files = [files for split in SPLITS for files in read(storage, layout, split)["files"].to_pylist()]
     for digest in sorted({file["digest"] for each in files for file in each}):

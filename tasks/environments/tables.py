@@ -94,7 +94,11 @@ def _in_folder(path: Path) -> list[Path]:
         raise ConfigError(f"{path} has several splits, {', '.join(splits)}; name the folder of one, such as {path / splits[0]}")
     if all((path / name).is_file() for name in SAVED):
         with _reading(path):
-            return [path / each["filename"] for each in json_value((path / SAVED[1]).read_text())["_data_files"]]
+            names = [each["filename"] for each in json_value((path / SAVED[1]).read_text())["_data_files"]]
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name or not (path / name).is_file():
+                raise ConfigError(f"{path / SAVED[1]} names {str(name)[:80]!r}, which is no file of its folder; save it again")
+        return [path / name for name in names]
     files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES and not _hidden(each))
     kinds = sorted({_kind(each) for each in files})
     if len(kinds) != 1:

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.runs import RUNS
+from nbrl.tasks.layout.runs import NAME, RUNS
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.rollout.plan import Server
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder, named
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import made_in, newest_record, read_record
-from nbrl.tasks.runs.run import NAME, find_run, known_run, unknown
+from nbrl.tasks.runs.run import find_run, known_run, unknown
 
 
 class Subject(BaseModel):

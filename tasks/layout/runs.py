@@ -1,5 +1,6 @@
 """Keys of a run and of an evaluation of its own."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,6 +8,7 @@ from nbrl.tasks.layout.stages import RoundLayout, StageLayout
 
 RUNS: Literal["runs"] = "runs"
 EVALUATIONS: Literal["evaluations"] = "evaluations"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def weights(folder: Path) -> dict[str, TensorInfo]:
     places = read_json(folder / INDEX, Index).weight_map
     headers: dict[str, dict[str, TensorInfo]] = {}
     for name in sorted(set(places.values())):
-        if not os.path.isfile(folder / name):
+        if os.path.basename(name) != name or not os.path.isfile(folder / name):
             raise UpdateError(f"{folder} lacks {name}, which its index names: fetch or save it again")
         headers[name] = tensors(folder / name)
     if lost := sorted(name for name, place in places.items() if name not in headers[place]):

@@ -1,6 +1,7 @@
 """The policy's folder: a local Hugging Face folder, or a model of the hub."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def check_hub(settings: PolicySettings) -> str:
 
     Raises ConfigError when the hub does not give it.
     """
-    if Path(settings.path).is_dir():
+    if os.path.isdir(settings.path):
         return ""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
@@ -109,7 +110,7 @@ def check_hub(settings: PolicySettings) -> str:
 
 def fetch(settings: PolicySettings) -> Path:
     """The model's local folder; a hub model is downloaded first."""
-    if Path(settings.path).is_dir():
+    if os.path.isdir(settings.path):
         return Path(settings.path).resolve()
     return snapshot(settings, _not_given(settings))
 

@@ -9,6 +9,7 @@ from nbrl.agent.settings import AgentSettings
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.gpu import gpus
 from nbrl.infra.node_cache import NodeSettings
+from nbrl.infra.parse import as_settings
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
@@ -182,6 +183,11 @@ class RunConfig(BaseModel):
     nodes: NodeSettings = Field(NodeSettings(), json_schema_extra={"decides": False})
     storage: StorageSettings = Field(StorageSettings(), json_schema_extra={"decides": False})
     tracking: TrackingSettings = Field(TrackingSettings(), json_schema_extra={"decides": False})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sound(cls, given: Any) -> Any:
+        return as_settings(given)
 
     @model_validator(mode="before")
     @classmethod

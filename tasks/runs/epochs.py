@@ -4,6 +4,7 @@ What an epoch makes lies below its own name, so that processes that train one ru
 name has a random part: epochs need nothing of a storage but that it lists what was written.
 """
 
+import re
 import socket
 import time
 import uuid
@@ -18,6 +19,8 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import TakenOverError
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs.beginning import command, user
+
+NAME = re.compile(r"e([0-9]{1,20})(?:-[0-9a-z]+)?\.json")
 
 
 class Epoch(BaseModel):
@@ -60,8 +63,14 @@ def take(storage: Storage, run: RunLayout, settings: dict[str, Any] | None = Non
 
 def newest(storage: Storage, run: RunLayout) -> str:
     """Name of the newest epoch of a run; empty if it has none."""
-    keys = storage.list(run.epochs)
+    keys = _keys(storage, run)
     return keys[-1].rpartition("/")[2].removesuffix(".json") if keys else ""
+
+
+def _keys(storage: Storage, run: RunLayout) -> list[str]:
+    """Those of the epochs of a run, in their order; a file of another name is none."""
+    found = [(match, key) for key in storage.list(run.epochs) if (match := NAME.fullmatch(key.rpartition("/")[2]))]
+    return [key for _, key in sorted((int(match[1]), key) for match, key in found)]
 
 
 def others_began(storage: Storage, run: RunLayout) -> bool:
@@ -77,7 +86,7 @@ def others_began(storage: Storage, run: RunLayout) -> bool:
 
 def first_and_newest(storage: Storage, run: RunLayout) -> tuple[Epoch, Epoch] | None:
     """The first and the newest start of a run; None if nobody can tell them."""
-    keys = storage.list(run.epochs)
+    keys = _keys(storage, run)
     try:
         return (_read(storage, keys[0]), _read(storage, keys[-1])) if keys else None
     except (MissingError, DamagedError, ValidationError):
@@ -105,8 +114,11 @@ def check_newest(storage: Storage, run: RunLayout, epoch: str) -> None:
         return
     if not found:
         raise TakenOverError(f"{run.title} was deleted while this process worked on it; nothing more was written")
-    other = Epoch.model_validate(storage.read_json(run.epoch(found)))
+    try:
+        host = _read(storage, run.epoch(found)).host
+    except (MissingError, DamagedError, ValidationError):
+        host = "another machine"
     raise TakenOverError(
-        f"{run.title} was taken over by a process on {other.host} (epoch {found}); this process (epoch {epoch}) has "
+        f"{run.title} was taken over by a process on {host} (epoch {found}); this process (epoch {epoch}) has "
         "stopped, and nothing of it counts since"
     )

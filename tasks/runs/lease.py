@@ -52,7 +52,7 @@ class Lease(BaseModel):
     @property
     def pid(self) -> str:
         """The holder's number on its machine."""
-        return self.epoch.process.rsplit("/", 2)[1]
+        return self.epoch.process.split("/")[-2:][0]
 
     @property
     def is_held(self) -> bool:

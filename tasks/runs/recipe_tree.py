@@ -25,6 +25,30 @@ NAMED = "environments"
 Tree = dict[str, Any]
 
 
+class _Sources:
+    """Where a key comes from, empty if unknown, and where the keys below it do."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.below: dict[str, _Sources] = {}
+
+    def at(self, dotted: str) -> "_Sources":
+        """The node of a key below this one, which is made if there is none."""
+        node = self
+        for part in dotted.split("."):
+            node = node.below.setdefault(part, _Sources())
+        return node
+
+    def names(self) -> list[str]:
+        """Where the keys below come from."""
+        found, left = [], [*reversed(self.below.values())]
+        while left:
+            node = left.pop()
+            found += [node.name] if node.name else []
+            left += reversed(node.below.values())
+        return found
+
+
 class RecipeTree:
     """Settings as nested mappings; `source` returns the file or override from which a key came."""
 
@@ -32,7 +56,7 @@ class RecipeTree:
         """`files` are the recipe's own and those of its bases, nearest first."""
         self.settings: Tree = {}
         self._files = files
-        self._sources: dict[str, str] = {}
+        self._sources = _Sources()
 
     @classmethod
     def read(cls, path: Path, find: Callable[[str, Path], Path]) -> "RecipeTree":
@@ -81,13 +105,13 @@ class RecipeTree:
         A fault of a section as a whole most likely comes from the overrides below it, else from the recipe nearest to the user
         that sets something in it.
         """
-        below = [source for key, source in self._sources.items() if key.startswith(f"{'.'.join(keys)}.")]
+        below = self._sources.at(".".join(keys)).names()
         if overrides := [source for source in below if source.startswith(OVERRIDE)]:
             return " ".join(dict.fromkeys(overrides))
         if files := [str(file) for file in self._files if str(file) in below]:
             return files[0]
         for length in range(len(keys), 0, -1):
-            if found := self._sources.get(".".join(keys[:length])):
+            if found := self._sources.at(".".join(keys[:length])).name:
                 return found
         return str(self._files[0])
 
@@ -108,13 +132,13 @@ class RecipeTree:
 
     def _set_by(self, dotted: str, source: str, value: Any = None) -> None:
         """A key and all below it come from `source` now."""
-        for key in [key for key in self._sources if key.startswith(f"{dotted}.")]:
-            del self._sources[key]
-        left = [(dotted, value)]
+        top = self._sources.at(dotted)
+        top.below = {}
+        left = [(top, value)]
         while left:
-            key, each = left.pop()
-            self._sources[key] = source
-            left += [(f"{key}.{name}", below) for name, below in each.items()] if isinstance(each, dict) else []
+            node, each = left.pop()
+            node.name = source
+            left += [(node.at(str(name)), below) for name, below in each.items()] if isinstance(each, dict) else []
 
     def _lay(self, below: Tree, above: Mapping[str, Any], source: str, prefix: str) -> None:
         """Lay the settings of one file over those of its bases: key by key, but a section of another kind whole."""

@@ -1,6 +1,5 @@
 """A run on storage: its identity and its configuration."""
 
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.environments import stored
 from nbrl.tasks.environments.environment import Tables
 from nbrl.tasks.errors import ConfigError, did_you_mean, fault_in_words
-from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, RunLayout, layout_of, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, NAME, RUNS, RunLayout, layout_of, name_of
 from nbrl.tasks.model_folder.source import content_digest, fetch
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import differences, digest
@@ -24,9 +23,6 @@ from nbrl.tasks.runs.earlier import of_this_release
 from nbrl.tasks.runs.epochs import others_began
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.trust import remember
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
 
 Kind = Literal["runs", "evaluations"]
 

@@ -21,7 +21,7 @@ def log_datasets(storage: Storage, run: Run, names: list[str], tracking: Trackin
 def _datasets(storage: Storage, run: Run) -> Iterator[Dataset]:
     """A split of several environments is one table on the storage; each is a dataset with the digest of that table."""
     layout = run.layout.data
-    digests = storage.read_json(layout.digests)
+    digests = stored.digests(storage, layout) or {}
     for split in stored.SPLITS:
         table, key = stored.read(storage, layout, split), layout.split(split)
         for counted in pc.value_counts(table["environment"]).to_pylist():

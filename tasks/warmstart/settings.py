@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nbrl.infra.ray_cluster import RaySettings
+from nbrl.tasks.layout.runs import NAME
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
-from nbrl.tasks.runs.run import NAME
 from nbrl.tasks.warmstart.fresh.settings import FreshModel
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations

@@ -1,6 +1,7 @@
 """Rendering against the families' own chat templates: by transformers, and by hand from the documented formats."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from transformers import AutoTokenizer
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import AgentSettings
+from nbrl.agent.tokens.guarded import guarded
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
+from nbrl.flows.pages.tokens import decoder
 from tests.agent.families import FAMILIES, QWEN, THINK, Family, write_folder
 
 Turns = list[tuple[Role, str]]
@@ -303,6 +306,62 @@ def test_a_template_finds_all_special_tokens_and_json_as_transformers_writes_it(
     shown = theirs.apply_chat_template([{"role": "system", "content": "s"}], tokenize=False)
     assert shown.startswith(begun := '[sep][cls][image]{"é": "<a & b>", "n": 1}')
     assert ours.decode(ours.message("system", "s")).startswith(begun)
+
+
+STRANGE = {
+    "empty": lambda content: "",
+    "no fields": lambda content: "{}",
+    "a normalizer that panics": lambda content: json.dumps(
+        content | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}
+    ),
+    **{
+        kind: lambda content, kind=kind, more=more: json.dumps(  # type: ignore[misc]
+            content | {"model": {"type": kind, "vocab": {"a": 0}, "unk_token": "lost"} | more}
+        )
+        for kind, more in (
+            ("WordLevel", {}),
+            ("WordPiece", {"continuing_subword_prefix": "#", "max_input_chars_per_word": 9}),
+            ("Unigram", {"vocab": [["a", 0.0]], "unk_id": None}),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.attack(
+    tried="A tokenizer at which its library panics",
+    wall="whatever the library raises is one error",
+    effect="one sentence; pages show the numbers of tokens",
+)
+def test_a_tokenizer_that_does_not_work_is_refused_and_its_tokens_are_shown_as_numbers(tmp_path: Path, kind: str) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"])
+    file = folder / "tokenizer.json"
+    file.write_text(STRANGE[kind](json.loads(file.read_text())))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json ") as caught:
+        ChatTokenizer.load(folder)
+    assert "\n" not in str(caught.value)
+    decode = decoder(str(folder))
+    assert decode(2**40) == str(2**40)
+    assert decode(-1) == "-1"
+
+
+@pytest.mark.parametrize("folder", ["\0", "\ud800", "x" * 5000, "/nowhere"])
+def test_tokens_of_a_model_that_cannot_be_there_are_numbers(folder: str) -> None:
+    assert decoder(folder)(7) == "7"
+
+
+@pytest.mark.parametrize("name", ["eos_token", "bos_token", "pad_token"])
+def test_a_special_token_that_is_no_text_is_refused_or_unknown(tmp_path: Path, name: str) -> None:
+    folder = write_folder(tmp_path, FAMILIES["qwen3"])
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: "\ud800"}))
+    with suppress(TokenizerError):
+        assert ChatTokenizer.load(folder).end_id
+
+
+def test_an_interrupt_is_no_fault_of_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), guarded(tmp_path):
+        raise KeyboardInterrupt
 
 
 def test_how_a_file_cuts_and_fills_texts_is_left_aside(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """What the shell gets at a key press."""
 
+import os
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from nbrl.flows.cli import completion
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of
 from nbrl.tasks.runs.config import RunConfig
@@ -61,6 +65,38 @@ def offered(typed: str, folder: str = ".") -> list[str]:
 )
 def test_names_are_offered(root: str, typed: str, names: list[str]) -> None:
     assert offered(typed.format(root=root)) == names
+
+
+STRANGE = ["$(touch made)", "`id`", "-rf", "a b", "a;b", "a\nb", "a\x1b[31m", "a'b", "~", "a*", "a|b", "a&b", "ä"]
+
+
+@pytest.mark.attack(
+    tried="A run, a checkpoint or an ability named as a command, to be run at the next key press",
+    wall="only words that mean nothing to a shell are offered",
+    effect="it is not offered",
+)
+def test_no_name_that_means_something_to_a_shell_is_offered(root: str) -> None:
+    storage = Storage(StorageSettings(root=root))
+    for name in STRANGE:
+        storage.write_bytes(f"runs/{name}/run.json", b"{}")
+        storage.write_bytes(f"evaluations/{name}/data/held_out.parquet", b"")
+        for folder in ("checkpoints", "evaluations", "iterations"):
+            storage.write_bytes(f"runs/alpha/{folder}/{name}/x", b"")
+            storage.write_bytes(f"runs/alpha/{folder}/\u00b2/x", b"")
+    storage.write_bytes("runs/alpha/checkpoints/000004-e/x", b"")
+    rows = [{"id": str(n), "question": "?", "answers": ["1"], "ability": name} for n, name in enumerate(["fine", *STRANGE])]
+    table = table_of([{**row, "source": "s", "environment": row["ability"]} for row in rows])
+    storage.write_table("runs/alpha/data/train.parquet", table)
+    storage.write_table("runs/alpha/data/others.parquet", table.drop_columns(["ability", "environment"]))
+    os.mkfifo(Path(root, "runs/alpha/data/pipe.parquet"))
+    context = typer.Context(click.Command("show"))
+    context.params, context.args = {"root": root}, ["alpha"]
+    assert completion.runs(context, "") == ["alpha", "beta"]
+    assert completion.runs_and_evaluations(context, "") == ["all", "alpha", "beta"]
+    assert completion.models(context, "") == ["alpha", "alpha@4", "beta"]
+    assert completion.compared(context, "") == ["all", "alpha", "alpha@0", "alpha@3", "beta"]
+    assert completion.iterations(context, "") == ["1", "2"]
+    assert completion.abilities(context, "") == completion.environments(context, "") == ["fine"]
 
 
 def test_the_usual_storage_is_looked_in(root: str, tmp_path: Path) -> None:

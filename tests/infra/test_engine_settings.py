@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,24 @@ def test_only_the_models_that_are_needed_are_imported(model: Path) -> None:
     assert "llama" in left_out
     (model / "config.json").write_text(json.dumps({"architectures": ["NobodyForCausalLM"], "vocab_size": 9}))
     assert environment(settings, model, {})["SGLANG_DISABLED_MODEL_ARCHS"] == ""
+
+
+@pytest.mark.parametrize(
+    "config", ["[]", "5", '{"architectures": 5}', '{"architectures": [5]}', '{"vocab_size": []}', "[" * 100_000, "{}", None]
+)
+@pytest.mark.attack(
+    tried="A model whose config.json is a pipe, or of another form, to be served",
+    wall="what is no regular file is not read; the form of the rest is checked",
+    effect="one sentence",
+)
+def test_a_model_of_another_form_is_refused(model: Path, config: str | None) -> None:
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json") if config is None else (model / "config.json").write_text(config)
+    with pytest.raises(EngineError, match=r"holds no readable config\.json|config\.json has no vocab_size"):
+        vocabulary_size(model)
+    if config != "{}" and "vocab" not in str(config):
+        with pytest.raises(EngineError, match=r"holds no readable config\.json"):
+            environment(EngineSettings(device="cpu"), model, {})
 
 
 @pytest.mark.parametrize(

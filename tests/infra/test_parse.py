@@ -1,5 +1,6 @@
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,55 @@ def test_what_is_nested_too_deep_is_a_fault_in_words(text: str) -> None:
 def test_yaml_that_means_something_else_than_it_says_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         yaml_value(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("!!bool x", "a value is not what its tag says"),
+        ("!!timestamp x", "a value is not what its tag says"),
+        ("!!int ''", "a value is not what its tag says"),
+        ("!!float ''", "a value is not what its tag says"),
+        ("!!int x", "invalid literal"),
+        ("!!int 1:30", "'1:30' is no number"),
+        ("!!int {=: '1:30'}", "'1:30' is no number"),
+        ("!!float 1" + ":59" * 300, "is no number"),
+        ("!!binary ü", "failed to convert base64 data|ascii"),
+        ("!!omap {a: 1}", "expected a sequence"),
+        ("#" * (1 << 20) + "\n", "it is longer than 1 MB"),
+        ("[" * 102 + "]" * 102, "it is nested too deep"),
+        ("0x" + "f" * 10_000, "a number has more than 64 bits"),
+        ("{1: {? 0x1ffffffffffffffff : 2}}", "a number has more than 64 bits"),
+        (r'"\ud800"', "a text has the character"),
+        (r'[{"a\0": 1}]', "a text has the character"),
+    ],
+)
+@pytest.mark.attack(
+    tried="A recipe with a tag, a number or a text that fits nothing, or of fifty megabytes",
+    wall="settings have bounds: bytes, depth, bits, characters",
+    effect="one sentence",
+)
+def test_yaml_that_fits_no_setting_is_a_fault_in_words(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        yaml_value(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_looks_like_a_time_is_a_text_and_other_numbers_are_numbers() -> None:
+    assert yaml_value("[1:30, 1:30.5, -1:30, 1, 0x1f, 1.0e+3, .inf, 017, 1_000]") == (
+        ["1:30", "1:30.5", "-1:30", 1, 31, 1e3, float("inf"), 15, 1000]
+    )
+    times = "1" + ":59" * 300_000
+    assert yaml_value(times) == times
+
+
+TAGS = ["", *(f"!!{name}" for name in ("bool", "int", "float", "timestamp", "set", "omap", "pairs", "binary", "merge", "value"))]
+
+
+@given(st.sampled_from(TAGS), st.text("01x:-. ['{", max_size=6))
+def test_whatever_the_loader_raises_is_a_value_error(tag: str, text: str) -> None:
+    with suppress(ValueError):
+        yaml_value(f"{tag} {text}")
 
 
 @given(

@@ -71,9 +71,16 @@ def test_no_link_in_a_folder_is_followed_and_no_pipe_is_read(tmp_path: Path) -> 
         lambda: storage.delete("runs/a/folder/keep"),
         lambda: storage.local_path("runs/a/folder"),
         lambda: storage.local_path("runs/a/folder/keep"),
+        lambda: storage.exists("runs/a/file"),
+        lambda: storage.exists("runs/a/folder/keep"),
+        lambda: storage.list("runs/a/folder"),
+        lambda: storage.list("runs/a/folder/below"),
+        lambda: storage.sizes("runs/a/folder"),
+        lambda: storage.delete_unfinished("runs/a/folder"),
     ):
-        with pytest.raises(StorageError, match=r"is a link, and none is followed there|is no regular file"):
+        with pytest.raises(DamagedError, match=r"is a link, and none is followed there|is no regular file"):
             fails()
+    assert set(storage.sizes("runs") or ()) == {"runs/a/x", "runs/a/file", "runs/a/pipe"}
     storage.delete("runs/a/folder")
     storage.delete_keys(["runs/a/file", "runs/a/pipe"])
     assert storage.list("runs") == ["runs/a/x"]

@@ -100,6 +100,24 @@ def test_what_is_on_storage_is_checked_as_what_is_loaded(tmp_path: Path) -> None
     assert stored.contents(storage, DataLayout("elsewhere"), both) is None
 
 
+@pytest.mark.parametrize("digest", ["../../elsewhere/abc", "/abc", "..", "", "a" * 63, "A" * 64, f"{'a' * 64}\n", 5, None, ["a"]])
+@pytest.mark.attack(
+    tried="A digest of passages that is a path, to have what lies there opened as their index",
+    wall="a digest of a run's data is a SHA-256",
+    effect="one sentence",
+)
+def test_a_digest_of_data_is_no_path(tmp_path: Path, digest: object) -> None:
+    storage, layout = Storage(StorageSettings(root=str(tmp_path))), DataLayout("runs/r/data")
+    key = layout.corpus("world")
+    environments = load("tiny-cpu").environments
+    storage.write_json(layout.digests, {key: "a" * 64})
+    assert stored.corpora(storage, layout, environments)["world"].digest == "a" * 64
+    storage.write_json(layout.digests, {key: digest})
+    for read in (lambda: stored.corpora(storage, layout, environments), lambda: stored.check(storage, layout)):
+        with pytest.raises(DamagedError, match=r"digests\.json has no SHA-256 of runs/r/data/corpus/world\.parquet"):
+            read()
+
+
 def test_a_run_that_an_earlier_release_began_goes_on_with_its_questions_and_settings(tmp_path: Path) -> None:
     overrides = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
     config = load("tiny-cpu", [*overrides, f"storage.root={tmp_path}/root"])

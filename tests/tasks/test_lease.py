@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.errors import InfraError
+from nbrl.infra.errors import HeldError, InfraError
 from nbrl.infra.process.identity import identity, is_running
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError, TakenOverError
@@ -57,6 +58,30 @@ def test_this_process_runs_and_one_of_another_start_of_its_number_does_not() -> 
     assert is_running(f"{place}/{os.getpid()}/{int(started) + 1}") is False
     assert is_running(f"{place}/4194305/{started}") is False
     assert is_running(ELSEWHERE) is None
+
+
+@pytest.mark.parametrize("pid", ["x", "", "-1", "1.5", ".", "..", "self", "\u0661", "1\n", "\0", "9" * 5000, None])
+def test_what_identifies_no_process_is_none_that_anybody_knows(storage: Storage, pid: str | None) -> None:
+    process = "x" if pid is None else f"{identity().rsplit('/', 2)[0]}/{pid}/"
+    for each in (process, f"{process}1"):
+        assert is_running(each) is None
+    held_by(storage, process)
+    with pytest.raises(HeldError, match=f"by process {re.escape(pid or process if pid is None else pid)} on another-machine"):
+        check_free(storage, RUN.layout)
+
+
+def test_a_file_that_is_no_epoch_counts_for_none_and_one_that_is_damaged_for_itself_alone(storage: Storage) -> None:
+    for name in ("zzz", "e", "eeee", "e-1", "\u0661", "e0001-abc/e0009-abc.x", "e" + "9" * 200):
+        storage.write_json(RUN.layout.epoch(name), {})
+    assert newest(storage, RUN.layout) == ""
+    first = take(storage, RUN.layout).name
+    assert first.startswith("e0001-")
+    storage.write_json(RUN.layout.epoch("e9999-abcdef"), {})
+    with pytest.raises(TakenOverError, match=r"taken over by a process on another machine \(epoch e9999-abcdef\)"):
+        check_newest(storage, RUN.layout, first)
+    after = take(storage, RUN.layout).name
+    assert after.startswith("e10000-")
+    check_newest(storage, RUN.layout, after)
 
 
 def test_epochs_are_numbered_and_the_newest_alone_may_write(storage: Storage) -> None:

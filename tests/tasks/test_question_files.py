@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -275,6 +276,39 @@ def test_a_data_set_that_datasets_saved_is_read_split_by_split(tmp_path: Path) -
     assert questions(split / "0.arrow") == FOUND[:1]
     with pytest.raises(ConfigError, match=r"has several splits, train; name the folder of one, such as .*/saved/train"):
         questions(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("name", ["../diary.jsonl", "{folder}/diary.jsonl", "..", ".", "", "deep/x.jsonl", 5, None, []])
+@pytest.mark.attack(
+    tried="A saved data set that names a file outside its folder as its data",
+    wall="it names files of its own folder",
+    effect="one sentence",
+)
+def test_a_saved_data_set_names_files_of_its_own_folder(tmp_path: Path, name: object) -> None:
+    split = tmp_path / "train"
+    (split / "deep").mkdir(parents=True)
+    for path in (tmp_path / "diary.jsonl", split / "deep/x.jsonl"):
+        write(path, FOUND)
+    named = name.format(folder=tmp_path) if isinstance(name, str) else name
+    (split / "dataset_info.json").write_text("{}")
+    (split / "state.json").write_text(json.dumps({"_data_files": [{"filename": named}]}))
+    with pytest.raises(ConfigError, match=r"state\.json names '.*', which is no file of its folder"):
+        questions(split)
+
+
+@pytest.mark.parametrize("column", ["files", "expected"])
+@pytest.mark.attack(
+    tried="A pipe as a file that a question comes with, or expects",
+    wall="what is no regular file is not read",
+    effect="one sentence",
+)
+def test_a_pipe_beside_questions_is_not_read_for_ever(tmp_path: Path, column: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, words in (("pipe", "is no regular file"), ("loop", "symbolic links"), ("..", "is not in its folder")):
+        path = write(tmp_path / "x.jsonl", [{"question": "q?", "answers": ["a"], column: [name]}])
+        with pytest.raises(ConfigError, match=words):
+            read_questions(path, {}, "qa" if column == "files" else "files")
 
 
 PUBLISHED = {

@@ -1,6 +1,7 @@
 """Recipes that build on one another, paths, and which file or override an error blames."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.config_check import check_config
+from nbrl.tasks.runs.recipe_tree import RecipeTree
 from nbrl.tasks.runs.recipes import FOLDER, load
 
 TINY = (FOLDER / "../policies/tiny").resolve()
@@ -54,6 +56,27 @@ def test_a_section_of_another_kind_replaces_that_of_the_base(tmp_path: Path) -> 
         "train": tmp_path / "a.parquet",
         "held_out": tmp_path / "b.parquet",
     }
+
+
+@pytest.mark.attack(
+    tried="A recipe of twenty thousand environments, over a base of as many",
+    wall="where a key comes from is found without a look at all others",
+    effect="read like any other",
+)
+def test_the_work_grows_with_the_keys_and_not_with_their_square() -> None:
+    def calls(count: int) -> int:
+        names = [f"e{number}" for number in range(count)]
+        below, above = [{"environments": {name: {"kind": kind, "train": 1} for name in names}} for kind in "ab"]
+        tree, events = RecipeTree([]), list[str]()
+        sys.setprofile(lambda frame, event, argument: events.append(event))
+        try:
+            for settings in (below, above):
+                tree._lay(tree.settings, settings, "source", "")
+        finally:
+            sys.setprofile(None)
+        return len(events)
+
+    assert calls(400) < 2.5 * calls(200)
 
 
 def test_recipes_that_are_their_own_base_are_refused(tmp_path: Path) -> None:

@@ -4,8 +4,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.model_folder.source import PolicySettings, fetch
+from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.plan import plan
@@ -48,6 +52,42 @@ def test_overrides_are_typed_and_reach_their_setting() -> None:
 )
 def test_an_unknown_key_names_the_nearest_one(override: str, near: str) -> None:
     refuse([override], "unknown key", override.split("=")[0], repr(near))
+
+
+DEEP: dict[str, object] = {}
+for _ in range(400):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"seed": int("f" * 10_000, 16)}, "a number has more than 64 bits"),
+        ({"home": "\ud800"}, "a text has the character"),
+        ({"storage": {"root": "\ud800"}}, "a text has the character"),
+        ({"policy": {"path": "a\0b"}}, "a text has the character"),
+        ({"engine": {"extra_args": {"a\0": "b"}}}, "a text has the character"),
+        ({"agent": {"system_prompt": "\udfff"}}, "a text has the character"),
+        ({"environments": {"mine": {"kind": "own", "settings": DEEP}}}, "it is nested too deep"),
+    ],
+)
+@pytest.mark.attack(
+    tried="Settings of a run that no file, program or server can take",
+    wall="settings have bounds: depth, bits, characters",
+    effect="one sentence",
+)
+def test_settings_that_nothing_can_take_are_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        RunConfig.model_validate(load("tiny-cpu").model_dump(mode="json") | given)
+
+
+@pytest.mark.parametrize("key", ["home", "storage.root", "policy.path"])
+@pytest.mark.parametrize("path", ["x" * 5000, "a/" * 3000, f"x/{'é' * 200}"])
+def test_a_path_that_is_too_long_is_refused_in_words(key: str, path: str) -> None:
+    with pytest.raises(StorageError, match=r"is too long for a path; give one with names of at most 255 bytes"):
+        check_config(load("tiny-cpu", [f"{key}={path}"]))
+    with pytest.raises(ConfigError, match=r"policy\.path"):
+        fetch(PolicySettings(path=path))
 
 
 def test_an_unknown_recipe_names_the_nearest_one() -> None:

@@ -113,6 +113,35 @@ def test_a_damaged_run_is_one_row_and_hides_no_other(storage: Storage, file: str
         assert file in rows["bad"].reason
 
 
+@pytest.mark.parametrize("folder", ["iterations", "evaluations", "epochs", "run.json", "lease.json", "summary.json"])
+@pytest.mark.attack(
+    tried="A link, or a pipe, in one run, to hide all others in `nbrl runs`",
+    wall="no link is followed; what is no file of a run is damage of that run alone",
+    effect="a row that says so",
+)
+def test_a_link_or_a_pipe_damages_one_run_and_hides_no_other(storage: Storage, folder: str) -> None:
+    for name in ("good", "linked", "piped"):
+        summed(storage, made.run(storage, name, {0: [1, 0, 0, 0]}, [0.1, 0.2]), iterations=2)
+    for name in ("linked", "piped"):
+        storage.delete(f"runs/{name}/{folder}")
+        path = storage.local_path(f"runs/{name}/{folder}")
+        assert path is not None
+        path.symlink_to("/proc") if name == "linked" else os.mkfifo(path)
+    rows = {row.name: row for row in overview(storage)}
+    assert set(rows) == {"good", "linked", "piped"}
+    assert rows["good"].state == "finished"
+    if "." not in folder:
+        assert rows["linked"].state == "damaged"
+        assert "is a link" in rows["linked"].reason
+
+
+@pytest.mark.parametrize("summary", [{"iterations": []}, {"iterations": 2, "stalled": 1, "skipped_in_row": {}}, {}])
+def test_a_summary_of_another_form_is_damage_of_one_run(storage: Storage, summary: dict[str, Any]) -> None:
+    summed(storage, made.run(storage, "good", {}, [0.1]), iterations=1)
+    storage.write_json(made.run(storage, "bad", {}, [0.1]).layout.summary, summary)
+    assert {row.name for row in overview(storage)} == {"good", "bad"}
+
+
 def test_a_lost_identity_is_told(storage: Storage) -> None:
     run = made.run(storage, "r", {})
     storage.delete(run.layout.identity)

@@ -58,11 +58,11 @@ def test_a_champion_is_no_measure_for_other_questions(tmp_path: Path) -> None:
     storage.write_json(champion_of("r"), made.model_dump(mode="json"))
     new = evaluated(storage, "new", "b", 1, 9.0)
     evaluated(storage, "old", "a", 2, 1.0)
-    for name, digest in (("new", "one"), ("old", "one")):
+    for name, digest in (("new", "1" * 64), ("old", "1" * 64)):
         data = EvaluationLayout(name).data
         storage.write_json(data.digests, {data.split("held_out"): digest})
     assert champion_score(storage, new) == 0.5
-    storage.write_json(EvaluationLayout("old").data.digests, {EvaluationLayout("old").data.split("held_out"): "another"})
+    storage.write_json(EvaluationLayout("old").data.digests, {EvaluationLayout("old").data.split("held_out"): "2" * 64})
     assert champion_score(storage, new) is None
 
 

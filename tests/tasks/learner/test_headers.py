@@ -50,6 +50,19 @@ def lost_file(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
 
 
+def elsewhere(path: str) -> Callable[[Path], None]:
+    """Let the index name the same weights by a path that leaves the folder."""
+
+    def spoil(folder: Path) -> None:
+        places = shards(folder)
+        names = {name: path.format(folder=folder, name=place) for name, place in places.items()}
+        (folder / "deep").mkdir()
+        (folder / "deep/x.safetensors").symlink_to(folder / places[min(places)])
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+    return spoil
+
+
 def lost_tensor(folder: Path) -> None:
     places = shards(folder) | {"more": "model-00001-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
@@ -105,6 +118,10 @@ def index(text: str) -> Callable[[Path], None]:
         (integers, "holds I8 weights"),
         (lost_file, "lacks model-00002-of-00002.safetensors"),
         (lost_tensor, "lacks more"),
+        (elsewhere("../{folder.name}/{name}"), r"lacks \.\./model/model-.*, which its index names"),
+        (elsewhere("{folder}/{name}"), r"lacks /.*, which its index names"),
+        (elsewhere("deep/x.safetensors"), r"lacks deep/x\.safetensors, which its index names"),
+        (elsewhere(".."), r"lacks \.\., which its index names"),
     ],
 )
 def test_weights_that_are_not_whole_are_refused(folder: Path, spoil: Callable[[Path], None], words: str) -> None:
