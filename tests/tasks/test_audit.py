@@ -77,7 +77,7 @@ def test_a_result_of_an_evaluation_without_trajectories_is_named(storage: Storag
     scope = Scope(run="r", run_id=run.run_id, seed=0, epoch="e0001-abcdef", iteration=1, weights=weights, stage="evaluation")
     keep(storage, scope, "evaluate", ["w1"], Artifact(path="runs/r/nowhere/rewards.parquet", digest="d"))
     (what,) = [what for where, what in found(storage, run) if where == "evaluation after 1 updates"]
-    assert "its files are damaged" in what
+    assert "its files do not fit together" in what
 
 
 @pytest.mark.parametrize("left", [1, 3], ids=["half a round", "no trajectories"])
@@ -87,4 +87,4 @@ def test_a_record_whose_rounds_are_not_whole_is_named(storage: Storage, run: Run
     fields["artifacts"] = fields["artifacts"][left:]
     storage.write_json(key, fields)
     assert read_record(storage, run, 1) is not None
-    assert any(where == "iteration 2" and "its files are damaged" in what for where, what in found(storage, run))
+    assert any(where == "iteration 2" and "its files do not fit together" in what for where, what in found(storage, run))
