@@ -12,9 +12,9 @@ from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 # What models of the known families take for the marks of a turn, where a server renders text and then tokenises all of it.
 _MARK = re.compile(
-    r"<(?=[|｜][^\s<>]{1,60}>|[^\s<>]{1,60}[|｜]>|/?s>|(?:[bes]o[ps]|pad|unk|mask|cls|sep)>|(?:start|end|begin)_of_\w{1,40}>"
-    r"|(?:extra_id|unused|reserved|SPECIAL)_?\w{1,30}>|seed:[\w:]{1,40}>|</?SYS>>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w{1,20}|[gs]?MASK|CLS|SEP|PAD|THINK|ARGS|CALL_ID|IMG\w{0,10})\])"
+    r"<(?=[|｜][^\s<>](?:[^<>\n]{0,58}[^\s<>])?>|[^\s<>]{1,60}[|｜]>|/?s>|(?:[bes]o[dps]|pad|unk|mask|cls|sep)>|(?:start|end|begin)_of_\w{1,40}>"
+    r"|(?:extra_id|unused|reserved|SPECIAL)_?\w{1,30}>|seed:[\w:]{1,40}>|</?SYS>>|/?tool_(?:call|response)>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w{1,20}|[gs]?MASK|CLS|SEP|PAD|THINK|ARGS|CALL_ID|IMG\w{0,10})\]|e~\[)|\](?=~[a-z]{1,20}\])"
 )
 
 

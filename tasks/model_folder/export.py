@@ -12,6 +12,7 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.json_files import name_dtype
+from nbrl.tasks.model_folder.source import copied_with_weights
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 INDEX = "model.safetensors.index.json"
@@ -25,9 +26,9 @@ def export(source: Path, target: Path, dtype: Dtype | None, max_shard_size: str 
     `dtype` converts them or `max_shard_size` ("5GB") cuts them into other files. Raises ConfigError when that cannot be done.
     """
     again = dtype is not None or max_shard_size is not None
-    for entry in sorted(source.iterdir()):
+    for entry in copied_with_weights(source):
         weights = entry.name.endswith((".safetensors", ".safetensors.index.json"))
-        if entry.is_file() and not (again and weights):
+        if not (again and weights):
             shutil.copyfile(entry, target / entry.name)
     if again:
         from safetensors import SafetensorError

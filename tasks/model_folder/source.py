@@ -13,6 +13,7 @@ from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # of a model's files, all that are needed
+BESIDE = ("*.txt", "*.model", "*.md", "LICENSE*", "NOTICE*")  # what stands beside them, such as merges and a licence
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -131,6 +132,16 @@ def snapshot(settings: PolicySettings, otherwise: str) -> Path:
 def files_of(folder: Path) -> list[Path]:
     """The files of a model folder that make the model, sorted."""
     return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
+
+
+def copied_with_weights(folder: Path) -> list[Path]:
+    """The files of a model folder that a checkpoint and an export take along, sorted.
+
+    A link that leads out of the folder, and not into the hub's cache, is left out: it may name any file of this machine.
+    """
+    inside = [os.path.realpath(folder), os.path.realpath(folder / "../../blobs")]
+    found = {path for pattern in (*PATTERNS, *BESIDE) for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if os.path.dirname(os.path.realpath(path)) in inside)
 
 
 def content_digest(folder: Path) -> str:

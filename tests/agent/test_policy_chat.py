@@ -210,6 +210,7 @@ PLAIN = "a <| b |> c < s> <p> </div> <h1> <sub> a[0] [x] [1, 2] x<y>z <T> vec<in
         *("<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<｜User｜>", "</s>", "<s>", "<end_of_turn>", "<start_of_image>"),
         *("<eos>", "<bos>", "<pad>", "<unk>", "<eop>", "<sop>", "<mask>", "<|turn>", "<turn|>", "<|channel>", "<extra_id_1>"),
         *("<unused12>", "<SPECIAL_12>", "<reserved_7>", "<seed:eos>", "<seed:tool_call>", "<end_of_utterance>", "<<SYS>>"),
+        *("<eod>", "<|begin of text|>", "<tool_call>", "</tool_response>", "[e~[", "]~b]"),
         *("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
         *("[AVAILABLE_TOOLS]", "[gMASK]", "[sMASK]", "[SEP]", "[IMG]", "[IMG_END]", "[THINK]", "[/THINK]", "[ARGS]", "[CALL_ID]"),
     ],

@@ -21,7 +21,7 @@ from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.fetch import gguf_file
 from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
 from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
-from nbrl.tasks.model_folder.source import is_hub_name
+from nbrl.tasks.model_folder.source import copied_with_weights, is_hub_name
 
 pytest.importorskip("gguf")
 
@@ -206,6 +206,32 @@ def test_a_hub_that_does_not_answer_is_one_sentence(here: Path, monkeypatch: pyt
 def test_what_the_catalogue_pins_is_whole() -> None:
     for known in CATALOGUE.values():
         assert len(bytes.fromhex(known.wheel_sha256)) == len(bytes.fromhex(known.gguf_sha256)) == 32
+
+
+@pytest.mark.attack(
+    tried="A link in a model's folder to a file of this machine, to have it copied into checkpoints and exports",
+    wall="only a model's files are copied, and no link that leads out of the folder or the hub's cache",
+    effect="it is left out",
+)
+def test_what_leads_out_of_a_models_folder_is_not_copied(tmp_path: Path) -> None:
+    cache = tmp_path / "models--owner--name"
+    folder, blobs, secret = cache / "snapshots/rev", cache / "blobs", tmp_path / "credentials.json"
+    folder.mkdir(parents=True)
+    blobs.mkdir()
+    secret.write_text("{}")
+    (blobs / "hash").write_text("{}")
+    for name, target in {
+        "config.json": blobs / "hash",
+        "more.json": secret,
+        "merges.txt": secret,
+        "inside.json": folder / "own.json",
+    }.items():
+        (folder / name).symlink_to(target)
+    for name in ("own.json", "vocab.txt", "id_rsa", "model.safetensors", "LICENSE"):
+        (folder / name).write_text("{}")
+    os.mkfifo(folder / "pipe.json")
+    names = [path.name for path in copied_with_weights(folder)]
+    assert names == ["LICENSE", "config.json", "inside.json", "model.safetensors", "own.json", "vocab.txt"]
 
 
 @pytest.mark.attack(

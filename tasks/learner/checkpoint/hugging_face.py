@@ -12,6 +12,7 @@ from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.model_folder.json_files import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
+from nbrl.tasks.model_folder.source import copied_with_weights
 
 
 def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
@@ -28,7 +29,7 @@ def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source:
     configuration do not change, but for the dtype that config.json names.
     """
     policy.lm.save_pretrained(folder, state_dict={name: rounded(name, value) for name, value in weights.items()})
-    for entry in Path(source).iterdir():
-        if entry.is_file() and not entry.name.endswith(WEIGHT_SUFFIXES) and entry.name != MANIFEST:  # a cluster's copy has one
+    for entry in copied_with_weights(Path(source)):
+        if not entry.name.endswith(WEIGHT_SUFFIXES) and entry.name != MANIFEST:  # a cluster's copy has one
             shutil.copyfile(entry, folder / entry.name)
     name_dtype(folder, str(rounded.dtype).removeprefix("torch."))
