@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nbrl.infra.errors import StorageError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.recipes import load as load_training
@@ -111,7 +112,7 @@ def test_a_folder_beside_a_recipe_is_not_taken_for_its_training(tmp_path: Path) 
 
 
 def test_a_name_that_is_too_long_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="there are no demonstrations"):
+    with pytest.raises(StorageError, match="is too long for a path; give one with names of at most 255 bytes"):
         source_of("a" * 300, NOWHERE)
 
 
