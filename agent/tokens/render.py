@@ -2,7 +2,7 @@
 
 Usage: python -I render.py
 
-A template is a program of whoever made the model. This process has no environment, little memory, and little time for each
+A template is a program of the author of the model. This process has no environment, little memory, and little time for each
 request; it ends with a template that takes more. It imports nothing of this package.
 """
 

@@ -123,7 +123,7 @@ class EngineSettings(BaseModel):
     def folder(self) -> Path:
         """The engine's environment: in the repository, where set-up creates it, or as set, in the current folder."""
         here, beside = Path(self.environment).absolute(), CODE / self.environment
-        # A folder that somebody sent may hold a program of that name.
+        # The current folder may be a stranger's, and hold a program of that name.
         chosen = self.environment != type(self).model_fields["environment"].default
         return beside if beside.exists() and not (chosen and here.exists()) else here
 

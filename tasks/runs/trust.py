@@ -80,7 +80,7 @@ def check_trusted(
         more = [f"  and {len(foreign) - SHOWN} more"] if len(foreign) > SHOWN else []
         lines = "\n".join([*shown, *more])
         raise ConfigError(
-            f"{title} was begun by somebody else or on another machine, and its settings reach beyond it:\n{lines}\n"
+            f"{title} was begun by another user or on another machine, and its settings reach beyond it:\n{lines}\n"
             "give --trust if you trust who wrote them, or other values where there is --set"
         )
 

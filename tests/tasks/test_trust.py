@@ -101,7 +101,7 @@ def overrides(key: str) -> list[str]:
 )
 def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(storage: Storage, key: str) -> None:
     config = stranger(storage, *overrides(key))
-    with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by somebody else .*\n  {re.escape(key)}[.:].*\ngive --trust"):
+    with pytest.raises(ConfigError, match=rf"(?s)run 'r' was begun by another user .*\n  {re.escape(key)}[.:].*\ngive --trust"):
         trusted_config(storage, "r", [], trust=False)
     assert trusted_config(storage, "r", overrides(key), trust=False) == config  # given by this user
     assert trusted_config(storage, "r", [], trust=True) == config
@@ -155,7 +155,7 @@ def test_a_command_that_was_changed_is_asked_about_again_and_another_setting_bes
 def test_what_acts_alone_is_asked_about(storage: Storage) -> None:
     stranger(storage, *MCP)
     trusted_config(storage, "r", [], trust=False, used=("home", "tracking"))
-    with pytest.raises(ConfigError, match="begun by somebody else"):
+    with pytest.raises(ConfigError, match="begun by another user"):
         trusted_config(storage, "r", [], trust=False, used=("home", "rollout.tools"))
 
 
@@ -172,7 +172,7 @@ def test_where_nothing_can_be_remembered_the_user_is_asked_each_time(storage: St
     Path("state").write_text("a file", encoding="utf-8")
     stranger(storage, *MCP)
     trusted_config(storage, "r", [], trust=True)
-    with pytest.raises(ConfigError, match="begun by somebody else"):
+    with pytest.raises(ConfigError, match="begun by another user"):
         trusted_config(storage, "r", [], trust=False)
 
 
@@ -191,7 +191,7 @@ def test_every_way_to_go_on_with_a_stored_run_asks(storage: Storage) -> None:
         lambda: wished(Wish(kind="evaluate", run="r", root=root)),
         lambda: trained(storage, "r", None, print).__enter__(),
     ):
-        with pytest.raises(ConfigError, match=r"begun by somebody else .*\n  rollout\.tools\.mcp\.tool\.command: "):
+        with pytest.raises(ConfigError, match=r"begun by another user .*\n  rollout\.tools\.mcp\.tool\.command: "):
             begin()
     assert not Path("made").exists()
 
