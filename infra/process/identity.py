@@ -15,7 +15,7 @@ def identity() -> str:
 
 
 def is_running(process: str) -> bool | None:
-    """Whether the process with this identity runs; None where only another machine or container can know, or the text is no identity."""
+    """Whether the process with this identity runs; None where only another machine or container can know, or it is none."""
     found = FORM.fullmatch(process)
     if not found or found["place"] != _place():
         return None
