@@ -145,6 +145,16 @@ begin() {
 begin .venv main "$stamp" make_main
 begin .venv-kernels "what cells can import, with $("$kernels" --version)" "$stamp $kernels" make_kernels
 begin .venv-engine SGLang "$stamp" make_engine
+# Until they are made: how long it takes, and what has come onto the disk.
+free() { df -m --output=avail . | tail -1; }
+before=$(free) due=$((SECONDS + 15))
+while [ -n "$(jobs -rp)" ]; do
+  sleep 1
+  if [ $SECONDS -ge $due ]; then
+    due=$((SECONDS + 15))
+    say "  $SECONDS s, $((before - $(free))) MB more on the disk"
+  fi
+done
 failures=0
 for each in "${waits[@]}"; do wait "$each" || failures=$((failures + 1)); done
 [ $failures = 0 ] || exit 1

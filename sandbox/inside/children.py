@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import os
 import sys
+import traceback
 import warnings
 from typing import Any
 
 from nbrl.sandbox.inside.streams import NUMBERS, CapturedStream
 
 _ended: list[int] = []  # the exit codes of a child's errors
+_begun_in: list[asyncio.Task[Any]] = []  # the task that forked the child
 
 
 def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -30,6 +32,8 @@ def restore_in_children(session: Any, loop: asyncio.AbstractEventLoop) -> None:
             setattr(sys, name, file)
             setattr(sys, f"__{name}__", file)
         session.send = _print
+        if task := asyncio.current_task(loop):
+            _begun_in.append(task)
         loop.stop()  # at the end of this turn, in which nothing else runs
         for handle in loop._ready:  # type: ignore[attr-defined]
             handle.cancel()
@@ -55,6 +59,11 @@ def _print(stream: Any, kind: Any, content: Any = None, *_: object, **__: object
 def end_child() -> None:
     """End this process if a cell forked it, as Python ends a program; call it when the loop has stopped."""
     if CapturedStream.forked:
+        for task in _begun_in:
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                _ended.append(1)
+                sys.stdout.flush()
+                traceback.print_exception(error)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

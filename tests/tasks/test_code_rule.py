@@ -98,6 +98,12 @@ def test_all_tests_must_pass_and_the_share_that_does_is_partly_right() -> None:
     answers = {
         "def double(x):\n    return x * 2": RIGHT,
         "```python\ndef double(x):\n    return x + x\n```": RIGHT,
+        "Here it is:\n\n```py\ndef double(x):\n    return x + x\n```\nIt adds the two.": RIGHT,
+        "1. Add:\n    ```\n    def double(x):\n        return x + x\n    ```": RIGHT,
+        "    def double(x):\n        return x + x": RIGHT,
+        "\ufeffdef double(x):\n    return x + x": RIGHT,
+        'def double(x):\n    """Adds.\n\n```\n    pass\n```\n"""\n    return x + x': RIGHT,
+        "One:\n```\ndef double(x):\n    return x + x\n```\nor\n```\ndef double(x):\n    return 2 * x\n```": WRONG,
         "double = lambda x: 2 * x": RIGHT,
         "def helper(x): return x + x\ndef double(x, times=2): return helper(x)": RIGHT,
         "def double(x):\n    return abs(x) * 2 if x != 'ab' else 'abab'": Judged(0.0, 2 / 3),

@@ -35,6 +35,7 @@ BROKEN = re.compile(
     r"|\\(?:pm|mp|cdot|times|div|[gl]eq?|[gl]t|neq?|approx|sum|prod|int|sqrt|frac|binom|cup|cap|in|setminus)\s*$"
     r"|\\(?:sum|prod|int|lim)(?!\s*(?:\\limits\s*)?_)"
 )
+JOINED_BY_OR, JOINED_BY_AND = (re.compile(rf"\s*,?\s*(?:\\text\s*\{{\s*{word}\s*\}}|\b{word}\b)\s*") for word in ("or", "and"))
 TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|textrm|operatorname)\s*\{[^{}]*\}")
 SHARE = re.compile(r"(.*\S)\s*\\?%", re.DOTALL)
 APART = re.compile(r"(?<![A-Za-z\\])(?<!begin\{)(?<!end\{)[^\W\d_]{2,}")  # letters that are no command and no environment
@@ -94,6 +95,8 @@ def value(text: str) -> Any:
     if text.count(r"\pm") == 1:
         values = tuple(value(text.replace(r"\pm", sign)) for sign in "+-")
         return None if None in values else Items("", values)
+    if alternatives := _alternatives(text):
+        return alternatives
     if NUMBER.search(text):
         text = LISTED.sub(", ", text)
     around, parts = listed(text)
@@ -101,6 +104,21 @@ def value(text: str) -> Any:
         return expression(text) if around != "{" else value(parts[0])
     values = tuple(value(part.strip()) for part in parts)
     return None if None in values else Items(around, values)
+
+
+def _alternatives(text: str) -> Any:
+    """What "x < 1 or x > 2" and "x > 1 and x < 2" are; None unless all parts are inequalities."""
+    for joined, connective in ((JOINED_BY_OR, sympy.Or), (JOINED_BY_AND, sympy.And)):
+        parts = joined.split(text)
+        if len(parts) > 1:
+            values = [value(part.strip()) for part in parts]
+            return connective(*values) if all(_restricts(each) for each in values) else None
+    return None
+
+
+def _restricts(found: Any) -> bool:
+    """Whether it is an inequality, or several that are joined."""
+    return isinstance(found, sympy.logic.boolalg.Boolean) and not found.has(sympy.Eq)
 
 
 def expression(text: str) -> Any:
@@ -213,6 +231,8 @@ def same(wanted: Any, given: Any) -> bool:
         return False
     if (near := same_number(wanted, given)) is not None:
         return near
+    if any(isinstance(each, sympy.And | sympy.Or) for each in (wanted, given)):
+        wanted, given = _numbers_that_fit(wanted), _numbers_that_fit(given)
     if isinstance(wanted, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
         return wanted.shape == given.shape and all(map(same, wanted, given))
     return bool(verify([wanted], [given], float_rounding=12, timeout_seconds=None, allow_set_relation_comp=True))
@@ -235,6 +255,11 @@ def _sides(wanted: Any, given: Any) -> tuple[Any, Any]:
         ):
             return (one.rhs, other) if one is wanted else (other, one.rhs)
     return wanted, given
+
+
+def _numbers_that_fit(found: Any) -> Any:
+    """The set of numbers that joined inequalities of one variable allow."""
+    return found.as_set() if _restricts(found) and len(found.free_symbols) == 1 else found
 
 
 def _interval(found: Any) -> Any:

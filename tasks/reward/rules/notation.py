@@ -21,19 +21,20 @@ FUNCTIONS = {
     "comb": sympy.binomial, "Fraction": sympy.Rational, "Integer": sympy.Integer, "ImmutableDenseMatrix": sympy.Matrix,
     "log2": lambda x: sympy.log(x, 2), "log10": lambda x: sympy.log(x, 10), "pow": lambda x, n: x**n,
     "min": sympy.Min, "max": sympy.Max, "StrictLessThan": sympy.Lt, "StrictGreaterThan": sympy.Gt,
-    "Equality": sympy.Eq,
+    "Equality": sympy.Eq, "And": sympy.And, "Or": sympy.Or, "C": sympy.binomial,
 }  # fmt: skip
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa mu nu xi rho sigma tau upsilon phi chi psi omega"
 OPERATIONS = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
-    ast.Pow: lambda a, b: a**b,
+    ast.Pow: lambda a, b: a**b, ast.BitAnd: sympy.And, ast.BitOr: sympy.Or,
 }  # fmt: skip
 RELATIONS = {ast.Eq: sympy.Eq, ast.NotEq: sympy.Ne, ast.Lt: sympy.Lt, ast.LtE: sympy.Le, ast.Gt: sympy.Gt, ast.GtE: sympy.Ge}
 # What Python writes and LaTeX does not.
 _PYTHON = re.compile(
     rf"\*|\d[eE][+-]?\d|(?<!\\)\b(?:{'|'.join([*FUNCTIONS, 'pi', 'oo', 'I', 'Reals', 'EmptySet'])})\b"
-    r"|\bnp\.|\bnumpy\.|\bmpf\b|\barray\(|\[\s*\[|\dj\b"
+    r"|\)\s*[&|]\s*\(|\bnp\.|\bnumpy\.|\bmpf\b|\barray\(|\[\s*\[|\dj\b"
 )
+EQUATION = re.compile(r"(?<![=<>!:])=(?!=)(?![^(]*\))")  # y = x**2, but for what has a name in a call
 _NUMBER_TYPES = re.compile(r"(?:u?int|float|complex)\d*_?|mpf|Float")
 _VARIABLE = re.compile(r"([A-Za-z])(?:_?(\d+))?")
 
@@ -50,7 +51,7 @@ def from_python(text: str) -> Any:
     if "\\" in text or not _PYTHON.search(text):
         return None
     try:
-        text = text.strip().replace("^", "**")
+        text = EQUATION.sub("==", text.strip().replace("^", "**"))
         return _made(ast.parse(text, mode="eval").body, text)
     except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError, ArithmeticError):
         return None

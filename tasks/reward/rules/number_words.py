@@ -108,6 +108,7 @@ _SPELLINGS = {
     "cm": "centimeter centimeters centimetre centimetres cms", "mm": "millimeter millimeters millimetre millimetres",
     "kg": "kilogram kilograms kgs", "g": "gram grams", "s": "second seconds sec secs", "min": "minute minutes mins",
     "h": "hour hours hr hrs", "l": "liter liters litre litres", "ml": "milliliter milliliters millilitre millilitres",
+    "°": "degree degrees", "rad": "radian radians",
     "in": "inch inches", "ft": "foot feet", "mi": "mile miles", "yd": "yard yards",
     "day": "days", "week": "weeks", "month": "months", "year": "years yr yrs", **CURRENCIES,
 }  # fmt: skip

@@ -14,10 +14,15 @@ BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _UNIT = re.compile(
     r"\\(?:text|mbox|textrm|mathrm(?=\s*\{\s*[A-Za-z]{2}))\s*\{\s*([A-Za-z][A-Za-z /.]*)\}(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
 )
+# The same in words alone, behind a number or a group.
+_WORDS_OF_UNIT = re.compile(r"(?<=[\d})])\s*(?<![A-Za-z\\])((?:[A-Za-z]+[ ./])*[A-Za-z]+)(?:\^\s*(?:\d|\{-?\d\}))?\s*$")
 _NO_UNIT = (
     frozenset(["and", "so", "than", "least", "most", "more", "less", "about", "times", "if", "for", "where", "when"])
     | known.EXPRESSION
     | known.BINDING
+)
+_KNOWN = frozenset(
+    [*known.UNITS, "km", "cm", "mm", "kg", "ml", "ft", "mi", "yd", "min", "unit", "units", "square", "cubic", "sq", "cu", "per"]
 )
 LONE = re.compile(
     r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bm)\s*\{\s*([A-Za-z])\s*\}"
@@ -36,12 +41,15 @@ THOUSANDS = re.compile(r"(?<=\d)\{,\}(?=\d)|(?<=\d),(?=\d{3}(?!\d))")
 LISTED = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<!\\)\b(?:and|or)\b)\s*")
 SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "−": "-", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "°": r"^\circ ",
+    "≠": r"\ne ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ", ";": ",",
 })  # fmt: skip
 RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
 LOWERED = re.compile("[₀-₉₊₋₍₎]+")
 ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
 PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
+INFINITY = re.compile(r"(?<![A-Za-z\\])(?:oo|inf|infinity)(?![A-Za-z])")
+OF_ARGUMENT = re.compile(r"^\s*[A-Za-z]\(\s*[A-Za-z]\s*\)\s*=(?=[^=])")  # f(x) = at the begin
+REPEATING = re.compile(r"(?<![\d.])(\d+)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
 VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
@@ -64,6 +72,7 @@ def bare(text: str) -> str:
     text = re.sub(r"^([+-]?\d+)\s+(\d+)\s*/\s*(\d+)$", r"\1\\frac{\2}{\3}", text)
     text = RAISED.sub(lambda found: f"^{_grouped(found[0])}", text)
     text = LOWERED.sub(lambda found: f"_{_grouped(found[0])}", text)
+    text = OF_ARGUMENT.sub("", re.sub(r"\+\s*/\s*-", "±", text))
     return text.translate(SIGNS).rstrip(".").strip()
 
 
@@ -97,6 +106,8 @@ def unit(text: str) -> str:
 
 def _unit(text: str) -> re.Match[str] | None:
     found = _UNIT.search(text)
+    if not found and (named := _WORDS_OF_UNIT.search(text)) and all(each in _KNOWN for each in re.findall("[A-Za-z]+", named[1])):
+        found = named
     words = re.findall("[A-Za-z]+", found[1]) if found else []
     changes = any({word, word.lower()} & _NO_UNIT or known.LARGE.search(word) or known.PART.fullmatch(word) for word in words)
     return None if changes else found
@@ -112,8 +123,16 @@ def in_short(text: str) -> str:
         r"\\\1{\2}{", SHORT.sub(lambda found: f"\\{found[1]}{found[3] or '{' + found[2] + '}'}{{{found[4]}}}", text)
     )
     text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
+    text = INFINITY.sub(r"\\infty ", REPEATING.sub(_repeated, text))
     text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", PI.sub(r"\\pi ", text))
     return text.strip()
+
+
+def _repeated(found: re.Match[str]) -> str:
+    """A decimal whose last digits repeat, as a fraction."""
+    whole, fixed, repeated = found.groups()
+    under = (10 ** len(repeated) - 1) * 10 ** len(fixed)
+    return f"\\frac{{{int(whole + fixed + repeated) - int(whole + fixed)}}}{{{under}}}"
 
 
 def listed(text: str) -> tuple[str, list[str]]:
@@ -128,7 +147,7 @@ def listed(text: str) -> tuple[str, list[str]]:
             parts.append(inside[begin:place])
             begin = place + 1
     parts.append(inside[begin:])
-    return (around, parts) if depth == 0 and (around or text[:1] not in "([") else ("", [text])
+    return (around, parts) if depth == 0 else ("", [text])
 
 
 def _closes(text: str, right: str) -> bool:

@@ -9,7 +9,9 @@ its own functions return.
 """
 
 import json
+import re
 import sys
+from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
@@ -18,12 +20,25 @@ from nbrl.tasks.reward.rules.code.values import TooLargeError, UnsupportedError,
 
 NAME = "answer"  # of the module; what stands below `if __name__ == "__main__"` does not run
 FAULT_CHARS = 300
+# A block of code in Markdown.
+BLOCK = re.compile(r"^(?P<fence>[ \t]*`{3,})[^\n`]*\n(?P<source>.*?)(?:^(?P=fence)[ \t]*$|```\s*\Z)", re.DOTALL | re.MULTILINE)
+
+
+def source_of(answer: str) -> str:
+    """The Python of an answer, which may be indented as a whole, or the only block of code in Markdown."""
+    source = dedent(answer.removeprefix("\ufeff"))
+    try:
+        compile(source, f"{NAME}.py", "exec", dont_inherit=True)
+    except SyntaxError:
+        blocks = list(BLOCK.finditer(source))
+        return dedent(blocks[0]["source"]) if len(blocks) == 1 else source
+    return source
 
 
 def load(setup: str, answer: str) -> dict[str, Any]:
     """The names that the answer defines, on top of those of the setup."""
     module = sys.modules[NAME] = ModuleType(NAME)
-    for source in (setup, answer):
+    for source in (setup, source_of(answer)):
         exec(compile(source, f"{NAME}.py", "exec", dont_inherit=True), vars(module))
     return vars(module)
 

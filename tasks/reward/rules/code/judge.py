@@ -4,7 +4,6 @@ The host reads no line of the answer's program: it passes them on, bounded in si
 """
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from nbrl.tasks.reward.rules.judged import Judged
 CALLS = 20_000  # of one comparison
 VERDICT_S = 20.0  # for the tests to end once no more calls are answered
 WORKERS = min(16, len(os.sched_getaffinity(0)))
-FENCE = re.compile(r"\s*```[^\n`]*\n(.*?)\n?```\s*", re.DOTALL)
 WRONG = Judged(0.0, 0.0)
 UNANSWERED = message({"failed": "the program that runs the answer has ended, or is out of time"})
 
@@ -31,16 +29,10 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
         return list(workers.map(lambda row: judge(row["answer"], Reference.model_validate_json(row["reference"])), rows))
 
 
-def source_of(answer: str) -> str:
-    """The answer without the fence of Markdown around it, if there is one."""
-    fenced = FENCE.fullmatch(answer)
-    return fenced[1] if fenced else answer
-
-
 def judge(answer: str, reference: Reference) -> Judged:
     """Right if all tests pass; partly right is the share that does. A fault if the tests do not run, whatever the answer."""
     try:
-        asked = message({"setup": reference.setup, "answer": source_of(answer)})
+        asked = message({"setup": reference.setup, "answer": answer})
     except TooLargeError:
         return WRONG
     with Program("answer_side.py") as answering, Program("tests_side.py") as testing:

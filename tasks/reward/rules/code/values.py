@@ -69,6 +69,8 @@ class _Encoder:
                 raise TooLargeError(f"it has more than {LINE_BYTES} bytes")
         if value is None or isinstance(value, bool | str):
             return value
+        if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):  # of no number's type
+            return bool(value)
         if isinstance(value, numbers.Integral):  # those of numpy too
             whole = int(value)
             return whole if abs(whole) < LARGE else {"int": hex(whole)}
