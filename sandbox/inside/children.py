@@ -62,8 +62,9 @@ def end_child() -> None:
         for task in _begun_in:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 _ended.append(1)
-                sys.stdout.flush()
-                traceback.print_exception(error)
+                with contextlib.suppress(Exception):
+                    sys.stdout.flush()
+                    traceback.print_exception(error)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
