@@ -12,8 +12,7 @@ from nbrl.flows.pages import render
 from nbrl.flows.pages.reading import Reading, Row
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
-from nbrl.infra.process.hosts import LOCAL
-from nbrl.infra.process.own_pages import Application, for_own_pages
+from nbrl.infra.process.own_pages import LOCAL, Application, for_own_pages
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
 from nbrl.tasks.runs.kept import fitting

@@ -5,8 +5,8 @@ import socket
 import psutil
 
 from nbrl.infra.errors import ServerError
+from nbrl.infra.process.own_pages import LOCAL
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
 ALL = ("0.0.0.0", "::")
 
 

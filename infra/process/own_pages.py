@@ -1,16 +1,18 @@
-"""Keeps pages of other sites out of the servers of this machine: a browser would send here whatever such a page asks for."""
+"""Keeps pages of other sites out of the servers of this machine: a browser would send here whatever such a page asks for.
+
+Engines run it in an environment of their own, which has no nbrl.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
-
-from nbrl.infra.process.hosts import LOCAL
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
+LOCAL = ("127.0.0.1", "localhost", "::1")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(:\d+)?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://(.+)", re.IGNORECASE)
 _OWN_SITES = ("same-origin", "none")  # `none` is a person who typed the address
@@ -18,11 +20,11 @@ _FOLLOWED = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 _POLICY_VIOLATION = 1008
 
 
-def for_own_pages(application: Application, hosts: Collection[str] = LOCAL) -> Application:
+def for_own_pages(application: Application, hosts: Collection[str] | None = LOCAL) -> Application:
     """The ASGI application, which refuses what a page of another site asks for with status 403, over HTTP and websockets.
 
     Such a page reaches a server by its address, or by a name of its own that leads here. So the Host of a request must be one of
-    `hosts`, its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link to a page may be
+    `hosts` (without them, any), its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link to a page may be
     followed from anywhere: who set it cannot read what is shown.
     """
 
@@ -39,13 +41,15 @@ def for_own_pages(application: Application, hosts: Collection[str] = LOCAL) -> A
     return wrapped
 
 
-def refusal(scope: Message, hosts: Collection[str]) -> str:
+def refusal(scope: Message, hosts: Collection[str] | None) -> str:
     """Return why a request is refused, in a sentence; empty if it is not."""
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     given = headers.get("host", [])
-    if len(given) != 1 or (own := _named(given[0])) is None or own[0] not in hosts:
+    if len(given) != 1 or (own := _named(given[0])) is None:
+        return "This server answers requests with one Host alone."
+    if hosts is not None and own[0] not in hosts:
         return f"This server answers at {', '.join(hosts)} alone; open it by one of these names."
     for origin in headers.get("origin", []):
         match = _ORIGIN.fullmatch(origin)

@@ -291,6 +291,21 @@ def test_paused_engine_is_recovered(run: Run, engine: EngineServer) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "header", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+@pytest.mark.attack(
+    tried="A page of another site asks an engine, by its address or by a name of its own",
+    wall="Host, Origin and Sec-Fetch-Site, beside the key",
+    effect="status 403",
+)
+def test_a_page_of_another_site_gets_no_answer(engine: EngineServer, header: dict[str, str]) -> None:
+    asked = {"url": f"{engine.url}/v1/models", "headers": headers(engine.key) | header}
+    assert httpx.get(**asked, trust_env=False).status_code == 403
+    assert httpx.get(f"{engine.url}/health", headers=header, trust_env=False).status_code == 403
+    assert httpx.get(asked["url"], headers=headers(engine.key), trust_env=False).status_code == 200
+
+
 def test_bad_requests_are_refused_and_harm_nobody(run: Run, engine: EngineServer) -> None:
     async def scenario(client: EngineClient) -> None:
         with pytest.raises(EngineError, match="between 0 and 512"):

@@ -8,8 +8,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from nbrl.infra.process.hosts import LOCAL, names_of
-from nbrl.infra.process.own_pages import Message, Receive, Send, for_own_pages
+from nbrl.infra.process.hosts import names_of
+from nbrl.infra.process.own_pages import LOCAL, Message, Receive, Send, for_own_pages
 
 OWN = "http://127.0.0.1:4200"
 
@@ -97,6 +97,9 @@ def test_a_form_of_another_page_is_refused_though_a_person_sends_it() -> None:
 def test_a_refusal_says_by_which_names_the_server_is_asked() -> None:
     assert "127.0.0.1, localhost, ::1" in CLIENT.get("/", headers={"Host": "machine"}).text
     assert TestClient(for_own_pages(_application, ("machine",)), base_url="http://machine").get("/").text == "let in"
+    anywhere = TestClient(for_own_pages(_application, None), base_url="http://machine")
+    assert anywhere.get("/").text == "let in"
+    assert anywhere.get("/", headers={"Origin": "http://elsewhere"}).status_code == 403
 
 
 def test_a_request_with_no_host_or_two_is_refused() -> None:

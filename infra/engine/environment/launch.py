@@ -1,6 +1,6 @@
 """Runs SGLang's server on a CPU, in the engine's environment: the same command line as `python -m sglang.launch_server`.
 
-Ten things differ:
+Eleven things differ:
 
 - Garbage is not collected during the imports, and what they made is left out of later collections.
 - Nothing imports scipy, which only losses of transformers use.
@@ -11,6 +11,7 @@ Ten things differ:
 - LoRA layers do without pinned memory, and an adapter can be unloaded after clients left.
 - Weights can be compared with files.
 - Members of an engine that spans several machines do not sum in shared memory, which none shares with another.
+- Pages of other sites get no answer.
 - Keys are neither written into the log nor told to whoever asks the server about itself.
 """
 
@@ -26,6 +27,7 @@ if __name__ == "__main__":
 
     import attention
     import equality
+    import guarded
     import hidden
     import released
     import seeds
@@ -56,4 +58,5 @@ if __name__ == "__main__":
     options = server_args.prepare_server_args(sys.argv[1:])
     hidden.hide(options)
     hidden.install()
+    guarded.install(options.host)
     run_server(options)

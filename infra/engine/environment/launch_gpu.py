@@ -1,6 +1,6 @@
 """Runs SGLang's server on GPUs, in the engine's environment: `python -m sglang.launch_server`, but that its workers can compare
-weights, that an adapter can be unloaded after clients left, and that keys are neither written into the log nor told to whoever
-asks.
+weights, that an adapter can be unloaded after clients left, that pages of other sites get no answer, and that keys are neither
+written into the log nor told to whoever asks.
 
 SGLang spawns its workers, and each of them imports this file anew.
 """
@@ -14,6 +14,7 @@ import hidden
 equality.install()
 
 if __name__ == "__main__":
+    import guarded
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
@@ -24,6 +25,7 @@ if __name__ == "__main__":
         options = prepare_server_args(sys.argv[1:])
         hidden.hide(options)
         hidden.install()
+        guarded.install(options.host)
         if "--enable-lora" in sys.argv:
             import released
 
