@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from nbrl.infra.regular import check_no_link, opened
+from nbrl.infra.regular import check_no_link, content, opened
 
 TEMPORARY = ".writing-"
+TEXTS = (".json", ".yaml")
 
 
 class Blobs(Protocol):
@@ -70,6 +71,8 @@ class LocalBlobs:
                 os.unlink(temporary)
 
     def read(self, key: str) -> bytes:
+        if key.endswith(TEXTS):
+            return content(self.inside(key))
         with opened(self.inside(key)) as file:
             return file.read()
 

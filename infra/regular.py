@@ -5,6 +5,8 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+TEXT_BYTES = 1 << 27  # of a file of JSON or of settings
+
 
 class NotRegularError(OSError):
     """There is a link, a pipe, a device or a folder where a file or a folder of our own should be."""
@@ -17,6 +19,14 @@ def opened(path: Path, follow: bool = True) -> BufferedReader:
         os.close(descriptor)
         raise NotRegularError(f"{path} is no regular file; take it away, or put the file itself there")
     return os.fdopen(descriptor, "rb")
+
+
+def content(path: Path) -> bytes:
+    """What is in a file of JSON or of settings. Raises NotRegularError where it is no file, or has more than TEXT_BYTES."""
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > TEXT_BYTES:
+            raise NotRegularError(f"{path} has more than {TEXT_BYTES >> 20} MB, which no file of its kind has")
+        return file.read(TEXT_BYTES)
 
 
 def check_no_link(path: Path, root: Path) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNFINISHED_S = 3600.0  # what nobody has written to for so long is no write in progress
+MOST_ROWS = 20_000_000  # of a table
 PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
@@ -209,6 +210,8 @@ class Storage:
 
         data = self.read_bytes(key, digest)
         try:
+            if (rows := pq.read_metadata(io.BytesIO(data)).num_rows) > MOST_ROWS:
+                raise DamagedError(f"{self.uri(key)} has {rows} rows, of which nbrl writes {MOST_ROWS} at most; leave it out")
             return pq.read_table(io.BytesIO(data))
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())

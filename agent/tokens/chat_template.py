@@ -34,6 +34,7 @@ from nbrl.agent.tokens.rendering import render
 
 SUPPORTED = "supported are templates that only append turns, such as those of Qwen2.5, Qwen3, Llama 3, DeepSeek-R1 and Gemma"
 Turns = list[tuple[Role, str]]
+TEXT_BYTES = 1 << 27  # of one file
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 DATE, DATES = "26 Jul 2024", ("%d %b %Y", "%d %B %Y", "%Y-%m-%d")  # the date of a Llama's template, and forms of date_string
 
@@ -226,6 +227,8 @@ def _text(file: Path) -> str:
     if file.exists() and not file.is_file():  # a pipe would never end
         raise TokenizerError(f"{file} is no regular file; model_path must be a Hugging Face folder")
     try:
+        if file.stat().st_size > TEXT_BYTES:
+            raise TokenizerError(f"{file} has more than {TEXT_BYTES >> 20} MB, which no file of its kind has")
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{file} cannot be read; model_path must be a Hugging Face folder: {error}") from error

@@ -18,6 +18,7 @@ from nbrl.flows.ask.options import checked, checked_file
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.parse import json_value, yaml_value
+from nbrl.infra.regular import content
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.corpora import open_corpus
 
@@ -70,12 +71,12 @@ class ToolOptions:
         if self.names is not None or self.web is not None or self.mcp:
             raise ConfigError(f"the tools are described in {file}; leave out --tools, --web and --mcp")
         try:
-            content = yaml_value(file.read_text(encoding="utf-8"))
+            tree = yaml_value(content(file).decode())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read as YAML: {error}") from error
-        if not isinstance(content, dict):
+        if not isinstance(tree, dict):
             raise ConfigError(f"{file} holds no settings; write the keys of a recipe's `rollout.tools`")
-        settings = _used(checked_file(ToolSettings, content, file), str(file))
+        settings = _used(checked_file(ToolSettings, tree, file), str(file))
         if isinstance(settings.search, SimulatedSearch):
             raise ConfigError(f"{file} simulates search from a question's answers, which nobody knows here; set another engine")
         if self.corpus is not None and not settings.needs_corpus():

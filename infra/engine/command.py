@@ -13,7 +13,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.process.garbage import NEW_OBJECTS
-from nbrl.infra.regular import opened
+from nbrl.infra.regular import content
 
 ENGINE_CODE = Path(__file__).parent / "environment"
 LOOPBACK = "127.0.0.1"
@@ -171,8 +171,7 @@ class _ModelConfig(BaseModel):
 
 def _model_config(model_path: Path) -> _ModelConfig:
     try:
-        with opened(model_path / "config.json") as file:
-            return _ModelConfig.model_validate_json(file.read())
+        return _ModelConfig.model_validate_json(content(model_path / "config.json"))
     except (OSError, ValueError) as error:
         raise EngineError(f"{model_path} holds no readable config.json: give a folder in Hugging Face format") from error
 

@@ -24,8 +24,8 @@ def for_own_pages(application: Application, hosts: Collection[str] | None = LOCA
     """The ASGI application, which refuses what a page of another site asks for with status 403, over HTTP and websockets.
 
     Such a page reaches a server by its address, or by a name of its own that leads here. So the Host of a request must be one of
-    `hosts` (without them, any), its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link to a page may be
-    followed from anywhere: who set it cannot read what is shown.
+    `hosts` (without them, any), its Origin that host and port, and its Sec-Fetch-Site the same origin, where it has them. A link
+    to a page may be followed from anywhere: who set it cannot read what is shown.
     """
 
     async def wrapped(scope: Message, receive: Receive, send: Send) -> None:

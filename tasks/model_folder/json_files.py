@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nbrl.infra.parse import json_value
-from nbrl.infra.regular import opened
+from nbrl.infra.regular import content
 from nbrl.tasks.errors import UpdateError, fault_in_words
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -16,8 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_json(path: Path, model: type[Model]) -> Model:
     """Raises UpdateError, in one sentence, when the file is not JSON of that form."""
     try:
-        with opened(path) as file:
-            return model.model_validate_json(file.read())
+        return model.model_validate_json(content(path))
     except OSError as error:
         raise UpdateError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.manifest import file_sha256
-from nbrl.infra.regular import opened
+from nbrl.infra.regular import content
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model
@@ -73,8 +73,7 @@ def lacks(folder: Path) -> str:
 
 def _config(path: Path) -> dict[str, int]:
     try:
-        with opened(path) as file:
-            return _Config.model_validate_json(file.read()).model_dump(exclude_none=True)
+        return _Config.model_validate_json(content(path)).model_dump(exclude_none=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}; fetch or save the model again") from error
     except ValidationError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from nbrl.infra.parse import yaml_value
 from nbrl.infra.paths import expanded
+from nbrl.infra.regular import content
 from nbrl.tasks.errors import ConfigError
 
 BASE, OVERRIDE = "base", "--set "
@@ -160,11 +161,11 @@ class RecipeTree:
 
 def _read(path: Path) -> Tree:
     try:
-        tree = yaml_value(path.read_text(encoding="utf-8"))
+        tree = yaml_value(content(path).decode())
     except ValueError as error:
         raise ConfigError(f"recipe {path} is not YAML: {error}") from error
     except OSError as error:
-        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"recipe {path} cannot be read: {error.strerror or error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"recipe {path} must be a YAML mapping of settings")
     return tree

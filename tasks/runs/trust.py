@@ -24,9 +24,11 @@ REACHING = (
     "rollout.tools.mcp.*.url",
     "rollout.tools.mcp.*.headers",
     "rollout.tools.own.*",
+    "rollout.tools.search.engine",  # with the user's key
     "rollout.tools.search.base_url",
     "rollout.tools.search.model.base_url",
     "rollout.tools.search.model.key",
+    "rollout.tools.read_page.reader",
     "rollout.tools.read_page.base_url",
     "rollout.tools.model.base_url",
     "rollout.tools.model.key",

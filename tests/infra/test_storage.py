@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nbrl.infra.blobs import TEMPORARY
 from nbrl.infra.errors import DamagedError, StorageError
-from nbrl.infra.storage import Storage, StorageSettings, sha256
+from nbrl.infra.storage import MOST_ROWS, Storage, StorageSettings, sha256
 from tests.clouds import s3_server
 
 
@@ -85,6 +86,26 @@ def test_no_link_in_a_folder_is_followed_and_no_pipe_is_read(tmp_path: Path) -> 
     storage.delete_keys(["runs/a/file", "runs/a/pipe"])
     assert storage.list("runs") == ["runs/a/x"]
     assert [path.name for path in outside.iterdir()] == ["keep"]
+
+
+@pytest.mark.attack(
+    tried="A file of a run that says it has gigabytes, or a table of millions of rows in a few kilobytes",
+    wall="bounds of texts and of rows, looked at before anything is read",
+    effect="one sentence",
+)
+def test_what_is_too_large_to_be_of_a_run_is_not_read(tmp_path: Path) -> None:
+    storage = Storage(StorageSettings(root=str(tmp_path)))
+    for name in ("run.json", "config.yaml"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(DamagedError, match=rf"{name} has more than 128 MB"):
+            storage.read_bytes(name)
+    half = pa.table({"id": pa.nulls(MOST_ROWS // 2 + 1, pa.int8())})
+    with pq.ParquetWriter(tmp_path / "t.parquet", half.schema) as writer:
+        writer.write_table(half)
+        writer.write_table(half)
+    with pytest.raises(DamagedError, match=f"has {MOST_ROWS + 2} rows"):
+        storage.read_table("t.parquet")
 
 
 def test_a_root_may_be_a_link(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ SETTINGS = {
         "rollout.tools.default=[tool]",
     ],
     "rollout.tools.own.weigh": ["rollout.tools.own.weigh=antigravity:geohash", "rollout.tools.default=[weigh]"],
+    "rollout.tools.search.engine": "rollout.tools.search={engine: exa}",
+    "rollout.tools.read_page.reader": "rollout.tools.read_page={reader: jina}",
     "rollout.tools.search.base_url": "rollout.tools.search={engine: serper, base_url: 'https://example.org'}",
     "rollout.tools.search.model.base_url": (
         "rollout.tools.search={engine: simulated, model: {base_url: 'https://example.org/v1', name: m}}"
