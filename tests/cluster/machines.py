@@ -62,7 +62,7 @@ def lacking() -> str:
     """Why there can be no machines here; empty if there can."""
     if os.geteuid() != 0:
         return "machines of namespaces need root"
-    if missing := [tool for tool in ("ip", "nsenter", "unshare", "hostname") if shutil.which(tool) is None]:
+    if missing := [tool for tool in ("ip", "nsenter", "unshare", "setpriv", "hostname") if shutil.which(tool) is None]:
         return f"machines of namespaces need {', '.join(missing)}"
     probe = subprocess.run(["unshare", "-mpuin", "--fork", "true"], capture_output=True, text=True)
     return f"no namespaces can be made: {probe.stderr.strip()}" if probe.returncode else ""
@@ -232,7 +232,7 @@ class Machines:
     def _start(self, command: list[str], log: str, variables: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{log}.log").open("wb") as output:
             process = subprocess.Popen(
-                command,
+                ["setpriv", "--pdeathsig", "KILL", *command],  # a machine ends with the tests, however they end
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

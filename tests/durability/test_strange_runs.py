@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from nbrl.flows.cli import completion
 from nbrl.flows.cli.commands import app
 from nbrl.flows.pages.app import app as pages
 from nbrl.infra.errors import InfraError
@@ -33,12 +36,15 @@ from nbrl.tasks.runs.history import check_unbroken, read_record
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.redo import put_aside
 from nbrl.tasks.runs.results import scores_of
-from nbrl.tasks.runs.resume import resumed_config
+from nbrl.tasks.runs.resume import resumed_config, trusted_config
 from nbrl.tasks.runs.retention import prune
 from nbrl.tasks.runs.run import known_run
 from nbrl.tasks.runs.sweep import sweep
+from nbrl.tasks.tracking.books import Books, deliver
+from nbrl.tasks.tracking.promote import promote
 from tests.durability.conftest import Labs
 from tests.durability.crash_lab import RUN
+from tests.durability.crash_tracking import FileTracking
 from tests.durability.strange import change, files, replace
 
 pytestmark = pytest.mark.process
@@ -65,7 +71,7 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if name.parts[:3] != ("root", "runs", RUN) and not path.is_dir():
+        if name.parts[:3] != ("root", "runs", RUN) and name.parts[:2] != ("root", "champions") and not path.is_dir():
             found[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
@@ -137,6 +143,28 @@ def gone_on_with(storage: Storage, home: Path) -> None:
             step()
 
 
+def offered(root: Path) -> None:
+    """What a shell completes of the run."""
+    context = typer.Context(click.Command("show"))
+    context.params, context.args = {"root": str(root)}, [RUN]
+    for each in (completion.models, completion.compared, completion.iterations, completion.abilities, completion.environments):
+        assert all(re.fullmatch(r"[\w.@+-]+", word) for word in each(context, ""))
+
+
+def told(storage: Storage, home: Path) -> None:
+    """What `track` sends and what `promote` writes."""
+    home.mkdir(exist_ok=True)
+    (home / "mlflow.json").unlink(missing_ok=True)
+    tracking: Any = FileTracking(home / "mlflow.json")
+    for step in (
+        lambda: trusted_config(storage, RUN, [], trust=False),
+        lambda: deliver(Books(resumed_config(storage, RUN, ()), storage, known_run(storage, RUN), tracking), tracking),
+        lambda: promote(storage, RUN, None),
+    ):
+        with suppress(InfraError, RunError):
+            step()
+
+
 @contextmanager
 def in_time(what: str) -> Iterator[None]:
     """Fails where the body hangs. Passes over the project's own errors, which are one sentence each."""
@@ -173,6 +201,10 @@ def tried(base: Path, folder: Path, seed: int, train: Callable[[Path, Path], Non
             shutil.rmtree(folder / "exported", ignore_errors=True)
         with in_time("the pages"):
             looked_at(storage)
+        with in_time("completion"):
+            offered(root)
+        with in_time("track and promote"):
+            told(storage, folder.with_name("home"))
         if train is not None:
             with in_time("train"):
                 train(root, folder.with_name("home"))

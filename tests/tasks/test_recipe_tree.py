@@ -1,5 +1,6 @@
 """Recipes that build on one another, paths, and which file or override an error blames."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -56,6 +57,21 @@ def test_a_section_of_another_kind_replaces_that_of_the_base(tmp_path: Path) -> 
         "train": tmp_path / "a.parquet",
         "held_out": tmp_path / "b.parquet",
     }
+
+
+@pytest.mark.attack(
+    tried="A recipe, or the base of one, that is a pipe or has gigabytes",
+    wall="settings are read of files of a bounded size alone",
+    effect="one sentence",
+)
+def test_a_recipe_is_a_file_of_some_size(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with open(tmp_path / "large.yaml", "wb") as file:
+        file.truncate(1 << 40)
+    for name, reason in (("pipe", r"there is no recipe"), ("large", "has more than 128 MB")):
+        for recipe in (tmp_path / f"{name}.yaml", write(tmp_path / f"on-{name}.yaml", base=f"{name}.yaml")):
+            with pytest.raises(ConfigError, match=reason):
+                load(str(recipe))
 
 
 @pytest.mark.attack(
