@@ -10,15 +10,19 @@ from pathlib import Path, PurePosixPath
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.parse import json_value
-from nbrl.infra.regular import opened
+from nbrl.infra.regular import NotRegularError, opened
 
 MANIFEST = "manifest.json"
 PARALLEL = 8
 
 
 def file_sha256(path: Path) -> str:
-    with opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Raises DamagedError for what is no regular file."""
+    try:
+        with opened(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except NotRegularError as error:
+        raise DamagedError(str(error)) from error
 
 
 def write_manifest(folder: Path) -> None:

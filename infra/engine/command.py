@@ -1,5 +1,6 @@
 """Makes SGLang's command line and environment from the settings and the model."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -150,6 +151,10 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
             "TORCHDYNAMO_DISABLE": "1",  # seeded sampling would be compiled in C++ at first use
         }
     else:
+        # SGLang compiles kernels at its start, with the compiler and the ninja of its environment.
+        variables["PATH"] = os.pathsep.join([str(settings.folder / "bin"), *filter(None, [variables.get("PATH")])])
+        if toolkits := list(settings.folder.glob("lib/python3*/site-packages/nvidia/cu13")):
+            variables.setdefault("CUDA_HOME", str(toolkits[0]))
         # Compiled kernels outlive an engine; its temporary files, among which torch would keep them, do not.
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path.home() / ".cache/nbrl/inductor"))
     if visible is not None:

@@ -18,6 +18,11 @@ say() { if [ -t 1 ]; then printf '\033[1m%s\033[0m\n' "$*"; else echo "$*"; fi; 
 "$python" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 13))' ||
   die "needs Python 3.11 or 3.12; set PYTHON=/path/to/python3.11 and run again."
 
+has_compiler() {
+  local headers='import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+  command -v "${CC:-cc}" >/dev/null && "$python" -c "$headers"
+}
+
 # Kernels see all of the folder to which their Python was installed: it must not be one with people's files.
 fit_for_kernels='
 import bz2, ctypes, lzma, os, sqlite3, ssl, sys, zlib
@@ -71,6 +76,10 @@ if ! command -v bwrap >/dev/null; then
   fi
 fi
 
+if [ -n "$gpu" ] && ! { command -v c++ >/dev/null && has_compiler; }; then
+  die "SGLang and torch compile kernels for a GPU, with a C++ compiler and Python's headers: install them (Debian: sudo apt-get install g++ python3-dev) and run again."
+fi
+
 stamp=$({ cat pyproject.toml uv.lock "$engine/uv.lock" infra/setup/*.*; echo "$gpu"; } | sha256sum | cut -d' ' -f1)
 made() { [ "$(cat "$1/.nbrl-setup" 2>/dev/null)" = "$2" ]; }
 made .venv "$stamp" && made .venv-kernels "$stamp $kernels" && made .venv-engine "$stamp" && exit 0
@@ -99,10 +108,23 @@ with_torch() {
   "$1/bin/python" -c 'import torch' || die "torch does not import in $1; remove the folder and run again."
 }
 
+# NVIDIA's packages as the toolkit that SGLang compiles kernels with, and the kernels of its start.
+with_toolkit() {
+  local engine=$1 cuda kind kinds
+  cuda=$(realpath "$engine"/lib/python3*/site-packages/nvidia/cu13)
+  ln -sfn lib "$cuda/lib64"
+  ln -sfn libcudart.so.13 "$cuda/lib/libcudart.so"
+  kinds=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u) || kinds=
+  for kind in ${kinds:-9.0}; do
+    say "compiling SGLang's kernels for GPUs of the kind $kind"
+    CUDA_HOME=${CUDA_HOME:-$cuda} PATH="$PWD/$engine/bin:$PATH" tried "$engine/bin/python" infra/engine/environment/kernels.py "$kind" ||
+      die "SGLang's kernels do not compile for GPUs of the kind $kind; what the compiler said is in $PWD/$log."
+  done
+}
+
 make_main() {
   local extras=(--all-extras)
-  local headers='import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
-  if ! command -v "${CC:-cc}" >/dev/null || ! "$python" -c "$headers"; then
+  if ! has_compiler; then
     say "there is no C compiler with Python's headers, so the extra gym (reasoning-gym) is left out"
     extras+=(--no-extra gym)
   fi
@@ -120,6 +142,7 @@ make_kernels() {
 make_engine() {
   if [ -n "$gpu" ]; then
     synced .venv-engine "$engine"  # the torch that SGLang's kernels were built for, and its CUDA libraries
+    with_toolkit .venv-engine
   else
     synced .venv-engine "$engine" --no-install-package torch
     with_torch .venv-engine
