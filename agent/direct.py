@@ -15,11 +15,12 @@ from nbrl.agent.trajectory import ROOT, Node, Status, Step, Trajectory
 
 PROMPT = "Answer the question. You may think first. End with one line: Answer: the answer alone, as short as possible."
 _THOUGHT = "</think>"
-_BEFORE = r"(?:[\w']+[ \t]+){0,3}answer[ \t*_]*"
+_BEFORE = r"(?:[\w']+[ \t]+){0,3}answer"
+_BEHIND = r"[ \t*_]*"
 # A line, with a colon, or a heading above the answer.
 _ANSWER = re.compile(
-    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?:is[ \t*_]*)?[:：]\s*(?P<told>.*)"
-    rf"|[ \t]*(?:#+|\*\*)[ \t*_]*{_BEFORE}\n\s*(?P<below>.+))$",
+    rf"^(?:(?P<mark>[ \t*_#>•-]*(?:\d+[.)][ \t*_]*)?){_BEFORE}(?P<ended>{_BEHIND}(?:is{_BEHIND})?)[:：]\s*(?P<told>.*)"
+    rf"|[ \t]*(?:#+|\*\*)[ \t*_]*{_BEFORE}{_BEHIND}\n\s*(?P<below>.+))$",
     re.IGNORECASE | re.MULTILINE,
 )
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
@@ -48,7 +49,7 @@ def read_answer(text: str) -> str | None:
 
 def _within(line: re.Match[str]) -> str:
     """What a line tells, without the end of an emphasis that began before the word `answer`."""
-    told, marks = (line["told"] or line["below"]).strip(), set("*_") & set(line["mark"] or "")
+    told, marks = (line["told"] or line["below"]).strip(), set("*_") & (set(line["mark"] or "") - set(line["ended"] or ""))
     if marks and (begins := _OPENS.match(told)) and begins[1][0] in marks:
         return told[begins.end() :]
     ends = _CLOSES.search(told)

@@ -97,7 +97,9 @@ with_torch() {
   local install=(uv pip install --quiet --compile-bytecode --no-deps --reinstall-package torch --python "$1/bin/python")
   if ! "$1/bin/python" -c "import torch; raise SystemExit(bool(torch.version.cuda) != bool('$gpu'))" 2>/dev/null; then
     if [ -n "$gpu" ]; then
-      tried "${install[@]}" --requirement infra/setup/torch-cuda.txt || failed torch
+      # Links of pip's may name a CPU build, which uv takes for a newer version.
+      tried env -u UV_FIND_LINKS "${install[@]}" --requirement infra/setup/torch-cuda.txt ||
+        tried "${install[@]}" --requirement infra/setup/torch-cuda.txt || failed torch
     else
       # Where pip is told to look, or else from the PyTorch project's own index.
       local cpu=torch==2.13.0+cpu

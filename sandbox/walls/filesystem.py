@@ -93,9 +93,11 @@ def python_root(interpreter: Interpreter) -> Root:
     binds.append((str(package / "inside/etc/fonts.conf"), "/etc/fonts/fonts.conf"))
     binds.extend((path, path) for path in _OPTIONAL_FILES if Path(path).exists())
     # Without `site`, which would put the base interpreter's packages first; what else it does is done here. The working folder
-    # comes after the standard library, as in every notebook: a file of the cells' own breaks no module of Python.
+    # comes after the standard library, as in every notebook: a file of the cells' own breaks no module of Python. The flags are
+    # this interpreter's alone: workers that multiprocessing and joblib start need their packages.
     start = (
         f"import sys; sys.path += {['', *sites, _INSIDE]!r}; import site; site.setquit(); site.setcopyright(); site.sethelper(); "
+        "import subprocess; subprocess._args_from_interpreter_flags = list; "
         "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__')"
     )
     return Root(tuple(binds), environment, (python, "-I", "-S", "-c", start))

@@ -88,6 +88,12 @@ def test_an_error_after_the_streams_are_lost_is_shown(lab: Lab, loss: str) -> No
     assert "ZeroDivisionError: division by zero" in seen(lost)
 
 
+def test_workers_that_cells_start_have_their_packages(lab: Lab) -> None:
+    cell = "from multiprocessing import get_context\nwith get_context('spawn').Pool(1) as pool:\n    "
+    (done,) = lab.cells(cell + "print(pool.apply(eval, ['__import__(\"traitlets\").__name__']))")
+    assert (done.status, seen(done)) == ("ok", "traitlets\n")
+
+
 def test_cells_have_the_arguments_of_a_prompt(lab: Lab) -> None:
     parsed = "import argparse, sys\nargparse.ArgumentParser(exit_on_error=False).parse_args()"
     tested = "import unittest\nclass T(unittest.TestCase):\n    def test(self): pass\nunittest.main()"

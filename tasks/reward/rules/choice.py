@@ -9,14 +9,17 @@ from collections.abc import Sequence
 LONGEST = 1000  # characters; what is longer names no option
 _WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\$([^$]*)\$")
 _OPTION = re.compile(
-    r"(?:(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:option|answer|choice)(?:\s+is)?)?\s*[:*`]*\s*"
-    r"[(\[]?\s*([A-Za-z])\s*(?:[)\].:*`]+(?:\s(.*))?|\s[-–—]\s(.*)|)",
+    r"(?:(?:so|thus|therefore|hence|i choose)\b,?\s*)?"
+    r"(?:(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:option|answer|choice)(?:\s+is)?(?:\s+(?:option|choice))?)?"
+    r"[\s:*`\"'(\[]*([A-Za-z])\s*"
+    r"(?:[)\].:*`\"']+(?:\s(.*))?|\s[-–—]\s(.*)|\s\((.*)\)\.?|\sis\s(?:the\s)?(?:correct|right)(?:\s(?:answer|option|choice))?\.?|)",
     re.DOTALL | re.IGNORECASE,
 )
 # What names another option after the first: "or C", "/ C", a letter alone, one with a bracket.
 _JOINED = re.compile(r"\W*(?:(?:and|or|not)\b|[/,;&|+])\W*([A-Za-z])(?![\w'])", re.IGNORECASE)
 _ALONE = re.compile(r"\W*([A-Z])\W*")
-_LATER = re.compile(r"(?<![\w'])[(\[]?([A-Z])[)\]]")
+# A letter in brackets, or with one; P(A) and O(N) are none, nor is (I), the first of several statements.
+_LATER = re.compile(r"(?<![\w'(\[])[(\[]?([A-HJ-Z])[)\]]")
 
 
 def option(text: str) -> str | None:
@@ -29,7 +32,7 @@ def option(text: str) -> str | None:
     found = _OPTION.fullmatch(words)
     if found is None:
         return None
-    letter, rest = found[1], found[2] or found[3] or ""
+    letter, rest = found[1], found[2] or found[3] or found[4] or ""
     named = {letter.upper(), *_LATER.findall(rest)}
     if second := _ALONE.fullmatch(rest) if letter.isupper() else None:
         named.add(second[1])

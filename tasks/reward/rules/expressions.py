@@ -15,7 +15,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from math_verify import parse, verify
 
 from nbrl.tasks.reward.rules.notation import FUNCTIONS, Items, from_python, variable
-from nbrl.tasks.reward.rules.written import LISTED, NUMBER, bare, in_short, listed, plain, unit
+from nbrl.tasks.reward.rules.written import LISTED, NEAR, NUMBER, bare, in_short, listed, plain, unit
 
 # A capital is another variable than its small letter.
 math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
@@ -36,6 +36,8 @@ BROKEN = re.compile(
     r"|\\(?:sum|prod|int|lim)(?!\s*(?:\\limits\s*)?_)"
 )
 JOINED_BY_OR, JOINED_BY_AND = (re.compile(rf"\s*,?\s*(?:\\text\s*\{{\s*{word}\s*\}}|\b{word}\b)\s*") for word in ("or", "and"))
+MEMBER = re.compile(r"[A-Za-z]\s*\\in\s*(?=[\[({\\])(.+)", re.DOTALL)
+ROUNDED = 0.01  # how far what is behind a sign of approximation may be from what is before it
 TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|textrm|operatorname)\s*\{[^{}]*\}")
 SHARE = re.compile(r"(.*\S)\s*\\?%", re.DOTALL)
 APART = re.compile(r"(?<![A-Za-z\\])(?<!begin\{)(?<!end\{)[^\W\d_]{2,}")  # letters that are no command and no environment
@@ -88,6 +90,12 @@ def value(text: str) -> Any:
         return None
     if (found := from_python(text)) is not None:
         return found
+    if member := MEMBER.fullmatch(text):
+        return value(member[1])
+    if (near := NEAR.split(text)) and len(near) == 2 and all(map(str.strip, near)):
+        exact, rounded = map(value, near)
+        if all(isinstance(each, sympy.Expr) and each.is_number for each in (exact, rounded)):
+            return exact if abs(sympy.N(exact - rounded)) <= ROUNDED * abs(sympy.N(exact)) else None
     if share := SHARE.fullmatch(text):
         found = value(share[1])
         return Items("%", (found,)) if isinstance(found, sympy.Expr) else None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.tasks.reward.rules import confined, number
+from nbrl.tasks.reward.rules.marks import plain, unmarked
 from nbrl.tasks.reward.rules.number import Quantity, is_product, same
 from nbrl.tasks.reward.rules.number_words import CURRENCIES
 from nbrl.tasks.reward.rules.sentence import said
@@ -16,24 +17,13 @@ from nbrl.tasks.reward.rules.sentence import said
 RULE = "math"
 MODULES = {
     f"nbrl/tasks/reward/rules/{name}": str(Path(__file__).with_name(name))
-    for name in ("expressions.py", "notation.py", "written.py", "sentence.py", "number_words.py")
+    for name in ("expressions.py", "notation.py", "written.py", "sentence.py", "number_words.py", "marks.py")
 }
 LONGEST = 1000  # characters of what may be a number and its unit
 _BARE = re.compile(r"[+-]?\d*\.?\d+(?:[eE][+-]?\d+)?")
 _DIGITS = re.compile(r"^[\s$€£¥+-]*[\d.,/\s]*\d")
 _PRODUCT = re.compile(r"\d[A-Za-z]{1,3}\s*$")  # of a number and variables
 _EXACT = Context(prec=400)
-# LaTeX of a number and its unit, as plain text.
-_MARKS = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*|\s*(?<!\\)\$(?=.*[^\\]\$\s*$)(.*)\$\s*", re.DOTALL)
-_PLAIN = (
-    (re.compile(r"(?<!\\)\$\s*([+-]?\d[\d.,]*)\s*(?<!\\)\$"), r" \1 "),
-    (re.compile(r"\\mathrm\s*\{([A-Za-z])\}"), r"\1"),
-    (re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{([^{}\\]*)\}"), r" \1"),
-    (re.compile(r"\\([%$])"), r"\1"),
-    (re.compile(r"\\!|(?<=,)\}|\{(?=,\})|\\(?=,\d)"), ""),
-    (re.compile(r"\^\s*(?:\\circ\b|\{\s*\\circ\s*\})"), "°"),
-    (re.compile(r"\\[, ]"), " "),
-)
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -53,14 +43,10 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 @lru_cache(1 << 16)
 def quantity(text: str) -> Quantity | None:
-    """As number.quantity, of LaTeX too."""
+    """As number.quantity, but for what may be a product of variables."""
     if len(text) > LONGEST:
         return None
-    if marked := _MARKS.fullmatch(text):
-        text = marked[1] or marked[2] or ""
-    for mark, plain in _PLAIN:
-        text = mark.sub(plain, text)
-    found = number.quantity(text)
+    found, text = number.quantity(text), plain(unmarked(text))
     return None if found and found.binds and (_PRODUCT.search(text) or is_product(_DIGITS.sub("", text))) else found
 
 

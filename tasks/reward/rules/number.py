@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from nbrl.tasks.reward.rules import number_words as known
+from nbrl.tasks.reward.rules.marks import plain, unmarked
 from nbrl.tasks.reward.rules.qa import normalise
 from nbrl.tasks.reward.rules.sentence import LONGEST, said
 
@@ -39,7 +40,7 @@ _AND_PART = re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+(half|third|quarter)\b", re
 
 _PRINTED = 15  # significant digits, from which on a decimal may be a float as it is printed
 _NOISE = Fraction(1, 10**14)  # relative; such decimals that differ by less are equal
-_AROUND = re.compile(r"\\(?:boxed|fbox)\s*\{([^{}]*)\}|\(([^()]*)\)|\[([^][]*)\]|\$([^$]*)\$")
+_BRACKETS = re.compile(r"\(([^()]*)\)|\[([^][]*)\]")
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 
 
@@ -58,9 +59,12 @@ class Quantity(NamedTuple):
 
 def quantity(text: str) -> Quantity | None:
     """The number that the text consists of, with its unit; None if the text is anything else."""
-    text = said(text) if len(text) <= LONGEST else text
-    while around := _AROUND.fullmatch(text):
-        text = next(inside for inside in around.groups() if inside is not None).strip()
+    if len(text) > LONGEST:
+        return None
+    text = unmarked(said(unmarked(text)))
+    while around := _BRACKETS.fullmatch(text):
+        text = unmarked(around[1] or around[2] or "")
+    text = plain(text)
     if len(text) > DIGITS:
         return None
     text = re.sub(r"(?<=\d)_(?=\d{3}(?!\d))", "", text)

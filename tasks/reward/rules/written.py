@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 from nbrl.tasks.reward.rules import number_words as known
+from nbrl.tasks.reward.rules.marks import unstressed
 from nbrl.tasks.reward.rules.notation import FUNCTIONS
 from nbrl.tasks.reward.rules.sentence import carries
 
@@ -31,8 +32,14 @@ NAMED = re.compile(rf"\\(?:mathrm|operatorname)\s*\{{\s*({'|'.join(FUNCTIONS)})\
 SPACED = re.compile(r"(?<!\\)\\(?:[,:; ]|q?quad\b)")
 STYLE = re.compile(r"\\(?:!|displaystyle\b|limits\b|left(?![A-Za-z])|right(?![A-Za-z])|[bB]igg?[lr]?(?![A-Za-z]))")
 NEAR = re.compile(r"≈|\\(?:approx|simeq)(?![A-Za-z])")
-SHORT = re.compile(r"\\([dtc]?frac|binom)\s*(?:(\d)|(\{[^{}]*\}))\s*(\d)")  # \frac12, \frac{a}2
-SHORT_OVER = re.compile(r"\\([dtc]?frac|binom)\s*(\d)\s*\{")
+FRACTION = re.compile(r"\\([dtc]?frac|binom)(?![A-Za-z])")
+ARGUMENT = re.compile(r"\s*(\{|\\[A-Za-z]+|[A-Za-z\d])")
+# Where a plain fraction ends before a factor, of which math-verify would make a part of what is below: 3/4x.
+OVER = re.compile(
+    r"(/\s*\d+(?:\.\d+)?)\s*(?=(?!(?:and|or|if|so|to|in|is|at|of|by)\b)[A-Za-z]{1,3}(?![A-Za-z])|√"
+    rf"|\\?(?:{'|'.join(sorted({*FUNCTIONS, 'pi', 'theta', 'alpha', 'beta', 'frac', 'dfrac', 'binom'}))})(?![A-Za-z]))"
+)
+NEGATIVE = re.compile(r"\^\s*(-\s*(?:\d+|[A-Za-z]))(?![\w.])")  # 2^-1
 # Where two factors meet that math-verify would add, or of which it would leave one out.
 FACTOR = re.compile(r"(?<=[\d})])\s*(?=\\binom)|(?<=\))\s*(?=\()|(?<=\d)(?<!\^\d)\s*(?=\()")
 DOUBLE_STRUCK = re.compile(r"\\mathbb\s+([A-Z])")
@@ -41,22 +48,21 @@ THOUSANDS = re.compile(r"(?<=\d)\{,\}(?=\d)|(?<=\d),(?=\d{3}(?!\d))")
 LISTED = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<!\\)\b(?:and|or)\b)\s*")
 SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "−": "-", "≤": r"\le ", "≥": r"\ge ",
-    "≠": r"\ne ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ", ";": ",",
+    "≠": r"\ne ", "∈": r"\in ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ", ";": ",",
 })  # fmt: skip
 RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
 LOWERED = re.compile("[₀-₉₊₋₍₎]+")
 ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
 PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 INFINITY = re.compile(r"(?<![A-Za-z\\])(?:oo|inf|infinity)(?![A-Za-z])")
-OF_ARGUMENT = re.compile(r"^\s*[A-Za-z]\(\s*[A-Za-z]\s*\)\s*=(?=[^=])")  # f(x) = at the begin
+OF_ARGUMENT = re.compile(r"^\s*[A-Za-z]\s*\([^()=]{1,20}\)\s*=(?=[^=])")  # f(x) = at the begin
 REPEATING = re.compile(r"(?<![\d.])(\d+)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
 VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def bare(text: str) -> str:
     """The expression without what marks it, or the only one that a sentence marks."""
-    text = text.strip().strip("*`").strip()
-    text = re.sub(r"\\\$", "", text)
+    text = re.sub(r"\\\$", "", unstressed(text))
     if whole := re.fullmatch(r"\\text\s*\{([^{}]*)\}", text):
         return bare(whole[1])
     if boxes := list(BOXED.finditer(text)):
@@ -119,9 +125,7 @@ def in_short(text: str) -> str:
     text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
     text = text[: found.start()] if (found := _unit(text)) else text
     text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", text))
-    text = SHORT_OVER.sub(
-        r"\\\1{\2}{", SHORT.sub(lambda found: f"\\{found[1]}{found[3] or '{' + found[2] + '}'}{{{found[4]}}}", text)
-    )
+    text = OVER.sub(r"\1 \\cdot ", NEGATIVE.sub(r"^{\1}", in_full(text)))
     text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
     text = INFINITY.sub(r"\\infty ", REPEATING.sub(_repeated, text))
     text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", PI.sub(r"\\pi ", text))
@@ -133,6 +137,19 @@ def _repeated(found: re.Match[str]) -> str:
     whole, fixed, repeated = found.groups()
     under = (10 ** len(repeated) - 1) * 10 ** len(fixed)
     return f"\\frac{{{int(whole + fixed + repeated) - int(whole + fixed)}}}{{{under}}}"
+
+
+def in_full(text: str) -> str:
+    """With braces around both parts of each fraction."""
+    for found in reversed(list(FRACTION.finditer(text))):
+        place, parts = found.end(), []
+        while len(parts) < 2 and (begin := ARGUMENT.match(text, place)):
+            inside = braced(text[begin.end() :]) if begin[1] == "{" else begin[1]
+            place = begin.end() + (len(inside) + 1 if begin[1] == "{" else 0)
+            parts.append(inside)
+        if len(parts) == 2:
+            text = f"{text[: found.start()]}\\{found[1]}{{{parts[0]}}}{{{parts[1]}}}{text[place:]}"
+    return text
 
 
 def listed(text: str) -> tuple[str, list[str]]:
