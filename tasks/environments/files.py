@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -201,6 +202,8 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_decimal(element):
         kind = pa.list_(pa.string()) if listed else pa.string()
         return pa.chunked_array([pa.array(_decimals(found.to_pylist()), kind)])
+    if pa.types.is_timestamp(element):
+        return _dates(found, listed)
     if not pa.types.is_floating(element):
         return found
     narrow = {pa.float16(): np.float16, pa.float32(): np.float32}.get(element, np.float64)
@@ -213,6 +216,20 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
 
     kind = pa.float64() if not listed else pa.list_(pa.float64())
     values = found.cast(kind).to_pylist()
+    texts = [each and [text(one) for one in each] if listed else text(each) for each in values]
+    return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
+
+
+def _dates(found: pa.ChunkedArray, listed: bool) -> pa.ChunkedArray:
+    """Points in time as text; without a time of day where none has one, as pandas has days."""
+    kind = pa.timestamp("us")
+    values = found.cast(pa.list_(kind) if listed else kind, safe=False).to_pylist()
+    times = [one for each in values for one in (each or [] if listed else [each]) if one is not None]
+    day = not any(one.hour or one.minute or one.second or one.microsecond for one in times)
+
+    def text(value: datetime | None) -> str | None:
+        return None if value is None else value.date().isoformat() if day else value.isoformat(" ")
+
     texts = [each and [text(one) for one in each] if listed else text(each) for each in values]
     return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
 

@@ -48,20 +48,22 @@ def member(value: Any, keys: Sequence[str]) -> Any:
     return member(value.get(keys[0]), keys[1:])
 
 
-def messages_in(text: str | None) -> list[dict[str, Any]] | None:
-    """The messages that a text holds, as JSON or as Python writes them; None if it holds none."""
-    if text is None or not text.lstrip().startswith("["):
+def list_in(text: str) -> list[Any] | None:
+    """The list that a text holds, as JSON or as Python writes it; None if it holds none."""
+    if not text.lstrip().startswith("["):
         return None
     for read in (json_value, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             found = read(text.strip())
-            is_one = (
-                isinstance(found, list)
-                and found
-                and all(isinstance(each, dict) and {"role", "content"} <= {*each} for each in found)
-            )
-            return found if is_one else None
+            return found if isinstance(found, list) else None
     return None
+
+
+def messages_in(text: str | None) -> list[dict[str, Any]] | None:
+    """The messages that a text holds; None if it holds none."""
+    found = list_in(text or "") or []
+    are_messages = found and all(isinstance(each, dict) and {"role", "content"} <= {*each} for each in found)
+    return found if are_messages else None
 
 
 def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:

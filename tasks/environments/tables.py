@@ -24,6 +24,7 @@ SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {ZIPPED} after 
 SAVED = ("dataset_info.json", "state.json")  # in a folder that `save_to_disk` of datasets wrote
 SEVERAL = "dataset_dict.json"  # in one of several such folders
 _HEAD = 1 << 16
+_SPLIT = re.compile(r"(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_.])", re.IGNORECASE)
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
 
 Convert = Callable[[Any], Any]
@@ -100,6 +101,10 @@ def _in_folder(path: Path) -> list[Path]:
                 raise ConfigError(f"{path / SAVED[1]} names {str(name)[:80]!r}, which is no file of its folder; save it again")
         return [path / name for name in names]
     files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES and not _hidden(each))
+    if len(named := {found[1].lower() for each in files if (found := _SPLIT.match(each.name))}) > 1:
+        raise ConfigError(
+            f"{path} has files of several splits, {', '.join(sorted(named))}; name the files of one, by a pattern too"
+        )
     kinds = sorted({_kind(each) for each in files})
     if len(kinds) != 1:
         held = f"holds files of several formats, {', '.join(kinds)}" if kinds else f"holds no file that ends in {SHOWN}"
@@ -196,12 +201,16 @@ def _csv_table(path: Path, delimiter: str) -> pa.Table:
         data = file.read()
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
     _check_quotes(path, data, delimiter)
-    return pa.csv.read_csv(
+    table = pa.csv.read_csv(
         pa.BufferReader(data),
         read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(len(data) + 1, LONGEST_FIELD))),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(default_column_type=pa.string(), null_values=[""], strings_can_be_null=True),
     )
+    (first, *others) = table.column_names
+    if not others and (other := next((sign for sign in ";\t|," if sign in first), None)):
+        raise ValueError(f"its columns are apart by {other!r}, where {delimiter!r} is expected")
+    return table
 
 
 def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nbrl.tasks.environments.nested import list_in
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.code.reference import reference_of
 from nbrl.tasks.reward.rules.rule import CODE
@@ -38,8 +39,8 @@ def _values(table: pa.Table, name: str) -> list[Any]:
 
 
 def _strings(value: Any) -> list[str]:
-    """A list of strings; a single one is a list of one, and nothing an empty one. Raises TypeError with what is none."""
-    values = [value] if isinstance(value, str) else value or []
+    """A list of strings, as text too; a single one is a list of one, nothing an empty one. Raises TypeError with what is none."""
+    values = list_in(value) or [value] if isinstance(value, str) else value or []
     for each in values if isinstance(values, list) else [values]:
         if not isinstance(each, str):
             raise TypeError(repr(each)[:80])

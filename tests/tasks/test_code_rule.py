@@ -203,6 +203,7 @@ def test_a_program_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch)
         (["assert f(1)"], "import", ["f"], "has a setup that is no Python"),
         (["assert 1"], "", [], "has tests that call no function"),
         (["assert f(1)", "assert True"], "", [], "has a test 2 that calls none of its entry points"),
+        (["def check(candidate):\n    assert candidate(1)"], "", ["f"], r"none of its entry points; end it with check(f)"),
         (["assert f(1)"], "", ["f", "not a name"], "has the entry point 'not a name'"),
         (["assert len(1)"], "", ["len"], "has the entry point 'len'"),
         (["assert f(1) == math.pi"], "", [], "has a test 1 that uses 'math', which neither its setup nor"),

@@ -142,7 +142,7 @@ def _repeated(found: re.Match[str]) -> str:
 def in_full(text: str) -> str:
     """With braces around both parts of each fraction."""
     for found in reversed(list(FRACTION.finditer(text))):
-        place, parts = found.end(), []
+        place, parts = found.end(), list[str]()
         while len(parts) < 2 and (begin := ARGUMENT.match(text, place)):
             inside = braced(text[begin.end() :]) if begin[1] == "{" else begin[1]
             place = begin.end() + (len(inside) + 1 if begin[1] == "{" else 0)

@@ -53,10 +53,11 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
     if mark := next((name for name in MARKS if row.get(name, 1) == 0), None):
         raise UnfitError(f"is not to be learnt, as its {mark!r} says; leave it out")
     turns = [_turn(message) for message in messages]
-    if row.get("system") and turns:  # ShareGPT has it beside the turns
-        system = _turn({"role": "system", "content": row["system"]})
+    beside = next((name for name in ("system", "system_prompt") if row.get(name)), None)  # as in ShareGPT
+    if beside and turns:
+        system = _turn({"role": "system", "content": row[beside]})
         if turns[0].role == "system" and turns[0] != system:
-            raise UnfitError("has a system turn and another text in 'system'; leave one of the two")
+            raise UnfitError(f"has a system turn and another text in {beside!r}; leave one of the two")
         turns = [system, *turns[turns[0].role == "system" :]]
     roles = [turn.role for turn in turns]
     if "system" in roles[1:]:
@@ -71,10 +72,13 @@ def turns_of(row: Mapping[str, Any]) -> list[Turn]:
 def _turn(message: Any) -> Turn:
     given = {name: value for name, value in message.items() if value is not None} if isinstance(message, dict) else {}
     named = str(given.pop("role", given.pop("from", "")))
-    role = ROLES.get(named)
-    said = _text(given.pop("content", given.pop("value", "")))
-    if role is None or said is None:
-        raise UnfitError(f"has a message without a role of {', '.join(ROLES)} and a content that is text")
+    role = ROLES.get(named.lower())
+    content = given.pop("content", given.pop("value", ""))
+    said = _text(content)
+    if role is None:
+        raise UnfitError(f"has a message of the role {named[:40]!r}; the roles are {', '.join(ROLES)}")
+    if said is None:
+        raise UnfitError(f"has a message whose content is not text alone: {repr(content)[:80]}; leave the text")
     called = [given.pop(name) for name in CALLS if given.get(name)]
     thoughts = {_text(given.pop(name)) for name in THOUGHTS if name in given} - {""}
     if len(thoughts) > 1 or None in thoughts:

@@ -372,9 +372,9 @@ def test_a_conversation_has_the_ids_of_the_models_own_template(stage: Stage, tmp
     [
         ("{", "talk.jsonl cannot be read: line 1, character 2"),
         ('{"conversations": []}', "row 1 of .* has no messages"),
-        ('{"messages": [{"role": "bot", "content": "x"}]}', "without a role of"),
+        ('{"messages": [{"role": "bot", "content": "x"}]}', "has a message of the role 'bot'; the roles are system, "),
         ('{"messages": [{"role": "user", "content": "x"}]}', "nothing is demonstrated"),
-        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "a content that is text"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "whose content is not text alone: "),
         ("[" * 100_000, "line 1: maximum recursion"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "answers no user"),
         ('{"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}]}', "answers no user"),

@@ -58,7 +58,8 @@ def complaint(reference: str) -> str:
         if "*" not in known and (unknown := sorted(used - known - bound)):
             return f"has a {where} that uses {unknown[0]!r}, which neither its setup nor an entry point defines"
         if where != SETUP and not used & set(read.entry_points):
-            return f"has a {where} that calls none of its entry points; leave it out"
+            remedy = f"end it with check({read.entry_points[0]})" if "check" in bound else "let it call one, or leave it out"
+            return f"has a {where} that calls none of its entry points; {remedy}"
     return ""
 
 
