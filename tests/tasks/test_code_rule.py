@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbrl.tasks.environments.kinds.gym_battery import CONSTANTS
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules.code import judge as code_judge
@@ -115,6 +116,12 @@ def test_all_tests_must_pass_and_the_share_that_does_is_partly_right() -> None:
         "": WRONG,
     }
     assert dict(zip(answers, judged(DOUBLE, *answers), strict=True)) == answers
+
+
+@pytest.mark.more
+@pytest.mark.sandbox
+def test_no_answer_of_the_battery_is_right() -> None:
+    assert set(judged(DOUBLE, *CONSTANTS)) == {WRONG}
 
 
 @pytest.mark.more

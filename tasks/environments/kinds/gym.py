@@ -42,10 +42,7 @@ class GymEnvironment(Environment):
         check_tasks(self, key)
         for name in self.tasks:
             if found := _paid(name, self.settings.get(name, {})):
-                raise ConfigError(
-                    f"{key}.tasks: {name} cannot be trained on: its scorer pays what does not depend on the question: {found}; "
-                    "leave it out"
-                )
+                raise ConfigError(f"{key}.tasks: {name} cannot be trained on, for its scorer is at fault: {found}; leave it out")
         return self.drawn(key)
 
     def drawn(self, key: str) -> Tables:

@@ -1,4 +1,5 @@
-"""Which tasks of reasoning-gym pay answers that do not depend on the question: there a policy learns to say that answer.
+"""Which tasks of reasoning-gym pay answers that do not depend on the question: there a policy learns to say that answer. And
+which do not always pay their own.
 
 Each answer of a battery is given to the same items of a task, and the task's own scorer judges it. The verdicts on the release of
 the package that nbrl was tested with are kept beside this file; those on another release are found when they are needed.
@@ -46,7 +47,8 @@ def battery(entries: Entries) -> dict[str, list[str]]:
 
 @cache
 def paid(task: str, settings: str = "{}") -> str:
-    """What is right more often than the commonest reference of the task, though it does not depend on the question; or nothing.
+    """What is right more often than the commonest reference of the task, though it does not depend on the question, or how often
+    the task's own answer is wrong; or nothing.
 
     `settings` are the task's own, as JSON; of those in nbrl's recipes the verdicts are kept too. Raises RewardError if the
     program that scores does not start.
@@ -66,11 +68,17 @@ def found_paid(task: str, settings: str = "{}") -> str:
     references = [_plain(str(entry["answer"])) for entry in entries]
     known = [text for text, entry in zip(references, entries, strict=True) if entry["answer"] is not None]
     commonest = max(Counter(known).values(), default=0)
-    answers = battery(entries)
+    own = [str(entry["answer"]) for entry in entries]
+    answers = {"own": own, **battery(entries)}
     reference = json.dumps({"task": task, "settings": json_value(settings), "entries": entries})
     said = confined.compare(GYM, [{"answer": each, "reference": reference} for each in answers.values()])
     for (name, given), done in zip(answers.items(), said, strict=True):
         scores: list[float] = done.get("scores", [])
+        if name == "own":
+            wrong = sum(score < RIGHT for score, entry in zip(scores, entries, strict=False) if entry["answer"] is not None)
+            if wrong:
+                return f"its own answer is wrong on {wrong} of {ITEMS}"
+            continue
         right, mean = sum(score >= RIGHT for score in scores), sum(scores) / ITEMS
         same = sum(_plain(one) == other for one, other in zip(given, references, strict=True))
         if right > (max(commonest, same) + SPARE if name in TAKEN else commonest):
