@@ -260,20 +260,15 @@ def test_the_battery_finds_a_scorer_that_pays_without_reading() -> None:
     assert gym_battery.found_paid("gcd") == ""
 
 
-@pytest.mark.more
-@pytest.mark.sandbox
-def test_the_battery_finds_a_scorer_that_does_not_pay_its_own_answers() -> None:
-    assert gym_battery.found_paid("intermediate_integration") == "its own answer is wrong on 3 of 20"
-
-
 def test_a_task_that_pays_what_does_not_depend_on_the_question_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ConfigError, match=r"environments\.e\.tasks: coin_flip cannot be trained on, for its scorer is at fault: the answer '0' is right on"
+        ConfigError,
+        match=r"environments\.e\.tasks: coin_flip cannot be trained on, for its scorer is at fault: .* '0' is right on",
     ):
         data("coin_flip").load("environments.e")
     monkeypatch.setattr(gym_battery, "version", lambda _: "another")
     monkeypatch.setattr(gym_battery, "found_paid", lambda task, settings: f"the answer 7 to {task}")
     gym_battery.paid.cache_clear()
-    with pytest.raises(ConfigError, match=r"gcd cannot be trained on: .* the answer 7 to gcd; leave it out"):
+    with pytest.raises(ConfigError, match=r"gcd cannot be trained on, .* the answer 7 to gcd; leave it out"):
         data("gcd").load("environments.e")
     gym_battery.paid.cache_clear()
