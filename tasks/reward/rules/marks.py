@@ -9,6 +9,7 @@ _AROUND = re.compile(
     re.DOTALL,
 )
 _STRESSED = re.compile(r"(\*\*|__|[*_`])(.*)\1\.?", re.DOTALL)
+_HEADING = re.compile(r"^\s*#+\s+")
 _PLAIN = (
     (re.compile(r"(?<!\\)\$\s*([+-]?\d[\d.,]*)\s*(?<!\\)\$"), r" \1 "),
     (re.compile(r"\\mathrm\s*\{([A-Za-z])\}"), r"\1"),
@@ -22,6 +23,7 @@ _PLAIN = (
 
 def unmarked(text: str) -> str:
     """The text without what is around all of it, but for the full stop behind a number."""
+    text = _HEADING.sub("", text)
     for _ in range(MOST):
         if not (found := _AROUND.fullmatch(text.strip().removesuffix(".").strip())):
             break
@@ -33,6 +35,7 @@ def unmarked(text: str) -> str:
 
 def unstressed(text: str) -> str:
     """The text without emphasis around all of it."""
+    text = _HEADING.sub("", text)
     for _ in range(MOST):
         if not (found := _STRESSED.fullmatch(text.strip())):
             break

@@ -54,6 +54,7 @@ RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻⁽⁾ⁱⁿ]+")
 LOWERED = re.compile("[₀-₉₊₋₍₎]+")
 ROOT = re.compile(r"(?:√|\\?(?<![A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(?<=√)(\w))")
 PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
+UNION = re.compile(r"(?<=[)\]}])\s*(?:U|∪|union)\s*(?=[(\[{\\])")
 INFINITY = re.compile(r"(?<![A-Za-z\\])(?:oo|inf|infinity)(?![A-Za-z])")
 OF_ARGUMENT = re.compile(r"^\s*[A-Za-z]\s*\([^()=]{1,20}\)\s*=(?=[^=])")  # f(x) = at the begin
 REPEATING = re.compile(r"(?<![\d.])(\d+)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
@@ -127,7 +128,7 @@ def in_short(text: str) -> str:
     text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", text))
     text = OVER.sub(r"\1 \\cdot ", NEGATIVE.sub(r"^{\1}", in_full(text)))
     text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
-    text = INFINITY.sub(r"\\infty ", REPEATING.sub(_repeated, text))
+    text = INFINITY.sub(r"\\infty ", UNION.sub(r" \\cup ", REPEATING.sub(_repeated, text)))
     text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", PI.sub(r"\\pi ", text))
     return text.strip()
 
