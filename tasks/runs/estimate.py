@@ -3,14 +3,12 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.engine.command import CPU_TOTAL_TOKENS
 from nbrl.infra.gpu import gpus
 from nbrl.infra.parse import json_value
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, TensorInfo, weights
+from nbrl.tasks.model_folder.shape import Shape
 from nbrl.tasks.runs.config import RunConfig
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -23,29 +21,6 @@ STAGED_BYTES = STATE_BYTES + 4  # host memory of a checkpoint: copies of the sta
 ENGINE_BYTES, WORKER_BYTES, OTHERS_BYTES, RUNNER_BYTES, KERNEL_BYTES = 1.1e9, 0.5e9, 3.0e9, 0.2e9, 12e6
 # Numbers that a layer keeps of each token for its backward pass, as multiples of its widths.
 KEPT_HIDDEN, KEPT_INNER = 10, 5
-
-
-class Shape(BaseModel):
-    """What of config.json decides the memory of a token, with transformers' names."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Shape | None":
-        """None where a family names them otherwise."""
-        try:
-            heads = config["num_attention_heads"]
-            given = {"num_key_value_heads": heads, "head_dim": config["hidden_size"] // heads}
-            return cls.model_validate(given | {key: value for key, value in config.items() if value is not None})
-        except (KeyError, ValueError, TypeError, ZeroDivisionError):
-            return None
 
 
 def disk(config: RunConfig) -> str:

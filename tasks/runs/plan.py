@@ -7,6 +7,7 @@ import yaml
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.decisive import digest
 from nbrl.tasks.runs.estimate import disk, memory
+from nbrl.tasks.runs.gpu_memory import table
 
 
 def plan(config: RunConfig) -> str:
@@ -28,6 +29,7 @@ def plan(config: RunConfig) -> str:
         *([f"# pipeline: {_pipeline(config)}"] if config.pipeline.lag else []),
         f"# storage: {config.storage.root}; servers' state: {config.home}",
         *(f"# memory: {text}" for text in [memory(config)] if text),
+        *(f"# memory of a GPU, {text}" for text in table(config)),
         *(f"# disk: {text}" for text in [disk(config)] if text),
     ]
     return "\n".join(lines) + "\n" + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

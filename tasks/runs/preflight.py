@@ -28,6 +28,7 @@ from nbrl.tasks.reward.rules import own
 from nbrl.tasks.reward.rules.rule import OWN
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.config_check import Purpose, check_config, check_with
+from nbrl.tasks.runs.gpu_memory import check_fits
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.runs.run import Kind, check_continues, find_run
@@ -76,6 +77,7 @@ def preflight(config: RunConfig, purpose: Purpose, run: str | None = None, kind:
             raise ConfigError(f"reward.judge.key: {error}, or set reward.judge.key to null if the server needs none") from error
     if purpose == "train":
         check_workers(config.update, config.ray)
+        check_fits(config)
         _tensorboard(config.tracking.tensorboard)
     try:
         if config.ray.address is not None:

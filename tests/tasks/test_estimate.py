@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nbrl.tasks.model_folder.safetensors_files import weights
+from nbrl.tasks.model_folder.shape import Shape
 from nbrl.tasks.runs import estimate
-from nbrl.tasks.runs.estimate import Shape, engine_bytes, in_words, learner_bytes, memory
+from nbrl.tasks.runs.estimate import engine_bytes, in_words, learner_bytes, memory
 from nbrl.tasks.runs.plan import plan
 from nbrl.tasks.runs.recipes import load
 
