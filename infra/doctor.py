@@ -15,6 +15,7 @@ from pathlib import Path
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
 from nbrl.infra.gpu import gpus
+from nbrl.infra.gpu_doctor import faults
 from nbrl.infra.home import Home
 from nbrl.infra.memory import available_mb
 from nbrl.infra.process.child import port_in_use
@@ -96,7 +97,11 @@ def _gpu(settings: EngineSettings) -> str:
         raise WrongError(
             f"the engines need {needed} GPUs, this machine has {gpus()}", "lower engine.count or engine.tensor_parallel"
         )
-    return f"{gpus()} of NVIDIA" if gpus() else "none: engine and training run on the CPU"
+    if not gpus():
+        return "none: engine and training run on the CPU"
+    if settings.device != "cpu" and (wrong := list(faults(settings))):
+        raise WrongError("; ".join(what for what, _ in wrong), "; ".join(dict.fromkeys(fix for _, fix in wrong)))
+    return f"{gpus()} of NVIDIA"
 
 
 def _ray() -> str:

@@ -78,7 +78,7 @@ class Learner:
         self._reference: PolicyModel | None = None
         if settings.kl_coefficient > 0 and not self._adapters:
             offload = "reference" in settings.offload
-            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload).requires_grad_(False)
+            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload, frozen=True).requires_grad_(False)
         # States are written during the passes, each over its own group, because collectives of one group must not interleave.
         names = [STATE, CRITIC] if settings.critic else [STATE]
         self._groups = {name: dist.new_group(backend="gloo") for name in names}

@@ -155,13 +155,15 @@ async def training_services(
         room = adapter_room(config.update.lora, initial, config.pipeline.lag)
         weights = Served(PlacedFolder(policy.checkpoint, storage) if policy.checkpoint else None, str(policy.updates))
         plan = _engine_plan(config, home, room)
+        start = _shown(progress, "engine", SglangFleet.start(stack, plan, model.whole, weights, progress.say))
+        if plan.shared_gpus:  # engines size their caches by what is free when they start
+            start = _same(await start)
         learner = _learner(stack, config, run, model.whole, notes, progress)
         loading = asyncio.create_task(_loaded(learner, progress))
         stack.push_async_callback(ended, loading)
-        start = SglangFleet.start(stack, plan, model.whole, weights, progress.say)
         at_once = max(1, config.pipeline.lag)
         runners = _runners(stack, config, model.texts, run.layout.data, storage, progress, pools=at_once)
-        sampling = both(_shown(progress, "engine", start), _shown(progress, "runners", runners))
+        sampling = both(start, _shown(progress, "runners", runners))
         engines, pools = await beside(sampling, [loading], lambda error: True)
         stack.callback(learner.end)  # it ends while runners and engines are stopped
         if plan.shared_gpus:
@@ -227,6 +229,10 @@ def _weight_source(config: RunConfig, plan: EnginePlan, learner: LearnerService)
     settings = plan.settings
     own_gpus = settings.device == "cuda" and not plan.shared_gpus  # NCCL takes no GPU twice
     return WeightBroadcast(learner, settings.tensor_parallel, own_gpus, plan.exposed, settings.request_timeout_s)
+
+
+async def _same(done: T) -> T:
+    return done
 
 
 async def _shown(progress: Progress, name: str, work: Awaitable[T]) -> T:

@@ -67,6 +67,15 @@ def test_on_gpus(model: Path) -> None:
     assert "SGLANG_USE_CPU_ENGINE" not in variables
 
 
+def test_on_gpus_it_compiles_with_the_toolkit_of_its_environment(tmp_path: Path, model: Path) -> None:
+    toolkit = tmp_path / "lib/python3.11/site-packages/nvidia/cu13"
+    toolkit.mkdir(parents=True)
+    settings = EngineSettings(device="cuda", environment=str(tmp_path))
+    variables = environment(settings, model, {"PATH": "/usr/bin"})
+    assert (variables["CUDA_HOME"], variables["PATH"]) == (str(toolkit), f"{tmp_path}/bin:/usr/bin")
+    assert environment(settings, model, {"CUDA_HOME": "/usr/local/cuda"})["CUDA_HOME"] == "/usr/local/cuda"
+
+
 def test_of_an_engine_on_two_machines_each_starts_its_half(model: Path) -> None:
     settings = EngineSettings(device="cuda", tensor_parallel=8, machines=2)
     text = " ".join(command(settings, model, 30000, seed=3, member=Member(1, "10.0.0.1:999")))

@@ -35,6 +35,12 @@ def test_both_engines_are_the_same_sglang() -> None:
     assert locked(CUDA, "sglang") == locked(CPU, "sglang")
 
 
+def test_learner_and_engine_have_one_nccl() -> None:
+    """It refuses peers of another version, and weights are sent from one to the other."""
+    of_learner = re.findall(r"^nvidia-nccl-cu13==([\d.]+)", (HERE / "infra/setup/torch-cuda.txt").read_text(), re.M)
+    assert of_learner == [locked(CUDA, "nvidia-nccl-cu13")]
+
+
 def test_what_the_cuda_build_loads_is_pinned_by_digest() -> None:
     lines = (HERE / "infra/setup/torch-cuda.txt").read_text().replace("\\\n", "").splitlines()
     pinned = [line for line in lines if not line.startswith("#")]

@@ -52,7 +52,8 @@ class Mailbox:
         return self._orders[number]
 
     async def answer(self, number: int, answer: Answer) -> None:
-        self._answers[number].set_result(answer)
+        if not self._answers[number].done():  # several ranks may run out of memory
+            self._answers[number].set_result(answer)
 
     async def _post(self, order: Order | None) -> int:
         async with self._posted:

@@ -32,6 +32,15 @@ def loop(config: dict[str, Any]) -> None:
         _carry_out(learner, Sender(learner.open, device), config["mailbox"], context.get_world_rank())
 
 
+def out_of_memory(error: Exception) -> UpdateError:
+    """What the order ends with, in a sentence."""
+    reason = " ".join(str(error).split())[:200]
+    return UpdateError(
+        "a GPU has too little memory for the update: lower update.tokens_per_micro_batch, set update.activation_checkpointing to "
+        f"true, or leave it more beside an engine by engine.extra_args.mem-fraction-static ({reason})"
+    )
+
+
 def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int) -> None:
     """Take orders until there are none."""
 
@@ -50,5 +59,9 @@ def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int
             answer = Answer(done(order))
         except (UpdateError, StorageError) as error:
             answer = Answer(None, type(error)(str(error)))
+        except torch.OutOfMemoryError as error:
+            # The other ranks wait for this one in a collective; started again, it would run out of memory at the same order.
+            ray.get(mailbox.answer.remote(number, Answer(None, out_of_memory(error))))
+            raise
         if rank == 0:
             ray.get(mailbox.answer.remote(number, answer))

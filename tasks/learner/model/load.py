@@ -43,14 +43,15 @@ def load_sharded(
     offload: bool = False,
     recompute: bool = False,
     adapters: Adapters | None = None,
+    frozen: bool = False,
 ) -> PolicyModel:
     """Load the policy at `path`, sharded over `mesh` as `shard` says.
 
     `dtype` is that of the passes. Weights are kept in it too, except that 16-bit passes keep float32 weights, since an update
-    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. With adapters nothing updates
-    the weights, so weights stored in the 16-bit dtype of the passes are kept in it.
+    of relative size 1e-6 is lost in 8 bits of mantissa; gradients are then reduced in float32. With adapters, and where the
+    model is `frozen`, nothing updates the weights, so weights stored in the 16-bit dtype of the passes are kept in it.
     """
-    lm = _load(path, dtype, adapters)
+    lm = _load(path, dtype, adapters, frozen)
     policy_model = PolicyModel(lm)
     shard(policy_model, lm, dtype, mesh, offload, recompute)
     return policy_model
@@ -77,11 +78,11 @@ def _kept(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
-def _load(path: str, dtype: torch.dtype, adapters: Adapters | None) -> PreTrainedModel:
+def _load(path: str, dtype: torch.dtype, adapters: Adapters | None, frozen: bool = False) -> PreTrainedModel:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=dtype if adapters and stored_dtype(path) == dtype else _kept(dtype),
+            dtype=dtype if (adapters or frozen) and stored_dtype(path) == dtype else _kept(dtype),
             attn_implementation=tree_attention.NAME,
             local_files_only=True,
             output_loading_info=True,
