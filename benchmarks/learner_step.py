@@ -39,6 +39,7 @@ from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.examples import Example, TreeNode
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.model.load import load_sharded
+from nbrl.tasks.learner.model.sharding import Layers
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
@@ -108,7 +109,7 @@ class Ours:
             tokens_per_micro_batch=tokens, activation_checkpointing=recompute,
         )  # fmt: skip
         ranks, self._timer = Ranks(device), timer or Timer(device)
-        self.policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, recompute=recompute)
+        self.policy = load_sharded(folder, DTYPES[dtype], ranks.mesh, Layers(recompute=recompute))
         self._models = {STATE: OptimizedModel(self.policy.lm, self._settings, lambda step: LR)}
         self._passes = Passes(self._settings, ranks, device, self._timer, self.policy, None, None)
 

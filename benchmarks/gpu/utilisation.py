@@ -5,8 +5,6 @@ Sequences and operations are those of learner_step.py, which counts what is comp
 
 import statistics
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,23 +17,8 @@ from gpu.probe import join
 from gpu.row import Given, Row, figures, peak_gib
 from nbrl.tasks.learner.attention.cpu import SegmentAttention
 from nbrl.tasks.learner.attention.gpu import BlockAttention
-from nbrl.tasks.learner.process.timing import Timer
 
 KERNELS = 15  # of the profile
-
-
-class Switched(Timer):
-    """A timer that waits for the device after each phase only while `waits` is true."""
-
-    waits = True
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        if self.waits:
-            with super().phase(name):
-                yield
-        else:
-            yield
 
 
 def measure(row: Row, given: Given) -> None:
@@ -47,8 +30,6 @@ def measure(row: Row, given: Given) -> None:
         name = f"{little} {tokens}{' recompute' * recompute}"
         row.add(name, lambda tokens=tokens, recompute=recompute: alone(given, folder, little, tokens, recompute))  # type: ignore[misc]
     row.add("profile", lambda: profiled(given, folder, little))
-    for tokens in (20_000, 8192):
-        row.add(f"waiting {tokens}", lambda tokens=tokens: waiting(given, folder, little, tokens))  # type: ignore[misc]
     for tokens in (20_000, 8192):
         for way in ("eager", "apart", "inside") if given.cuda else ("eager", "apart"):
             name = f"layers {way} {tokens}"
@@ -78,21 +59,6 @@ def step_s(ours: Ours, work: list[Sequence]) -> float:
     began = clock()
     ours.step(work)
     return clock() - began
-
-
-def waiting(given: Given, folder: str, shape: str, tokens: int) -> dict[str, float]:
-    """Return the seconds of a step whose timer waits for the device after each phase, and of one whose timer does not."""
-    work, timer = sequences(given, shape), Switched(given.device)
-    ours = Ours(folder, given.device, "bfloat16", tokens, timer=timer)
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    ours.step(work)
-    for _ in range(4):
-        for waits, each in seconds.items():
-            timer.waits = waits
-            each.append(step_s(ours, work))
-    ratio = statistics.median(waits / goes_on for waits, goes_on in zip(seconds[True], seconds[False], strict=True))
-    medians = {"waits_s": statistics.median(seconds[True]), "goes_on_s": statistics.median(seconds[False])}
-    return {name: figures(each) for name, each in medians.items()} | {"ratio": figures(ratio, 4)}
 
 
 def profiled(given: Given, folder: str, shape: str) -> dict[str, Any]:

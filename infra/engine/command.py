@@ -83,6 +83,7 @@ def command(
         "weight-version": version,
         "tp-size": str(settings.tensor_parallel),
         "gc-threshold": str(NEW_OBJECTS),
+        "sleep-on-idle": "",  # else an idle scheduler burns nine tenths of a core
     }
     if member is not None:
         flags |= {"nnodes": str(settings.machines), "node-rank": str(member.number), "dist-init-addr": member.meeting}
@@ -101,7 +102,6 @@ def command(
             "sampling-backend": "pytorch",
             "disable-cuda-graph": "",
             "disable-overlap-schedule": "",
-            "sleep-on-idle": "",  # else an idle scheduler burns nine tenths of a core
         }
         flags.setdefault("max-total-tokens", str(CPU_TOTAL_TOKENS))
     else:

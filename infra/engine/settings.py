@@ -68,9 +68,9 @@ class EngineSettings(BaseModel):
         json_schema_extra={"decides": False},
     )
     start_timeout_s: float = Field(
-        default=180,
+        default=900,
         gt=0,
-        description="maximum seconds until an engine answers after its start",
+        description="maximum seconds until an engine answers after its start; on a GPU the first one compiles kernels",
         json_schema_extra={"decides": False},
     )
     request_timeout_s: float = Field(

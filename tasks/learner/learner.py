@@ -23,6 +23,7 @@ from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.model.sharding import Layers
 from nbrl.tasks.learner.order_tables import read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places
@@ -77,8 +78,8 @@ class Learner:
         self._adapters = Adapters(settings.lora, derive_seed(seed, "lora")) if settings.lora else None
         self._reference: PolicyModel | None = None
         if settings.kl_coefficient > 0 and not self._adapters:
-            offload = "reference" in settings.offload
-            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, offload, frozen=True).requires_grad_(False)
+            how = Layers(offload="reference" in settings.offload, compiled=settings.compile_layers)
+            self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
         # States are written during the passes, each over its own group, because collectives of one group must not interleave.
         names = [STATE, CRITIC] if settings.critic else [STATE]
         self._groups = {name: dist.new_group(backend="gloo") for name in names}
@@ -87,14 +88,14 @@ class Learner:
     def _begin(self) -> _Loaded:
         """Load the initial models, with optimisers that have taken no step."""
         settings, mesh = self._settings, self._ranks.mesh
-        memory = {"offload": "optimizer" in settings.offload, "recompute": settings.activation_checkpointing}
+        how = Layers("optimizer" in settings.offload, settings.activation_checkpointing, settings.compile_layers)
         torch.manual_seed(derive_seed(self._seed, "rank", self._ranks.rank))
-        policy = load_sharded(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
+        policy = load_sharded(self._model_path, self._dtype, mesh, how, self._adapters)
         reference = Unadapted(policy) if settings.kl_coefficient > 0 and self._adapters else self._reference
         models = {STATE: OptimizedModel(policy.lm, settings, self._rate)}
         critic: Critic | None = None
         if settings.critic is not None:
-            critic = load_critic(self._model_path, self._dtype, mesh, adapters=self._adapters, **memory)
+            critic = load_critic(self._model_path, self._dtype, mesh, how, self._adapters)
             rate = partial(learning_rate, peak=settings.critic.lr, warmup=settings.critic.warmup_steps)
             models[CRITIC] = OptimizedModel(critic, settings, rate)
         self._config = policy.lm.config

@@ -1,5 +1,6 @@
 """What the driver and Ray Train's controller know of the ranks. It imports no torch, which would take both seconds."""
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ class MeetThemselves(BackendConfig):
 def rank(config: dict[str, Any]) -> None:
     """Run a rank in the process that Ray Train started for it."""
     sys.modules["scipy"] = None  # type: ignore[assignment]  # transformers would import much of it, for losses of object detection
+    # Batches of many lengths would leave a GPU's memory in pieces; torch reads it when it is imported.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     with without_collection():
         from nbrl.tasks.learner.driver.worker import loop
 

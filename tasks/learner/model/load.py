@@ -14,7 +14,7 @@ from nbrl.tasks.learner.attention import tree_attention
 from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import adapt
 from nbrl.tasks.learner.model.policy_model import PolicyModel
-from nbrl.tasks.learner.model.sharding import shard
+from nbrl.tasks.learner.model.sharding import Layers, shard
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.safetensors_files import main_dtype
 
@@ -40,8 +40,7 @@ def load_sharded(
     path: str,
     dtype: torch.dtype,
     mesh: DeviceMesh,
-    offload: bool = False,
-    recompute: bool = False,
+    how: Layers | None = None,
     adapters: Adapters | None = None,
     frozen: bool = False,
 ) -> PolicyModel:
@@ -53,7 +52,7 @@ def load_sharded(
     """
     lm = _load(path, dtype, adapters, frozen)
     policy_model = PolicyModel(lm)
-    shard(policy_model, lm, dtype, mesh, offload, recompute)
+    shard(policy_model, lm, dtype, mesh, how or Layers())
     return policy_model
 
 
@@ -61,15 +60,14 @@ def load_critic(
     path: str,
     dtype: torch.dtype,
     mesh: DeviceMesh,
-    offload: bool = False,
-    recompute: bool = False,
+    how: Layers | None = None,
     adapters: Adapters | None = None,
 ) -> Critic:
     """Load a critic from the policy at `path`, with the dtypes and the sharding of load_sharded."""
     lm = _load(path, dtype, adapters)
     critic = Critic(lm)
     critic.head.to(_kept(dtype))
-    shard(critic, lm, dtype, mesh, offload, recompute)
+    shard(critic, lm, dtype, mesh, how or Layers())
     return critic
 
 

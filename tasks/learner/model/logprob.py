@@ -33,7 +33,7 @@ class _TargetLogprobs(Function):
         picked_N = torch.zeros(len(hidden_ND), dtype=exact, device=hidden_ND.device)
         logz_N = torch.full_like(picked_N, float("-inf"))
         for first, part_WD in _slices(hidden_ND, weight_VD):
-            logits_NW = hidden_ND @ part_WD.T
+            logits_NW = _logits(hidden_ND, part_WD)
             place_N1, here_N = _within(target_N - first, len(part_WD))
             picked_N += logits_NW.gather(1, place_N1)[:, 0].masked_fill_(~here_N, 0)
             top_N = logits_NW.amax(1).to(exact)
@@ -51,7 +51,7 @@ class _TargetLogprobs(Function):
         weighed_ND = (-grad_N[:, None] * hidden_ND).to(hidden_ND.dtype)
         for first, part_WD in _slices(hidden_ND, weight_VD):
             # - d logp / d logits = softmax - onehot, formed in full precision: for a likely target the two nearly cancel
-            rise_NW = _exp(hidden_ND @ part_WD.T, logz_N)
+            rise_NW = _exp(_logits(hidden_ND, part_WD), logz_N)
             place_N1, here_N = _within(target_N - first, len(part_WD))
             rise_NW.scatter_(1, place_N1, rise_NW.gather(1, place_N1) - here_N[:, None].to(rise_NW.dtype))
             rise_NW = rise_NW.to(hidden_ND.dtype)
@@ -62,6 +62,15 @@ class _TargetLogprobs(Function):
         if grad_hidden_ND is not None:
             grad_hidden_ND = grad_hidden_ND.mul_(-grad_N[:, None]).to(hidden_ND.dtype)
         return grad_hidden_ND, grad_weight_VD, None
+
+
+def _logits(hidden_ND: Tensor, part_WD: Tensor) -> Tensor:
+    """Logits of a slice. On a GPU those of 16-bit numbers are summed and kept in float32: 16 bits tell logits of 16 and more
+    apart in steps of 1/8.
+    """
+    if hidden_ND.device.type == "cuda" and hidden_ND.dtype.itemsize == 2:
+        return torch.mm(hidden_ND, part_WD.T, out_dtype=torch.float32)
+    return hidden_ND @ part_WD.T
 
 
 def _exp(logits_NW: Tensor, less_N: Tensor) -> Tensor:

@@ -75,6 +75,19 @@ def test_activation_checkpointing_keeps_less_and_changes_no_bit(policy: Path, tm
     assert kept[1] < 0.5 * kept[0]
 
 
+@pytest.mark.long
+@pytest.mark.process
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_layers_learn_the_same(policy: Path, tmp_path: Path, recompute: bool) -> None:
+    stock, compiled = [
+        learn(policy, tmp_path / str(on), compile_layers=on, activation_checkpointing=recompute and on) for on in (False, True)
+    ]
+    for one, other in zip(stock, compiled, strict=True):
+        mine, theirs = weights(one), weights(other)
+        assert max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 2e-4  # of steps of 1e-2
+        assert one.metrics["update/grad_norm"] == pytest.approx(other.metrics["update/grad_norm"], rel=1e-4)
+
+
 @pytest.mark.more
 def test_deterministic_runs_are_bitwise_the_same(policy: Path, tmp_path: Path) -> None:
     try:
