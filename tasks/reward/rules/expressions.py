@@ -16,14 +16,14 @@ from math_verify import parse
 
 from nbrl.tasks.reward.rules.equality import is_inequality, same, same_number
 from nbrl.tasks.reward.rules.notation import FUNCTIONS, Items, from_python, variable
-from nbrl.tasks.reward.rules.written import LISTED, NEAR, NUMBER, bare, in_short, listed, plain, unit
+from nbrl.tasks.reward.rules.written import LISTED, NEAR, NUMBER, bare, in_short, listed, plain, unit, without_unit
 
 # A capital is another variable than its small letter.
 math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
 MOST_TOKENS = 200  # of an expression
 MOST_DOUBTED = 24  # of its tokens, each of which costs a further reading
 MOST_LETTERS = 3  # of a product of variables, such as xyz
-BASED = re.compile(r"[0-9A-Fa-f]_\{?\d")  # a number and its base
+BASED = re.compile(r"\d_\{?\d|(?<![A-Za-z\\])[0-9A-Fa-f]{2,}_\{?\d")  # a number and its base
 # Of logic, of congruences, a relation without its left side, whole division, transposition: math-verify skips them.
 SKIPPED = re.compile(
     r"^\\(?:[gl]e|ne)(?:q|qslant)?\b|^[<>≤≥≠]|//|\\(?:n?exists|forall|implies|iff|[A-Za-z]*arrow|mapsto|to|equiv|[pb]?mod|n?mid|neg|land|lor|setminus)\b|\^\s*\{?\s*(?:T\b|\*|\\(?:top|prime|ast|dagger|star)\b)"
@@ -85,6 +85,7 @@ def _small(found: Any) -> Any:
 
 def value(text: str) -> Any:
     """The expression that the whole text is, or the items that it lists; None if it is neither."""
+    text = without_unit(text)
     if BASED.search(text) or SKIPPED.search(text):
         return None
     if (found := from_python(text)) is not None:

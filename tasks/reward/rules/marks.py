@@ -2,6 +2,7 @@
 
 import re
 
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
 MOST = 8  # marks around one another
 _AROUND = re.compile(
     r"\\(?:boxed|fbox)\s*\{(?P<box>.*)\}|\\\((?P<inline>.*)\\\)|\\\[(?P<display>.*)\\\]|\$\$(?P<double>.*)\$\$"

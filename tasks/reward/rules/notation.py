@@ -23,7 +23,8 @@ FUNCTIONS = {
     "min": sympy.Min, "max": sympy.Max, "StrictLessThan": sympy.Lt, "StrictGreaterThan": sympy.Gt,
     "Equality": sympy.Eq, "And": sympy.And, "Or": sympy.Or, "C": sympy.binomial,
 }  # fmt: skip
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa mu nu xi rho sigma tau upsilon phi chi psi omega"
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa mu nu xi rho sigma tau upsilon phi chi psi omega lambda"
+NAMES = _GREEK.split()
 OPERATIONS = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
     ast.Pow: lambda a, b: a**b, ast.BitAnd: sympy.And, ast.BitOr: sympy.Or,
@@ -32,9 +33,13 @@ RELATIONS = {ast.Eq: sympy.Eq, ast.NotEq: sympy.Ne, ast.Lt: sympy.Lt, ast.LtE: s
 # What Python writes and LaTeX does not.
 _PYTHON = re.compile(
     rf"\*|\d[eE][+-]?\d|(?<!\\)\b(?:{'|'.join([*FUNCTIONS, 'pi', 'oo', 'I', 'Reals', 'EmptySet'])})\b"
-    r"|\)\s*[&|]\s*\(|\bnp\.|\bnumpy\.|\bmpf\b|\barray\(|\[\s*\[|\dj\b"
+    r"|\[\s*-?\d[\d.]*\s+-?[\d.]|\)\s*[&|]\s*\(|\bnp\.|\bnumpy\.|\bmpf\b|\barray\(|\[\s*\[|\dj\b"
 )
 EQUATION = re.compile(r"(?<![=<>!:])=(?!=)(?![^(]*\))")  # y = x**2, but for what has a name in a call
+LAMBDA = "lamda"  # lambda is a word of Python
+# An array as NumPy prints it, and what stands between its numbers and its rows.
+PRINTED = re.compile(r"\[[\[\]\d.\seE+j-]*\d[\d.\]\s]*\]")
+ARRAY = re.compile(r"\s*(\])\s*\[|(?<=[\d.j])\s+(?=[-+.\d])")
 _NUMBER_TYPES = re.compile(r"(?:u?int|float|complex)\d*_?|mpf|Float")
 _VARIABLE = re.compile(r"([A-Za-z])(?:_?(\d+))?")
 
@@ -51,7 +56,8 @@ def from_python(text: str) -> Any:
     if "\\" in text or not _PYTHON.search(text):
         return None
     try:
-        text = EQUATION.sub("==", text.strip().replace("^", "**"))
+        text = EQUATION.sub("==", re.sub(r"\blambda\b", LAMBDA, text.strip().replace("^", "**")))
+        text = ARRAY.sub(lambda found: "," if found[1] is None else "],[", text) if PRINTED.fullmatch(text) else text
         return _made(ast.parse(text, mode="eval").body, text)
     except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError, ArithmeticError):
         return None
@@ -75,8 +81,8 @@ def _made(node: ast.expr, text: str) -> Any:
             return (sympy.Integer(int(value.imag)) if value.imag.is_integer() else sympy.Float(value.imag)) * sympy.I
         case ast.Name(id=name) if name in CONSTANTS:
             return CONSTANTS[name]
-        case ast.Name(id=name) if name in _GREEK.split():
-            return variable(name)
+        case ast.Name(id=name) if name in NAMES or name == LAMBDA:
+            return variable(name if name != LAMBDA else "lambda")
         case ast.Name(id=name) if found := _VARIABLE.fullmatch(name):
             return variable(found[1] + (f"_{found[2]}" if found[2] else ""))
         case ast.UnaryOp(op=ast.USub(), operand=operand):

@@ -10,9 +10,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from nbrl.tasks.reward.rules import number_words as known
+from nbrl.tasks.reward.rules.arithmetic import arithmetic
 from nbrl.tasks.reward.rules.marks import plain, unmarked
 from nbrl.tasks.reward.rules.qa import normalise
-from nbrl.tasks.reward.rules.sentence import LONGEST, said
+from nbrl.tasks.reward.rules.sentence import LONGEST, carries, said
 
 DIGITS = 100  # characters of a number, and the largest exponent: what is longer costs time and is no answer
 UNIT_WORDS = 3
@@ -41,6 +42,10 @@ _AND_PART = re.compile(r"(?<=\d)\s+and\s+(?:a|one)\s+(half|third|quarter)\b", re
 _PRINTED = 15  # significant digits, from which on a decimal may be a float as it is printed
 _NOISE = Fraction(1, 10**14)  # relative; such decimals that differ by less are equal
 _BRACKETS = re.compile(r"\(([^()]*)\)|\[([^][]*)\]")
+_LABELLED = re.compile(r"(?P<before>[^:=]*)[:=]\s*(?P<said>[^:=]*\S)")
+_EACH = re.compile(
+    r"(?:(?<=[^\W\d_])|^)\s+an?\s+(?=(?:second|minute|hour|day|night|week|month|year|piece|person|head|pound|gallon)\b)"
+)
 _MEGA = re.compile(r"\bM(?=[A-Za-z]?\b)")  # 5 MW is not 5 mW
 
 
@@ -125,7 +130,7 @@ def _value(found: re.Match[str]) -> Fraction | None:
 
 def _measured(value: Fraction, behind: str, money: str) -> Quantity | None:
     """The number with what stands behind its digits; None if that makes an expression of it."""
-    attached = behind[:1].isalpha()
+    attached, behind = behind[:1].isalpha(), _EACH.sub(" per ", behind)
     rest = " ".join(behind.strip(" \t\n.,:;?-").split())
     while factor := known.LETTERS.match(rest):
         word = factor[0] if factor[0] in known.FACTORS else factor[0].lower()
@@ -178,8 +183,19 @@ def equal(answer: str, references: Sequence[str]) -> float:
 
     Where both have a unit, the units must be equal too, by the rule of question answering. A share equals only a share.
     """
-    given = quantity(answer)
+    given = quantity(answer) or quantity(_result(answer))
     return float(given is not None and any(same(given, quantity(reference)) for reference in references))
+
+
+def _result(text: str) -> str:
+    """What is behind a label or a name, as in "Total: 5" and "x = 5", or behind a sum of its value; the text if there is none."""
+    found = _LABELLED.fullmatch(text.strip()) if len(text) <= LONGEST else None
+    if found is None:
+        return text
+    if carries(found["before"]) and not found["before"].startswith(("-", "−")):
+        return found["said"]
+    computed, said_value = arithmetic(found["before"]), quantity(found["said"])
+    return found["said"] if said_value and computed is not None and computed == said_value.value else text
 
 
 def same(given: Quantity, wanted: Quantity | None) -> bool:

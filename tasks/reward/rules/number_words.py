@@ -94,6 +94,7 @@ SYMBOLS = {
     "at",
     "by",
     "an",
+    *("sq", "cu", "pm", "am", "hp", "us"),
 }
 APPLIED = re.compile(r"^[(^]|[^\W\d_]\(")  # 3(a-b), 5^y, 2f(a)
 # Names of large numbers, in other languages too.

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 from nbrl.tasks.reward.rules import choice, confined, files, gaia, grade, maths, number, own, qa
 from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.marks import INVISIBLE
 
 Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
@@ -35,6 +36,7 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
     environment of one's own scores what was done. Raises RewardError if a rule's package cannot be used.
     """
     judged = [Judged(0.0, 0.0)] * len(rows)
+    rows = [_visible(row) if row["rule"] not in NO_ANSWERS else row for row in rows]
     for place, row in enumerate(rows):
         if (answer := given(row["answer"])) and row["rule"] in _COMPARE:
             exact, partial = _COMPARE[row["rule"]]
@@ -48,6 +50,12 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
         for place, score in zip(places, _confined(rule, [rows[place] for place in places]), strict=True):
             judged[place] = score
     return judged
+
+
+def _visible(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row without the signs of its texts that nobody sees, which copied text is full of."""
+    answer = row["answer"] and INVISIBLE.sub("", row["answer"])
+    return {**row, "answer": answer, "answers": [INVISIBLE.sub("", each) for each in row["answers"]]}
 
 
 def _confined(rule: str, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:

@@ -28,6 +28,7 @@ _SENTENCE = re.compile(
     r"(?:\s+to)?)(?:\s*[:=,]\s*|\s+)(?P<said>.*\S)",
     re.IGNORECASE | re.DOTALL,
 )
+_STRESSED = re.compile(r"(?<![\w)])(\*\*|__)(?=[A-Za-z])([^*_\n]{1,80}?)\1")
 LONGEST = 2000  # characters of a sentence
 
 
@@ -40,6 +41,6 @@ def carries(words: str) -> bool:
 
 def said(text: str) -> str:
     """What a sentence says that the answer is; the whole text where it is no such sentence."""
-    text = text.strip()
+    text = _STRESSED.sub(r"\2", text.strip())
     found = _SENTENCE.fullmatch(text) if len(text) <= LONGEST else None
     return found["said"] if found and carries(found["before"]) else text

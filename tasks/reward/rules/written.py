@@ -5,7 +5,7 @@ import unicodedata
 
 from nbrl.tasks.reward.rules import number_words as known
 from nbrl.tasks.reward.rules.marks import unstressed
-from nbrl.tasks.reward.rules.notation import FUNCTIONS
+from nbrl.tasks.reward.rules.notation import FUNCTIONS, NAMES
 from nbrl.tasks.reward.rules.sentence import carries
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
@@ -16,7 +16,9 @@ _UNIT = re.compile(
     r"\\(?:text|mbox|textrm|mathrm(?=\s*\{\s*[A-Za-z]{2}))\s*\{\s*([A-Za-z][A-Za-z /.]*)\}(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
 )
 # The same in words alone, behind a number or a group.
-_WORDS_OF_UNIT = re.compile(r"(?<=[\d})])\s*(?<![A-Za-z\\])((?:[A-Za-z]+[ ./])*[A-Za-z]+)(?:\^\s*(?:\d|\{-?\d\}))?\s*$")
+_WORDS_OF_UNIT = re.compile(
+    r"(?:(?<=[\d})])|(?<=\\pi)|(?<=\\pi )|(?<=(?<![A-Za-z\\])pi))\s*(?<!\\)\b((?:[A-Za-z]+[ ./]+)*[A-Za-z]+)(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
+)
 _NO_UNIT = (
     frozenset(["and", "so", "than", "least", "most", "more", "less", "about", "times", "if", "for", "where", "when"])
     | known.EXPRESSION
@@ -29,7 +31,12 @@ LONE = re.compile(
     r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bm)\s*\{\s*([A-Za-z])\s*\}"
 )  # a letter in another type
 NAMED = re.compile(rf"\\(?:mathrm|operatorname)\s*\{{\s*({'|'.join(FUNCTIONS)})\s*\}}")
-SPACED = re.compile(r"(?<!\\)\\(?:[,:; ]|q?quad\b)")
+SPACED = re.compile(r"(?<!\\)\\(?:[,:; ]|q?quad\b)|(?<!\\)~")
+SYNONYMS = {r"\varnothing": r"\emptyset", r"\varphi": r"\phi", r"\varepsilon": r"\epsilon", r"\vartheta": r"\theta"}
+SYNONYM = re.compile(rf"({'|'.join(map(re.escape, SYNONYMS))})(?![A-Za-z])")
+# Names as Python writes them.
+GREEK = re.compile(rf"(?<![A-Za-z\\])({'|'.join(NAMES)})(?![A-Za-z])")
+NUMBERED = re.compile(r"(?<![A-Za-z\\\d_{])([A-Za-z])(\d+)(?![\d.])")  # x1
 STYLE = re.compile(r"\\(?:!|displaystyle\b|limits\b|left(?![A-Za-z])|right(?![A-Za-z])|[bB]igg?[lr]?(?![A-Za-z]))")
 NEAR = re.compile(r"≈|\\(?:approx|simeq)(?![A-Za-z])")
 FRACTION = re.compile(r"\\([dtc]?frac|binom)(?![A-Za-z])")
@@ -72,7 +79,9 @@ def bare(text: str) -> str:
     if len(marked) == 1:
         outside = text[: marked[0].start()] + text[marked[0].end() :]
         inside = next(each for each in marked[0].groups() if each)
-        return inside.strip() if carries(outside) else text
+        if carries(outside):
+            return inside.strip()
+        return f"{inside} {outside.strip()}" if _unit(f"1 {outside.strip(' .')}") else text
     if text.count("$") == 1:  # of a currency
         text = text.replace("$", "")
     text = VULGAR.sub(lambda found: "\\frac{" + unicodedata.normalize("NFKC", found[0]).replace("⁄", "}{") + "}", text)
@@ -111,6 +120,10 @@ def unit(text: str) -> str:
     return known.UNITS.get(shown, shown)
 
 
+def without_unit(text: str) -> str:
+    return text[: found.start()].rstrip() if (found := _unit(text)) else text
+
+
 def _unit(text: str) -> re.Match[str] | None:
     found = _UNIT.search(text)
     if not found and (named := _WORDS_OF_UNIT.search(text)) and all(each in _KNOWN for each in re.findall("[A-Za-z]+", named[1])):
@@ -122,11 +135,12 @@ def _unit(text: str) -> re.Match[str] | None:
 
 def in_short(text: str) -> str:
     """The same expression with fewer ways of writing."""
-    text = NEAR.sub("=", STYLE.sub("", SPACED.sub(" ", text))).lstrip(" =")
+    text = SYNONYM.sub(lambda found: SYNONYMS[found[0]], SPACED.sub(" ", text))
+    text = NEAR.sub("=", STYLE.sub("", text)).lstrip(" =")
     text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
-    text = text[: found.start()] if (found := _unit(text)) else text
+    text = GREEK.sub(r"\\\1 ", without_unit(text))
     text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", text))
-    text = OVER.sub(r"\1 \\cdot ", NEGATIVE.sub(r"^{\1}", in_full(text)))
+    text = OVER.sub(r"\1 \\cdot ", NEGATIVE.sub(r"^{\1}", NUMBERED.sub(r"\1_{\2}", in_full(text))))
     text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
     text = INFINITY.sub(r"\\infty ", UNION.sub(r" \\cup ", REPEATING.sub(_repeated, text)))
     text = ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", PI.sub(r"\\pi ", text))
