@@ -183,8 +183,12 @@ def equal(answer: str, references: Sequence[str]) -> float:
 
     Where both have a unit, the units must be equal too, by the rule of question answering. A share equals only a share.
     """
-    given = quantity(answer) or quantity(_result(answer))
-    return float(given is not None and any(same(given, quantity(reference)) for reference in references))
+    given = _read(answer)
+    return float(given is not None and any(same(given, _read(reference)) for reference in references))
+
+
+def _read(text: str) -> Quantity | None:
+    return quantity(text) or quantity(_result(text))
 
 
 def _result(text: str) -> str:

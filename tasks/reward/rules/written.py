@@ -17,7 +17,8 @@ _UNIT = re.compile(
 )
 # The same in words alone, behind a number or a group.
 _WORDS_OF_UNIT = re.compile(
-    r"(?:(?<=[\d})])|(?<=\\pi)|(?<=\\pi )|(?<=(?<![A-Za-z\\])pi))\s*(?<!\\)\b((?:[A-Za-z]+[ ./]+)*[A-Za-z]+)(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
+    r"(?:(?<=[\d})])|(?<=\\pi)|(?<=\\pi )|(?<=(?<![A-Za-z\\])pi))\s*(?<!\\)\b((?:[A-Za-z]+[ ./]+)*[A-Za-z]+)"
+    r"(?:\^\s*(?:\d|\{-?\d\}))?\s*$"
 )
 _NO_UNIT = (
     frozenset(["and", "so", "than", "least", "most", "more", "less", "about", "times", "if", "for", "where", "when"])
