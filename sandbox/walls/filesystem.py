@@ -17,8 +17,9 @@ _INSIDE = "/opt/nbrl"
 _PYTHON = "/opt/python"
 WORKSPACE = "/workspace"
 
-# The loader's cache and time zone are the only host configuration Python's libraries want; neither says who or where we are.
-_OPTIONAL_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+# The loader's cache and time zone are the only host configuration Python's libraries want, and Debian's links to awk and others
+# lead through alternatives; none says who or where we are.
+_OPTIONAL_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
 @dataclass(frozen=True)

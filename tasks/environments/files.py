@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from nbrl.tasks.environments import nested
 from nbrl.tasks.environments.attachments import attached_column, expected_columns
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, SCHEMA, check
-from nbrl.tasks.environments.tables import Convert, Number, plain, read_table
+from nbrl.tasks.environments.tables import Convert, Number, is_text, plain, read_table, whole_texts
 from nbrl.tasks.environments.tested import FETCHED, TESTED, tested_column
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.reward.rules.rule import CODE, FILES, RULES, Rule
@@ -31,6 +31,7 @@ MAPPED = (*(name for name in SCHEMA.names if name not in OURS), EXPECTED, *TESTE
 # Of these a number is its text.
 TEXTS = ("id", "question", "answers", "ability", "source", "rule")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
+EXACT = 1e16  # up to which a whole float is written with all its digits
 _SHORT = 21  # digits of a number that is written without an exponent
 TRUTH = "ground_truth"  # of a structure that says how an answer is scored
 
@@ -50,7 +51,9 @@ def read_questions(
         theirs, convert = columns.get(name, name), _text if name in TEXTS else plain
         converts |= {theirs: convert, theirs.partition(".")[0]: convert}
     folder = path if path.is_dir() else path.parent
-    table = read_table(path, key, converts)
+    table, answers = read_table(path, key, converts), columns.get("answers", "answers")
+    if answers in table.column_names and is_text(path, key):
+        table = table.set_column(table.column_names.index(answers), answers, whole_texts(table[answers]))
     return questions_of(table, f"data file {path}", _name(path), columns, rule, key, folder, attached)
 
 
@@ -158,7 +161,7 @@ def _column(where: str, table: pa.Table, name: str, field: pa.Field, key: str) -
     found = table[name]
     if field.name == "question" or (pa.types.is_list(field.type) and field.name == "answers"):
         found = _simple(where, found, name, field)
-    found = _whole_texts(found) if field.name == "answers" and pa.types.is_string(found.type) else _whole(found)
+    found = _whole(found)
     if found.null_count:
         raise ConfigError(f"{where}: {found.null_count} rows have no {name!r}; fill it or leave them out")
     try:
@@ -184,7 +187,7 @@ def _simple(where: str, found: pa.ChunkedArray, name: str, field: pa.Field) -> p
         values = [nested.messages_in(each) for each in values]
         if None in values:
             return found
-    elif not (pa.types.is_list(found.type) and {"role", "content"} <= members):
+    elif not (pa.types.is_list(found.type) and nested.is_message(members)):
         return found
     try:
         return pa.chunked_array([pa.array([nested.asked(each) for each in values], pa.string())])
@@ -203,7 +206,7 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
         kind = pa.list_(pa.string()) if listed else pa.string()
         return pa.chunked_array([pa.array(_decimals(found.to_pylist()), kind)])
     if pa.types.is_timestamp(element):
-        return _dates(found, listed)
+        return _dates(found, listed, element.tz)
     if not pa.types.is_floating(element):
         return found
     narrow = {pa.float16(): np.float16, pa.float32(): np.float32}.get(element, np.float64)
@@ -212,7 +215,7 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
         if value is None or not math.isfinite(value):
             return None
         short = float(str(narrow(value)))
-        return str(int(short)) if short.is_integer() else repr(short)
+        return str(int(short)) if short.is_integer() and abs(short) < EXACT else repr(short)
 
     kind = pa.float64() if not listed else pa.list_(pa.float64())
     values = found.cast(kind).to_pylist()
@@ -220,25 +223,18 @@ def _whole(found: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
 
 
-def _dates(found: pa.ChunkedArray, listed: bool) -> pa.ChunkedArray:
+def _dates(found: pa.ChunkedArray, listed: bool, zone: str | None) -> pa.ChunkedArray:
     """Points in time as text; without a time of day where none has one, as pandas has days."""
-    kind = pa.timestamp("us")
+    kind = pa.timestamp("us", zone)
     values = found.cast(pa.list_(kind) if listed else kind, safe=False).to_pylist()
     times = [one for each in values for one in (each or [] if listed else [each]) if one is not None]
     day = not any(one.hour or one.minute or one.second or one.microsecond for one in times)
 
     def text(value: datetime | None) -> str | None:
-        return None if value is None else value.date().isoformat() if day else value.isoformat(" ")
+        return None if value is None else value.date().isoformat() if day else value.replace(tzinfo=None).isoformat(" ")
 
     texts = [each and [text(one) for one in each] if listed else text(each) for each in values]
     return pa.chunked_array([pa.array(texts, pa.list_(pa.string()) if listed else pa.string())])
-
-
-def _whole_texts(found: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote them so."""
-    texts = found.to_pylist()
-    floats = all(_WHOLE.fullmatch(each) and each.endswith(".0") for each in texts if each)
-    return pa.chunked_array([pa.array([each and each.removesuffix(".0") for each in texts], pa.string())]) if floats else found
 
 
 def _decimals(value: Any) -> Any:

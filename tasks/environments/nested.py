@@ -59,10 +59,15 @@ def list_in(text: str) -> list[Any] | None:
     return None
 
 
+def is_message(keys: set[str]) -> bool:
+    """Whether they are those of a message of a chat server, or of ShareGPT."""
+    return {"role", "content"} <= keys or {"from", "value"} <= keys
+
+
 def messages_in(text: str | None) -> list[dict[str, Any]] | None:
     """The messages that a text holds; None if it holds none."""
     found = list_in(text or "") or []
-    are_messages = found and all(isinstance(each, dict) and {"role", "content"} <= {*each} for each in found)
+    are_messages = found and all(isinstance(each, dict) and is_message({*each}) for each in found)
     return found if are_messages else None
 
 
@@ -70,9 +75,19 @@ def asked(messages: Sequence[Mapping[str, Any]] | None) -> str | None:
     """The user's turn, after a turn of the system if there is one. Raises ValueError with what else there is."""
     if not messages:
         return None
-    roles = [each["role"] for each in messages]
+    turns = [(str(each.get("role") or each.get("from")).lower(), _said(each)) for each in messages]
+    roles = ["user" if role == "human" else role for role, _ in turns]
     if roles not in (["user"], ["system", "user"], ["developer", "user"]):
-        raise ValueError(f"a conversation of {', '.join(map(str, roles))}, where a user asks once")
-    if not all(isinstance(each["content"], str) for each in messages):
+        raise ValueError(f"a conversation of {', '.join(roles)}, where a user asks once")
+    return "\n\n".join(text for _, text in turns)
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """The text of a message, which may be in parts. Raises ValueError."""
+    content = message.get("content") or message.get("value")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") == "text"]
+    said = [each for each in texts if isinstance(each, str)]
+    if len(said) < len(parts):
         raise ValueError("a message whose content is no text")
-    return "\n\n".join(each["content"] for each in messages)
+    return "".join(said)

@@ -24,7 +24,8 @@ SHOWN = f"{', '.join(SUFFIXES)}, or one of the text formats with {ZIPPED} after 
 SAVED = ("dataset_info.json", "state.json")  # in a folder that `save_to_disk` of datasets wrote
 SEVERAL = "dataset_dict.json"  # in one of several such folders
 _HEAD = 1 << 16
-_SPLIT = re.compile(r"(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_.])", re.IGNORECASE)
+_WHOLE = re.compile(r"-?\d+\.0")
+_SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
 
 Convert = Callable[[Any], Any]
@@ -89,6 +90,11 @@ def files_of(path: Path, key: str) -> list[Path]:
     raise ConfigError(f"data file {path} does not exist; set what names it in {key} to a file of your own")
 
 
+def is_text(path: Path, key: str) -> bool:
+    """Whether all that the path means is text without types: CSV or TSV."""
+    return all(_kind(each) in (".csv", ".tsv") for each in files_of(path, key))
+
+
 def _in_folder(path: Path) -> list[Path]:
     if (path / SEVERAL).is_file():
         splits = sorted(each.name for each in path.iterdir() if (each / SAVED[1]).is_file())
@@ -101,7 +107,7 @@ def _in_folder(path: Path) -> list[Path]:
                 raise ConfigError(f"{path / SAVED[1]} names {str(name)[:80]!r}, which is no file of its folder; save it again")
         return [path / name for name in names]
     files = sorted(each for each in path.iterdir() if each.is_file() and _kind(each) in SUFFIXES and not _hidden(each))
-    if len(named := {found[1].lower() for each in files if (found := _SPLIT.match(each.name))}) > 1:
+    if len(named := {found[1].lower() for each in files if (found := _SPLIT.search(each.name))}) > 1:
         raise ConfigError(
             f"{path} has files of several splits, {', '.join(sorted(named))}; name the files of one, by a pattern too"
         )
@@ -200,17 +206,16 @@ def _csv_table(path: Path, delimiter: str) -> pa.Table:
     with _opened(path) as file:
         data = file.read()
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
+    header = data[:_HEAD].partition(b"\n")[0].decode("utf-8", "replace")
+    if delimiter not in header and (other := next((sign for sign in ";\t|," if sign in header), None)):
+        raise ValueError(f"its columns are apart by {other!r}, where {delimiter!r} is expected")
     _check_quotes(path, data, delimiter)
-    table = pa.csv.read_csv(
+    return pa.csv.read_csv(
         pa.BufferReader(data),
         read_options=pa.csv.ReadOptions(block_size=max(1 << 20, min(len(data) + 1, LONGEST_FIELD))),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(default_column_type=pa.string(), null_values=[""], strings_can_be_null=True),
     )
-    (first, *others) = table.column_names
-    if not others and (other := next((sign for sign in ";\t|," if sign in first), None)):
-        raise ValueError(f"its columns are apart by {other!r}, where {delimiter!r} is expected")
-    return table
 
 
 def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
@@ -309,3 +314,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
         raise ValueError(f"an object has the name {twice[:80]!r} twice")
     return found
+
+
+def whole_texts(found: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts that all end in .0 without it: a program that had a column of whole numbers for one of floats wrote them so."""
+    texts = found.to_pylist()
+    given = [each for each in texts if each]
+    if not given or not all(_WHOLE.fullmatch(each) for each in given):
+        return found
+    return pa.chunked_array([pa.array([each and each.removesuffix(".0") for each in texts], pa.string())])

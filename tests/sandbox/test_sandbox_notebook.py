@@ -88,6 +88,11 @@ def test_an_error_after_the_streams_are_lost_is_shown(lab: Lab, loss: str) -> No
     assert "ZeroDivisionError: division by zero" in seen(lost)
 
 
+def test_programs_that_debian_links_to_are_there(lab: Lab) -> None:
+    (done,) = lab.cells("!which cat; ls /usr/bin/awk >/dev/null 2>&1 && awk 'BEGIN {print 1}'")
+    assert "not found" not in seen(done)
+
+
 def test_workers_that_cells_start_have_their_packages(lab: Lab) -> None:
     cell = "from multiprocessing import get_context\nwith get_context('spawn').Pool(1) as pool:\n    "
     (done,) = lab.cells(cell + "print(pool.apply(eval, ['__import__(\"traitlets\").__name__']))")

@@ -203,6 +203,7 @@ def test_what_cannot_be_used_is_one_sentence_that_says_what_to_do(
         ("x.csv", b""),
         ("x.csv", b"question,answers\na,b,c\n"),
         ("x.csv", b"question;answers\na;b\n"),
+        ("x.csv", b"question;answers\nQ, really;1\n"),
         ("x.tsv", b"question,answers\na,b\n"),
         ("x.parquet", b"PAR1"),
         ("x.xlsx", b"PK"),

@@ -111,8 +111,11 @@ def test_a_pattern_may_lead_through_folders(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_several_splits_is_not_read_as_one(tmp_path: Path) -> None:
-    for name in ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet"):
-        write(tmp_path / name, FOUND)
-    with pytest.raises(ConfigError, match=r"has files of several splits, test, train; name the files of one"):
-        questions(tmp_path)
-    assert questions(tmp_path / "train-*.parquet") == FOUND
+    for name in ("{}-00000-of-00001.parquet", "gsm8k_{}.jsonl", "hotpot_{}_v1.1.json"):
+        folder = tmp_path / name.format("")
+        folder.mkdir()
+        for split in ("train", "test"):
+            write(folder / name.format(split), FOUND)
+        with pytest.raises(ConfigError, match=r"has files of several splits, test, train; name the files of one"):
+            questions(folder)
+        assert questions(folder / name.format("t*n")) == FOUND

@@ -157,9 +157,34 @@ def test_days_have_no_time_of_day(tmp_path: Path) -> None:
         days = pa.array([datetime(2020, 1, 2, tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC)]).cast(kind)
         pq.write_table(pa.table({"question": ["a?", "b?"], "answers": days}), tmp_path / "x.parquet")
         assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["2020-01-02"], ["1969-12-31"]]
+    tokyo, there = pa.timestamp("us", "Asia/Tokyo"), tmp_path / "tokyo.parquet"
     times = pa.array([[datetime(2020, 1, 2, 3, 4)], [datetime(2020, 1, 2)]])
     pq.write_table(pa.table({"question": ["a?", "b?"], "answers": times}), tmp_path / "x.parquet")
     assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["2020-01-02 03:04:00"], ["2020-01-02 00:00:00"]]
+
+    pq.write_table(pa.table({"question": ["a?"], "answers": pa.array([datetime(2020, 1, 1, 15, tzinfo=UTC)]).cast(tokyo)}), there)
+    assert questions(there)[0]["answers"] == ["2020-01-02"]
+
+
+def test_large_floats_are_written_as_they_are(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": ["a?", "b?"], "answers": [6.022e23, 12.0]}), tmp_path / "x.parquet")
+    assert [row["answers"] for row in questions(tmp_path / "x.parquet")] == [["6.022e+23"], ["12"]]
+
+
+def test_texts_of_files_with_types_keep_an_empty_fraction(tmp_path: Path) -> None:
+    rows = [{"question": "Which version?", "answers": "2.0"}]
+    assert [questions(write(tmp_path / name, rows))[0]["answers"] for name in ("x.jsonl", "x.parquet", "x.csv")] == [
+        ["2.0"],
+        ["2.0"],
+        ["2"],
+    ]
+
+
+def test_a_conversation_of_sharegpt_is_what_its_user_asks(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "one?"}]
+    for turns in ([{"from": "human", "value": "one?"}], [{"role": "User", "content": parts}]):
+        asked = write(tmp_path / "x.jsonl", [{"conversations": turns, "answers": "1"}])
+        assert questions(asked, question="conversations") == [{"question": "one?", "answers": ["1"]}]
 
 
 def test_tests_of_code_may_be_a_list_as_text(tmp_path: Path) -> None:

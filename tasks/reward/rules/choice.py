@@ -9,12 +9,17 @@ from collections.abc import Sequence
 LONGEST = 1000  # characters; what is longer names no option
 _WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\$([^$]*)\$")
 _OPTION = re.compile(
-    r"(?:(?:so|thus|therefore|hence|i choose)\b,?\s*)?"
-    r"(?:(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:option|answer|choice)(?:\s+is)?(?:\s+(?:option|choice))?)?"
-    r"[\s:*`\"'(\[]*([A-Za-z])\s*"
-    r"(?:[)\].:*`\"']+(?:\s(.*))?|\s[-–—]\s(.*)|\s\((.*)\)\.?|\sis\s(?:the\s)?(?:correct|right)(?:\s(?:answer|option|choice))?\.?|)",
+    r"(?:(?:so|thus|therefore|hence|i choose|it is)\b,?\s*)?"
+    r"(?:(?:the\s+)?(?:(?:correct|right|best|final)\s+)*(?:option|answer|choice)(?:\s+(?:is|would\s+be))?"
+    r"(?:\s+(?:option|choice))?)?"
+    r"[\s:*`\"'(\[{#]*([A-Za-z])\s*"
+    r"(?:[)\].:*`\"',}]+$|[)\].:*`\"']+\s(.*)|\s[-–—]\s(.*)|\s\((.*)\)\.?|\s(because\b.*)"
+    r"|\sis\s(?:the\s)?(?:correct|right)(?:\s(?:answer|option|choice))?\.?|)",
     re.DOTALL | re.IGNORECASE,
 )
+_SINGLE = re.compile(r"\b[B-HJ-Z]\b(?!')")
+_SPACE = re.compile(r"\\[ ,;]|~|\\q?quad\b")
+_ANSWER = re.compile(r"\b(?:answer|option|choice)\s+(?:is\s+)?(?:option\s+)?[(*]*([A-Z])\b(?!')", re.IGNORECASE)
 # What names another option after the first: "or C", "/ C", a letter alone, one with a bracket.
 _JOINED = re.compile(r"\W*(?:(?:and|or|not)\b|[/,;&|+])\W*([A-Za-z])(?![\w'])", re.IGNORECASE)
 _ALONE = re.compile(r"\W*([A-Z])\W*")
@@ -24,7 +29,11 @@ _LATER = re.compile(r"(?<![\w'(\[])[(\[]?([A-HJ-Z])[)\]]")
 
 def option(text: str) -> str | None:
     """The upper-case letter of the option that the text names; None if it names none, as a sentence that begins with "A" does."""
-    words = " ".join(text[: 2 * LONGEST].split()).strip("*`").strip()
+    first, _, below = text.strip().partition("\n")
+    if below and len(text) <= LONGEST and (told := option(first)):  # with an explanation below it
+        others = {*_LATER.findall(below), *(each.upper() for each in _ANSWER.findall(below))} - {told}
+        return None if others else told
+    words = " ".join(_SPACE.sub(" ", text[: 2 * LONGEST]).split()).strip("*`").strip()
     if len(words) > LONGEST:
         return None
     while (plain := _WRAPPED.sub(lambda found: found[1] or found[2] or "", words).strip()) != words:
@@ -32,8 +41,10 @@ def option(text: str) -> str | None:
     found = _OPTION.fullmatch(words)
     if found is None:
         return None
-    letter, rest = found[1], found[2] or found[3] or found[4] or ""
+    letter, rest = found[1], next(filter(None, found.groups()[1:]), "")
     named = {letter.upper(), *_LATER.findall(rest)}
+    if rest.startswith("because"):
+        named |= set(_SINGLE.findall(rest))
     if second := _ALONE.fullmatch(rest) if letter.isupper() else None:
         named.add(second[1])
     if (second := _JOINED.match(rest)) and (second[1].isupper() or letter.islower()):
