@@ -108,3 +108,28 @@ def test_ranks_and_micro_batches_change_nothing(
                     moved = torch.linalg.norm(value - before[key])
                     allowed = near * moved + rounding * torch.linalg.norm(value)
                     assert torch.linalg.norm(others[key] - value) <= allowed, (name, key, ranks)
+
+
+def learn_in_16_bits(policy: Path, workers: int, folder: Path) -> tuple[float, Any]:
+    """An order of policy gradient: the gradient's norm and the weights."""
+    fields = {"workers": workers, "dtype": "bfloat16", "lr": 0.1, "eps": 1.0, "kl_coefficient": 0.1}
+    learner = Learner(UpdateSettings.model_validate(fields), update_lab.places(policy), torch.device("cpu"))
+    trajectories = update_lab.sample_as(policy, update_lab.make_trajectories(0, 7), 0.3)
+    order = update_lab.write_order(folder / str(dist.get_rank()), trajectories, str(folder / "out"))
+    result = learner.execute(order)
+    return result.metrics["update/grad_norm"], update_lab.weights(result.checkpoint)
+
+
+@pytest.mark.more
+@pytest.mark.process
+@pytest.mark.usefixtures("alone")
+def test_two_ranks_learn_in_16_bits_what_one_does(policy: Path, tmp_path: Path) -> None:
+    before = load_file(policy / "model.safetensors")
+    norm, weights = learn_in_16_bits(policy, 1, tmp_path / "one")
+    other_norm, others = update_lab.on_ranks(2, learn_in_16_bits, policy, 2, tmp_path / "two")
+    assert other_norm == pytest.approx(norm, rel=0.02)
+    moved, apart = [
+        torch.linalg.norm(torch.cat([(mine[name] - theirs[name].float()).flatten() for name in mine]))
+        for mine, theirs in ((weights, before), (weights, others))
+    ]
+    assert apart < 0.02 * moved
