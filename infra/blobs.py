@@ -18,6 +18,7 @@ from nbrl.infra.regular import check_no_link, content, opened
 
 TEMPORARY = ".writing-"
 TEXTS = (".json", ".yaml")
+LARGEST = 4 << 30  # bytes of what is read at once
 
 
 class Blobs(Protocol):
@@ -73,8 +74,7 @@ class LocalBlobs:
     def read(self, key: str) -> bytes:
         if key.endswith(TEXTS):
             return content(self.inside(key))
-        with opened(self.inside(key)) as file:
-            return file.read()
+        return content(self.inside(key), LARGEST)
 
     def write(self, key: str, data: bytes) -> None:
         with self._replacing(key) as file:

@@ -21,12 +21,12 @@ def opened(path: Path, follow: bool = True) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def content(path: Path) -> bytes:
-    """What is in a file of JSON or of settings. Raises NotRegularError where it is no file, or has more than TEXT_BYTES."""
+def content(path: Path, most: int = TEXT_BYTES) -> bytes:
+    """What is in a file, as one of JSON or of settings. Raises NotRegularError where it is no file, or has more bytes."""
     with opened(path) as file:
-        if os.fstat(file.fileno()).st_size > TEXT_BYTES:
-            raise NotRegularError(f"{path} has more than {TEXT_BYTES >> 20} MB, which no file of its kind has")
-        return file.read(TEXT_BYTES)
+        if os.fstat(file.fileno()).st_size > most:
+            raise NotRegularError(f"{path} has more than {most >> 20} MB, which no file of its kind has")
+        return file.read(most)
 
 
 def check_no_link(path: Path, root: Path) -> None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNFINISHED_S = 3600.0  # what nobody has written to for so long is no write in progress
-MOST_ROWS = 20_000_000  # of a table
 PATIENCE_S = 120.0  # an outage of a minute is a pause, whatever was under way
 
 
@@ -206,14 +205,13 @@ class Storage:
 
     def _parquet(self, key: str, digest: str) -> "pa.Table":
         import pyarrow as pa
-        import pyarrow.parquet as pq
+
+        from nbrl.infra.arrow_files import UnfitTableError, read_parquet
 
         data = self.read_bytes(key, digest)
         try:
-            if (rows := pq.read_metadata(io.BytesIO(data)).num_rows) > MOST_ROWS:
-                raise DamagedError(f"{self.uri(key)} has {rows} rows, of which nbrl writes {MOST_ROWS} at most; leave it out")
-            return pq.read_table(io.BytesIO(data))
-        except (pa.ArrowException, OSError) as error:
+            return read_parquet(io.BytesIO(data))
+        except (pa.ArrowException, OSError, UnfitTableError) as error:
             reason = " ".join(str(error).split())
             raise DamagedError(f"{self.uri(key)} is damaged: it is no table ({reason}); bring it back from a copy") from error
 

@@ -144,7 +144,8 @@ def _named(context: typer.Context) -> str:
 def _values(context: typer.Context, column: str, typed: str) -> list[str]:
     """The values of a column of the questions of the run or evaluation that the command line so far names."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from nbrl.infra.arrow_files import read_parquet
 
     found: list[object] = []
     name = _named(context)
@@ -152,7 +153,7 @@ def _values(context: typer.Context, column: str, typed: str) -> list[str]:
         for path in _root(context).glob(f"{layout.data.folder}/*.parquet"):
             try:
                 with opened(path, follow=False) as file:
-                    found += pq.read_table(file, columns=[column])[column].unique().to_pylist()
+                    found += read_parquet(file, [column])[column].unique().to_pylist()
             except (pa.ArrowException, OSError, ValueError, LookupError):  # damaged, or of an earlier release
                 continue
     return sorted({value for value in found if isinstance(value, str) and value.startswith(typed) and _is_plain(value)})

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from nbrl.infra.arrow_files import read_ipc, read_parquet
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 
@@ -176,17 +177,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _parquet_table(path: Path, used: Collection[str] | None) -> pa.Table:
     with pq.ParquetFile(path) as file:
-        return _whole(file.schema_arrow.names, used, lambda names: file.read(columns=names), file.metadata.num_rows)
+        names, rows = file.schema_arrow.names, file.metadata.num_rows
+    return _whole(names, used, lambda names: read_parquet(path, names if len({*names}) == len(names) else None), rows)
 
 
 def _arrow_table(path: Path, used: Collection[str] | None) -> pa.Table:
     """Of the stream that datasets writes, or of a file of Feather."""
-    with pa.memory_map(str(path)) as source:
-        try:
-            table = pa.ipc.open_stream(source).read_all()
-        except pa.ArrowInvalid:
-            table = pa.ipc.open_file(source).read_all()
-        return _whole(table.column_names, used, table.select, len(table))
+    table = read_ipc(path)
+    return _whole(table.column_names, used, table.select, len(table))
 
 
 def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[str]], pa.Table], rows: int) -> pa.Table:

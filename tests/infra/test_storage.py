@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nbrl.infra.arrow_files import MOST_ROWS
 from nbrl.infra.blobs import TEMPORARY
 from nbrl.infra.errors import DamagedError, StorageError
-from nbrl.infra.storage import MOST_ROWS, Storage, StorageSettings, sha256
+from nbrl.infra.storage import Storage, StorageSettings, sha256
 from tests.clouds import s3_server
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from nbrl.infra.arrow_files import UnfitTableError, read_parquet
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.published import Asked, Published, Row
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA, ID, check, table_of
@@ -38,13 +38,20 @@ def from_hub(name: str, split: str) -> Iterator[Row]:
     if split not in data.splits:
         raise ConfigError(f"the data set {name} has no split {split!r} with answers; it has {', '.join(data.splits)}")
     for path in _downloaded(data.repository, data.configuration, split):
-        yield from pq.read_table(path).to_pylist()
+        yield from _read(path).to_pylist()
 
 
 def hub_table(repository: str, configuration: str, split: str, limit: int | None) -> pa.Table:
     """The first `limit` rows of a split of any data set, with its own columns. Raises ConfigError if it cannot be had."""
-    table = pa.concat_tables([pq.read_table(path) for path in _downloaded(repository, configuration, split)])
+    table = pa.concat_tables([_read(path) for path in _downloaded(repository, configuration, split)])
     return table.slice(0, limit)
+
+
+def _read(path: str) -> pa.Table:
+    try:
+        return read_parquet(Path(path))
+    except (pa.ArrowException, UnfitTableError) as error:
+        raise ConfigError(f"the file {path} of the hub cannot be read: {error}") from error
 
 
 def _downloaded(repository: str, configuration: str, split: str) -> list[str]:

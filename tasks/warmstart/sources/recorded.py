@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
 from nbrl.agent.errors import RecordingError
 from nbrl.agent.notebook.recording import read
 from nbrl.agent.trajectory import SCHEMA, Trajectory, from_table
+from nbrl.infra.arrow_files import read_parquet
 from nbrl.tasks.errors import ConfigError, fault_in_words
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.sources.retell import retold
@@ -54,7 +54,7 @@ class RecordedDemonstrations(Source):
 def _read(path: Path) -> list[Trajectory]:
     try:
         if path.suffix == ".parquet":
-            table = pq.read_table(path)
+            table = read_parquet(path)
             lacks = [name for name in ("id", "question", "nodes", "steps") if name not in table.column_names]
             if lacks:
                 raise ConfigError(
