@@ -95,7 +95,7 @@ def planned(order: Order, trust: bool = False) -> Plan:
         named = run_of(storage, order.model) if order.model else None
         if named is None or order.endpoint:
             raise ConfigError(_no_settings(order))
-        config = trusted_config(storage, named[0], overrides, trust)
+        config = trusted_config(storage, named[0], overrides, trust, anew=bool(order.judge))
     environments = _chosen(config.environments, order.environments)
     config = config.model_copy(update={"environments": _judged(environments) if order.judge else environments})
     if order.endpoint:

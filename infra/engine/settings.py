@@ -1,5 +1,6 @@
 """Settings of the inference engines."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +101,8 @@ class EngineSettings(BaseModel):
         if self.resolved_device == "cpu" and self.dtype == "float16":
             raise ValueError("on CPU the engine computes in float32 or bfloat16; set dtype to auto, float32 or bfloat16")
         for name in self.extra_args:
+            if not _FLAG.fullmatch(name):  # SGLang would take host=0.0.0.0 for a flag and its value
+                raise ValueError(f"extra_args has {name[:80]!r}, which is no name of a flag")
             if name in RESERVED:
                 raise ValueError(f"extra_args cannot set {name}: a setting of its own decides it")
         return self
@@ -132,6 +135,7 @@ class EngineSettings(BaseModel):
         return self.folder / "bin" / "python"
 
 
+_FLAG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 CODE = Path(__file__).resolve().parents[2]
 
 

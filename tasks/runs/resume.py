@@ -32,10 +32,19 @@ def resumed_config(storage: Storage, name: str, overrides: Sequence[str], kind: 
 
 
 def trusted_config(
-    storage: Storage, name: str, overrides: Sequence[str], trust: bool, kind: Kind = RUNS, used: tuple[str, ...] = ("",)
+    storage: Storage,
+    name: str,
+    overrides: Sequence[str],
+    trust: bool,
+    kind: Kind = RUNS,
+    used: tuple[str, ...] = ("",),
+    anew: bool = False,
 ) -> RunConfig:
-    """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py."""
+    """As `resumed_config`, to act by. Raises ConfigError unless the user trusts what its `used` sections reach: see trust.py.
+
+    `anew`: questions are read again, though the run has a copy of them.
+    """
     config = resumed_config(storage, name, overrides, kind)
     stored, layout = resumed_config(storage, name, (), kind), known_run(storage, name, kind).layout
-    check_trusted(config, stored, overrides, layout.title, trust, used, storage.exists(layout.data.digests))
+    check_trusted(config, stored, overrides, layout.title, trust, used, not anew and storage.exists(layout.data.digests))
     return config

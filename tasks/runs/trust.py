@@ -37,6 +37,11 @@ REACHING = (
     "engine.environment",
     "engine.extra_args",
     "sandbox.environment",
+    "sandbox.memory_mb",
+    "sandbox.max_processes",
+    "sandbox.workspace_mb",
+    "sandbox.require",
+    "sandbox.unprivileged_uid",
     "ray.address",
     "ray.forward",
     "nodes.cache",
@@ -47,7 +52,9 @@ REACHING = (
 OWN = ("environments.*.place", "environments.*.settings")  # of environments that are classes
 # Files and data sets, of which a run keeps a copy: they are read again where it has none.
 READ = ("environments.*.train", "environments.*.held_out", "environments.*.corpus", "environments.*.dataset")
-_READ = tuple(key.rpartition("*")[2] for key in READ)
+# Lists of tools, of which one reads what a model asks for on the web.
+LISTS = ("rollout.tools.default", "rollout.tools.abilities.*", "environments.*.tools")
+READER = "read_page"
 SHOWN, SHOWN_CHARS = 8, 160  # settings in one refusal, and characters of one
 Setting = tuple[str, str]  # key, and value in JSON
 
@@ -69,9 +76,8 @@ def check_trusted(
     given = [each.partition("=")[0].strip() for each in overrides]
     foreign = [
         (key, value)
-        for key, value in sorted({*_reaching(stored)} & {*_reaching(config)})
+        for key, value in sorted({*_reaching(stored, copied)} & {*_reaching(config, copied)})
         if key.startswith(used)
-        and not (copied and key.endswith(_READ))
         and not any(key == each or key.startswith(f"{each}.") for each in given)
         and not _mark((key, value)).exists()
     ]
@@ -104,14 +110,20 @@ def _mark(setting: Setting) -> Path:
     return Path(state, "nbrl", "trusted", hashlib.sha256("\0".join(setting).encode()).hexdigest())
 
 
-def _reaching(config: RunConfig) -> Iterator[Setting]:
+def _reaching(config: RunConfig, copied: bool = False) -> Iterator[Setting]:
+    """The settings that reach beyond a run; without those that are read, where what they name is `copied`."""
     changed = config.model_dump(mode="json", exclude_defaults=True)
     classes = {name: each for name, each in changed["environments"].items() if "place" in each}
-    sections = [(key, changed) for key in REACHING] + [(key, {"environments": classes}) for key in OWN]
-    for key, section in sections + [(key, changed) for key in READ]:
+    read = () if copied else READ
+    sections = [(key, changed) for key in (*REACHING, *read)] + [(key, {"environments": classes}) for key in OWN]
+    for key, section in sections:
         for name, value in _values(section, key.split("."), ""):
             if key not in READ or isinstance(value, str):  # else a number of questions that are made
                 yield name, json.dumps(value, sort_keys=True)
+    for key in LISTS:
+        for name, value in _values(changed, key.split("."), ""):
+            if READER in value:
+                yield name, json.dumps(READER)
 
 
 def _values(section: Mapping[str, Any], key: list[str], above: str) -> Iterator[tuple[str, Any]]:

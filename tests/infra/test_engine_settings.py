@@ -131,6 +131,8 @@ def test_a_model_of_another_form_is_refused(model: Path, config: str | None) -> 
     [
         ({"device": "cpu", "tensor_parallel": 2}, "must be equal to machines"),
         ({"device": "cuda", "tensor_parallel": 4, "machines": 3}, "does not divide tensor_parallel"),
+        ({"extra_args": {"host=0.0.0.0": ""}}, "which is no name of a flag"),
+        ({"extra_args": {"x.corpus": "1"}}, "which is no name of a flag"),
         ({"device": "cpu", "dtype": "float16"}, "float32 or bfloat16"),
         ({"extra_args": {"port": "1"}}, "cannot set port"),
         ({"count": 0}, "greater than or equal to 1"),

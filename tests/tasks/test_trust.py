@@ -33,6 +33,11 @@ SETTINGS = {
         "rollout.tools.default=[tool]",
     ],
     "rollout.tools.own.weigh": ["rollout.tools.own.weigh=antigravity:geohash", "rollout.tools.default=[weigh]"],
+    "sandbox.memory_mb": "sandbox.memory_mb=100000",
+    "sandbox.max_processes": "sandbox.max_processes=100000",
+    "sandbox.workspace_mb": "sandbox.workspace_mb=100000",
+    "sandbox.require": "sandbox.require=[namespaces, no_capabilities, no_network]",
+    "sandbox.unprivileged_uid": "sandbox.unprivileged_uid=1000",
     "rollout.tools.search.engine": "rollout.tools.search={engine: exa}",
     "rollout.tools.read_page.reader": "rollout.tools.read_page={reader: jina}",
     "rollout.tools.search.base_url": "rollout.tools.search={engine: serper, base_url: 'https://example.org'}",
@@ -108,6 +113,44 @@ def test_a_setting_that_reaches_beyond_a_strangers_run_is_named_and_refused(stor
     assert trusted_config(storage, "r", overrides(key), trust=False) == config  # given by this user
     assert trusted_config(storage, "r", [], trust=True) == config
     assert trusted_config(storage, "r", [], trust=False) == config  # remembered
+
+
+@pytest.mark.parametrize("name", ["train", "held_out", "corpus", "dataset"])
+@pytest.mark.attack(
+    tried="A tool, a header or a flag that has the name of a setting which a run's copy stands for",
+    wall="settings are told apart by their whole keys",
+    effect="it is named; nothing started",
+)
+def test_no_name_passes_for_a_setting_of_which_the_run_has_a_copy(storage: Storage, name: str) -> None:
+    for given in (
+        [f"rollout.tools.own.{name}=antigravity:geohash", f"rollout.tools.default=[{name}]"],
+        [f"engine.extra_args.{name.replace('_', '-')}=x"],
+        [
+            "rollout.tools.mcp.tool.url=https://example.org/",
+            f"rollout.tools.mcp.tool.headers={{{name}: SECRET}}",
+            "rollout.tools.default=[tool]",
+        ],
+    ):
+        stranger(storage, *given)
+        with pytest.raises(ConfigError, match=rf"\.{name.replace('_', '.')}: "):
+            trusted_config(storage, "r", [], trust=False)
+
+
+@pytest.mark.parametrize("key", ["rollout.tools.default", "rollout.tools.abilities.qa", "environments.world.tools"])
+def test_a_tool_that_reads_the_web_is_named(storage: Storage, key: str) -> None:
+    stranger(storage, f"{key}=[read_page]")
+    with pytest.raises(ConfigError, match=rf'\n  {re.escape(key)}: "read_page"'):
+        trusted_config(storage, "r", [], trust=False)
+
+
+def test_questions_that_are_read_anew_are_named_though_there_is_a_copy(storage: Storage, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text("".join(f'{{"question": "{n}?", "answers": "{n}"}}\n' for n in range(16)))
+    stranger(storage, f"environments={{mine: {{kind: files, train: {secret}, held_out: {secret}}}}}")
+    storage.write_bytes(RunLayout("r").data.digests, b"{}")
+    trusted_config(storage, "r", [], trust=False)
+    with pytest.raises(ConfigError, match=r"\n  environments\.mine\.train: .*secret\.jsonl"):
+        trusted_config(storage, "r", [], trust=False, anew=True)
 
 
 def test_every_kind_of_setting_that_reaches_is_among_those_that_were_tried() -> None:
