@@ -1,12 +1,12 @@
 """Reads the state that torch's distributed checkpoints keep, which are pickles, without executing what they name.
 
-A storage may hold a run that another user made. So only torch's own descriptions of tensors are made from its metadata, only
-plain values and tensors from its shards, and only files beside the metadata are opened.
+A storage may hold a run that another user made. So its metadata are not unpickled: what they describe is looked at part by part,
+and torch's own descriptions of tensors are made of it. Of its shards only plain values and tensors are read, and only files
+beside the metadata are opened.
 """
 
 import io
-import pickle
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,49 +16,90 @@ from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import ReadItem
 
+from nbrl.infra.regular import content
 from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.learner.checkpoint.described import Made, Named, Pairs, described
 
 METADATA_BYTES = 256 << 20
+MOST = 1 << 62  # of sizes and places
 
 
-def _member(kind: Any, name: str) -> Any:
-    """A member of torch's enumeration, as releases of Python before 3.11.4 pickle it: by getattr."""
-    if kind is not descriptions._MEM_FORMAT_ENCODING:
-        raise pickle.UnpicklingError(f"it takes {str(name)[:80]!r} of what is no enumeration of torch's")
-    return kind[name]
+class _MisfitError(Exception):
+    """It is something else than what torch writes."""
 
 
-_NAMED: dict[tuple[str, str], Any] = {
-    **{
-        (descriptions.__name__, each.__name__): each
-        for each in (
-            descriptions.BytesStorageMetadata,
-            descriptions.ChunkStorageMetadata,
-            descriptions.Metadata,
-            descriptions.MetadataIndex,
-            descriptions.StorageMeta,
-            descriptions.TensorProperties,
-            descriptions.TensorStorageMetadata,
-            descriptions._MEM_FORMAT_ENCODING,
-        )
-    },
-    (_StorageInfo.__module__, _StorageInfo.__name__): _StorageInfo,
-    ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("pathlib", "PosixPath"): PurePosixPath,
-    ("builtins", "getattr"): _member,
-}
+def _state(value: Any, kind: type) -> dict[str, Any]:
+    """The fields of an object of one of torch's classes."""
+    if not isinstance(value, Made) or value.kind != Named(kind.__module__, kind.__name__):
+        named = value.kind if isinstance(value, Made) else type(value).__name__
+        told = ".".join(map(str, named)) if isinstance(named, Named) and all(type(each) is str for each in named) else "something"
+        raise _MisfitError(f"it holds {told[:80]} where a {kind.__name__} belongs")
+    return {_text(name): each for name, each in _pairs(value.state)}
 
 
-class _Descriptions(pickle.Unpickler):
-    """Knows torch's descriptions of tensors and the types of their elements, and nothing else."""
+def _pairs(value: Any) -> Pairs:
+    if value is not None and not isinstance(value, Pairs):
+        raise _MisfitError("it holds something else where names and values belong")
+    return value or Pairs()
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _NAMED:
-            return _NAMED[module, name]
-        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
-            return dtype
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no description of a tensor")
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise _MisfitError("it holds something else where a name belongs")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < MOST:
+        raise _MisfitError("it holds something else where a size belongs")
+    return value
+
+
+def _size(value: Any) -> torch.Size:
+    if not isinstance(value, Made) or value.kind != Named("torch", "Size") or type(value.arguments) is not tuple:
+        raise _MisfitError("it holds something else where a shape belongs")
+    (sizes,) = value.arguments
+    if type(sizes) is not tuple:
+        raise _MisfitError("it holds something else where a shape belongs")
+    return torch.Size([_whole(each) for each in sizes])
+
+
+def _dtype(value: Any) -> torch.dtype:
+    found = getattr(torch, _text(value.name), None) if isinstance(value, Named) and value.module == "torch" else None
+    if not isinstance(found, torch.dtype):
+        raise _MisfitError("it holds something else where the type of numbers belongs")
+    return found
+
+
+def _stored(value: Any) -> descriptions.BytesStorageMetadata | descriptions.TensorStorageMetadata:
+    """What is stored under a name. Of a tensor's properties only the type of its numbers counts."""
+    if isinstance(value, Made) and value.kind == Named(descriptions.__name__, descriptions.BytesStorageMetadata.__name__):
+        return descriptions.BytesStorageMetadata()
+    fields = _state(value, descriptions.TensorStorageMetadata)
+    properties = fields["properties"]
+    if not isinstance(properties, Made) or type(properties.state) is not tuple or type(fields["chunks"]) is not list:
+        raise _MisfitError("it holds something else where a tensor belongs")
+    chunks = [_state(each, descriptions.ChunkStorageMetadata) for each in fields["chunks"]]
+    return descriptions.TensorStorageMetadata(
+        descriptions.TensorProperties(dtype=_dtype(properties.state[0])),
+        _size(fields["size"]),
+        [descriptions.ChunkStorageMetadata(_size(each["offsets"]), _size(each["sizes"])) for each in chunks],
+    )
+
+
+def _index(value: Any) -> descriptions.MetadataIndex:
+    fields = _state(value, descriptions.MetadataIndex)
+    offset, index = fields.get("offset"), fields.get("index")
+    return descriptions.MetadataIndex(
+        _text(fields["fqn"]), None if offset is None else _size(offset), None if index is None else _whole(index)
+    )
+
+
+def _place(value: Any) -> _StorageInfo:
+    fields = _state(value, _StorageInfo)
+    if fields.get("transform_descriptors"):
+        raise _MisfitError("it is stored in a form that nbrl does not write")
+    return _StorageInfo(_text(fields["relative_path"]), _whole(fields["offset"]), _whole(fields["length"]))
 
 
 class ShardedReader(FileSystemReader):
@@ -69,18 +110,18 @@ class ShardedReader(FileSystemReader):
         folder = Path(self.path)
         try:
             if not _beside(folder, ".metadata"):
-                raise pickle.UnpicklingError("its .metadata is no regular file")
-            with (folder / ".metadata").open("rb") as file:
-                found = _Descriptions(io.BytesIO(file.read(METADATA_BYTES))).load()
-            if not isinstance(found, descriptions.Metadata):
-                raise pickle.UnpicklingError("it holds no metadata")
-            places = {info.relative_path for info in (found.storage_data or {}).values()}
+                raise _MisfitError("its .metadata is no regular file")
+            fields = _state(described(content(folder / ".metadata", METADATA_BYTES)), descriptions.Metadata)
+            found = descriptions.Metadata(
+                {_text(name): _stored(each) for name, each in _pairs(fields["state_dict_metadata"])},
+                storage_data={_index(key): _place(each) for key, each in _pairs(fields.get("storage_data"))},
+            )
+            places = {info.relative_path for info in found.storage_data.values()}
             if elsewhere := sorted(name for name in places if not _beside(folder, name)):
-                raise pickle.UnpicklingError(f"it leads to {elsewhere[0]}, which is not a file beside it")
+                raise _MisfitError(f"it leads to {elsewhere[0]}, which is not a file beside it")
         except Exception as error:  # what is damaged can raise anything
             raise UpdateError(f"cannot read {folder}: {type(error).__name__}: {error}") from error
-        found.storage_meta = found.storage_meta or descriptions.StorageMeta()
-        found.storage_meta.load_id = self.load_id
+        found.storage_meta = descriptions.StorageMeta(load_id=self.load_id)
         return found
 
 
