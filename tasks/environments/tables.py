@@ -5,6 +5,7 @@ import json
 import re
 from bisect import bisect_left
 from codecs import BOM_UTF8, getincrementaldecoder
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -311,7 +312,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON. Raises ValueError if it has a name twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"an object has the name {twice[:80]!r} twice")
     return found
 
