@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 from bisect import bisect_left
 from codecs import BOM_UTF8, getincrementaldecoder
@@ -28,6 +29,8 @@ _HEAD = 1 << 16
 _WHOLE = re.compile(r"-?\d+\.0")
 _SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
+TEXT_BYTES = 1 << 30  # of a file of text that is read whole, or unpacked
+LINE_BYTES = 1 << 27  # of a line of JSON
 MOST_NAMES = 10_000  # of columns in a file of JSON
 SPARSE, DENSITY = 1 << 22, 20  # members that structures of a column may have in all, and how many for each that is given
 
@@ -214,7 +217,28 @@ def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix.lower() == ZIPPED else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if _zipped(path) else path.open("rb")  # type: ignore[return-value]
+
+
+def _zipped(path: Path) -> bool:
+    return path.suffix.lower() == ZIPPED
+
+
+def _contents(path: Path) -> bytes:
+    """What is in a file of text, unpacked. Raises ConfigError where that is more than TEXT_BYTES."""
+    parts, left = list[bytes](), TEXT_BYTES
+    with _opened(path) as file:
+        while part := file.read(1 << 20):  # asked for a gigabyte at once, it would make room for one
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise _too_long(path)
+    return b"".join(parts)
+
+
+def _too_long(path: Path) -> ConfigError:
+    unpacked = " unpacked" if _zipped(path) else ""
+    return ConfigError(f"data file {path} has more than {TEXT_BYTES >> 20} MB{unpacked}; cut it into several files")
 
 
 def _csv_table(path: Path, delimiter: str) -> pa.Table:
@@ -319,7 +343,7 @@ def _objects(path: Path, number: Callable[[str], Any] | None = None) -> Iterator
 
 def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     try:
-        values = decoder.decode(_opened(path).read().decode("utf-8-sig"))
+        values = decoder.decode(_contents(path).decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         lines = error.msg == "Extra data"
         raise ValueError(
@@ -332,7 +356,13 @@ def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
 
 def _lines(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     with _opened(path) as file:
-        for place, line in enumerate(file, 1):
+        left = TEXT_BYTES if _zipped(path) else math.inf  # a file that is not packed has what it takes on the disk
+        for place, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), 1):
+            left -= len(line)
+            if left < 0:
+                raise _too_long(path)
+            if len(line) > LINE_BYTES:
+                raise ValueError(f"line {place} has more than {LINE_BYTES >> 20} MB")
             if not line.strip():
                 continue
             try:

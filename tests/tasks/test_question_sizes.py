@@ -1,11 +1,13 @@
 """Files of questions that are small and mean much work."""
 
+import gzip
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nbrl.tasks.environments import tables
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.environments.tables import _distinct, read_rows
 from nbrl.tasks.errors import ConfigError
@@ -80,3 +82,31 @@ def test_objects_of_a_column_have_a_fair_part_of_its_keys(tmp_path: Path) -> Non
     path = write(tmp_path / "x.jsonl", [{"question": "q?", "answers": {f"k{number}": "x"}} for number in range(9000)])
     with pytest.raises(ConfigError, match="the objects in 'answers' have 9000 different keys, of which each has few"):
         read_questions(path, {}, "qa")
+
+
+@pytest.mark.attack(
+    tried="A few megabytes of zeros, spaces, lines or rows that unpack to gigabytes, and a sparse file that is one line",
+    wall="text that is packed, or read whole, has a gigabyte at most, and a line a part of that",
+    effect="one sentence",
+)
+def test_a_small_file_does_not_unpack_to_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "TEXT_BYTES", 8 << 20)
+    monkeypatch.setattr(tables, "LINE_BYTES", 1 << 20)
+    unpacks, line = "has more than 8 MB unpacked; cut it into several files", "line 1 has more than 1 MB"
+    for name, repeated, words in (
+        ("x.jsonl.gz", b"\0", line),
+        ("x.jsonl.gz", b" " * 999_999 + b"\n", unpacks),
+        ("x.jsonl.gz", b'{"question": "%s", "answers": "x"}\n' % (b"q" * 999_000), unpacks),
+        ("x.json.gz", b"\0", unpacks),
+    ):
+        (tmp_path / name).write_bytes(gzip.compress(repeated * ((16 << 20) // len(repeated))))
+        for read in (read_rows, lambda path: read_questions(path, {}, "qa")):
+            with pytest.raises(ConfigError, match=words):
+                read(tmp_path / name)
+    for name, words in (("x.jsonl", line), ("x.json", "has more than 8 MB; cut it into several files")):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(ConfigError, match=words):
+            read_rows(tmp_path / name)
+    row = {"question": "q" * 900_000, "answers": "x"}
+    assert len(read_rows(write(tmp_path / "long.jsonl", [row] * 10))) == 10
