@@ -49,6 +49,8 @@ def as_settings(value: Any) -> Any:
             raise ValueError(f"a number has more than {BITS} bits")
         if isinstance(each, str) and (found := NO_TEXT.search(each)):
             raise ValueError(f"a text has the character {found[0]!r}, which stands for nothing")
+        if isinstance(each, bytes):
+            raise ValueError("a value is bytes; write text")
         if isinstance(each, dict):
             left += [(below, depth + 1) for pair in each.items() for below in pair]
         elif isinstance(each, list | tuple | set):

@@ -268,12 +268,13 @@ def _refuse_idle(given_names: frozenset[str], endpoint: str | None, replay: str 
 
 
 def _own_prompt(file: Path | None) -> dict[str, str]:
+    from nbrl.infra.regular import content
     from nbrl.tasks.errors import ConfigError
 
     if file is None:
         return {}
     try:
-        words = file.read_text(encoding="utf-8").strip()
+        words = content(file).decode().replace("\r\n", "\n").strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"the system prompt {file} cannot be read as text: {error}") from error
     if not words:

@@ -21,7 +21,7 @@ from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS
 from nbrl.infra.tracking_ui import ui
 from nbrl.tasks.errors import RunError
-from nbrl.tasks.layout.runs import RUNS, name_of
+from nbrl.tasks.layout.runs import RUNS, run_names
 from nbrl.tasks.runs.epochs import first_and_newest
 from nbrl.tasks.runs.resume import trusted_config
 from nbrl.tasks.runs.run import find_run
@@ -70,7 +70,7 @@ def newest_uri(storage: Storage) -> str | None:
     One that this user neither uses nor trusts is passed over: `--tracking-uri` names it.
     """
     newest: tuple[float, str | None] = (0.0, None)
-    for name in {name_of(key) for key in storage.list(RUNS)}:
+    for name in run_names(storage.list(RUNS)):
         try:
             known = find_run(storage, name)
             starts = None if known is None else first_and_newest(storage, known.layout)

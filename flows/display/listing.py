@@ -11,7 +11,7 @@ from nbrl.agent.trajectory import Trajectory
 from nbrl.flows.display.tables import table
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
-from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, name_of, place_of, stage_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, place_of, run_names, stage_of
 from nbrl.tasks.layout.stages import is_trajectories, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
@@ -74,7 +74,7 @@ def files(storage: Storage, run: str) -> list[str]:
     """All keys of a run or evaluation that has trajectories. Raises ConfigError if there is none."""
     keys = storage.list(RunLayout(run).folder) + storage.list(EvaluationLayout(run).folder)
     if not any(map(is_trajectories, keys)):
-        names = sorted({name_of(key) for place in (RUNS, EVALUATIONS) for key in storage.list(place)})
+        names = run_names(key for place in (RUNS, EVALUATIONS) for key in storage.list(place))
         if run in names:
             raise ConfigError(f"{run!r} in {storage.settings.root} has no finished trajectories yet")
         hint = did_you_mean(run, names)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from nbrl.agent.trajectory import Trajectory
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, name_of
+from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, layout_of, run_names
 from nbrl.tasks.layout.stages import RoundLayout, is_trajectories, logprobs_of, rewards_of
 from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.recorded import read_trajectories, trajectories_of
@@ -69,7 +69,7 @@ class Reading:
 
     def names(self) -> list[tuple[str, str]]:
         """Kind and name of every run and evaluation that has trajectories or began."""
-        return [(kind, name) for kind in KINDS for name in sorted({name_of(key) for key in self.storage.list(kind)})]
+        return [(kind, name) for kind in KINDS for name in run_names(self.storage.list(kind))]
 
     def stages(self, kind: str, name: str) -> list[Stage]:
         """The stages that have trajectories, newest first. Raises ConfigError if there are none."""

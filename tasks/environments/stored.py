@@ -141,10 +141,13 @@ def read(storage: Storage, layout: DataLayout, split: str) -> pa.Table:
     written = digests(storage, layout)
     if written is None:
         raise MissingError(f"{storage.uri(layout.digests)} does not exist")
-    return _read(storage, layout.split(split), written)
+    return _read(storage, layout, split, written)
 
 
-def _read(storage: Storage, key: str, written: Mapping[str, str]) -> pa.Table:
+def _read(storage: Storage, layout: DataLayout, split: str, written: Mapping[str, str]) -> pa.Table:
+    key = layout.split(split)
+    if key not in written:
+        raise DamagedError(f"{storage.uri(layout.digests)} has no SHA-256 of {key}; bring it back from a copy")
     return completed(storage.read_table(key, written[key]))
 
 
@@ -155,7 +158,7 @@ def contents(storage: Storage, layout: DataLayout, environments: Mapping[str, En
     """
     if (written := digests(storage, layout)) is None:
         return None
-    train, held_out = [_read(storage, layout.split(split), written) for split in SPLITS]
+    train, held_out = [_read(storage, layout, split, written) for split in SPLITS]
     with_passages = _corpora(layout, environments, written)
 
     def of(name: str, table: pa.Table) -> pa.Table:

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import math
 import re
 from bisect import bisect_left
 from codecs import BOM_UTF8, getincrementaldecoder
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -28,12 +30,28 @@ _HEAD = 1 << 16
 _WHOLE = re.compile(r"-?\d+\.0")
 _SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
+TEXT_BYTES = 1 << 30  # of a file of text that is read whole, or unpacked
+LINE_BYTES = 1 << 27  # of a line of JSON
+MOST_NAMES = 10_000  # of columns in a file of JSON
+SPARSE, DENSITY = 1 << 22, 20  # members that structures of a column may have in all, and how many for each that is given
 
 Convert = Callable[[Any], Any]
 
 
 class Number(str):
     """A number of JSON, as it is written."""
+
+
+class _Row(dict[str, Any]):
+    """A row of JSON. A column that only other rows have is None in it, and takes no space."""
+
+    def __init__(self, values: Mapping[str, Any], names: Collection[str]) -> None:
+        super().__init__(values)
+        self._names = names
+
+    def __missing__(self, name: str) -> None:
+        if name not in self._names:
+            raise KeyError(name)
 
 
 def plain(value: Any) -> Any:
@@ -63,18 +81,19 @@ def read_table(path: Path, key: str, converts: Mapping[str, Convert]) -> pa.Tabl
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows, with values of any shape where it is JSON; what a row lacks is None. Raises ConfigError."""
+    """The rows, with values of any shape where it is JSON; `row[name]` of what a row lacks is None. Raises ConfigError."""
     rows: list[dict[str, Any]] = []
+    names = set[str]()
     for file in files_of(path, "data"):
         if _kind(file) in JSON:
             with _reading(file):
-                rows += [row for _, row in _objects(file)]
+                rows += [_Row(row, names) for _, row in _objects(file)]
         else:
-            rows += _read(file, None).to_pylist()
+            rows += [_Row(row, names) for row in _read(file, None).to_pylist()]
     if not rows:
         raise ConfigError(f"data file {path} has no rows")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
+    names.update(name for row in rows for name in row)
+    return rows
 
 
 def files_of(path: Path, key: str) -> list[Path]:
@@ -196,7 +215,28 @@ def _whole(names: list[str], used: Collection[str] | None, read: Callable[[list[
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix.lower() == ZIPPED else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if _zipped(path) else path.open("rb")  # type: ignore[return-value]
+
+
+def _zipped(path: Path) -> bool:
+    return path.suffix.lower() == ZIPPED
+
+
+def _contents(path: Path) -> bytes:
+    """What is in a file of text, unpacked. Raises ConfigError where that is more than TEXT_BYTES."""
+    parts, left = list[bytes](), TEXT_BYTES
+    with _opened(path) as file:
+        while part := file.read(1 << 20):  # asked for a gigabyte at once, it would make room for one
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise _too_long(path)
+    return b"".join(parts)
+
+
+def _too_long(path: Path) -> ConfigError:
+    unpacked = " unpacked" if _zipped(path) else ""
+    return ConfigError(f"data file {path} has more than {TEXT_BYTES >> 20} MB{unpacked}; cut it into several files")
 
 
 def _csv_table(path: Path, delimiter: str) -> pa.Table:
@@ -232,16 +272,36 @@ def _check_quotes(path: Path, data: bytes, delimiter: str) -> None:
 
 def _json_table(path: Path, converts: Mapping[str, Convert]) -> pa.Table:
     """The objects of a file as rows. Values of columns that nothing converts may be of any shape and are left out."""
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, dict[int, Any]] = {}  # the values that are given, by their rows
     places: list[int] = []
     for place, row in _objects(path, Number):
-        for name in row:
-            if name not in columns:
-                columns[name] = [None] * len(places)
-        for name, values in columns.items():
-            values.append(converts[name](row.get(name)) if name in converts else None)
+        for name, value in row.items():
+            given = columns.setdefault(name, {})
+            if name in converts:
+                given[len(places)] = converts[name](value)
         places.append(place)
-    return pa.table({name: _array(path, name, values, places) for name, values in columns.items()})
+
+    def column(name: str, given: dict[int, Any]) -> pa.Array:
+        if name not in converts:
+            return pa.nulls(len(places))
+        _check_dense(name, given.values())
+        return _array(path, name, [given.get(row) for row in range(len(places))], places)
+
+    return pa.table({name: column(name, given) for name, given in columns.items()})
+
+
+def _check_dense(name: str, values: Iterable[Any]) -> None:
+    """Raises ValueError where structures have so many names between them that each as a row of all would be almost empty."""
+    names, given, structures, left = set[str](), 0, 0, [*values]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            names.update(each)
+            given, structures = given + len(each), structures + 1
+        if isinstance(each, dict | list):
+            left += each.values() if isinstance(each, dict) else each
+    if structures * len(names) > max(SPARSE, DENSITY * given):
+        raise ValueError(f"the objects in {name!r} have {len(names)} different keys, of which each has few")
 
 
 def _array(path: Path, name: str, values: list[Any], places: Sequence[int]) -> pa.Array:
@@ -269,15 +329,19 @@ def _fit(values: list[Any]) -> bool:
 def _objects(path: Path, number: Callable[[str], Any] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSON list or of JSON lines, with places counted from 1; `number` reads numbers. Raises ValueError."""
     decoder = json.JSONDecoder(parse_int=number, parse_float=number, object_pairs_hook=_distinct)
+    names = set[str]()
     for place, value in _listed(path, decoder) if _kind(path) == ".json" else _lines(path, decoder):
         if not isinstance(value, dict):
             raise ValueError(f"{_place(path, place)} is no object with named values")
+        names.update(value)
+        if len(names) > MOST_NAMES:
+            raise ValueError(f"its objects have more than {MOST_NAMES} different keys")
         yield place, value
 
 
 def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     try:
-        values = decoder.decode(_opened(path).read().decode("utf-8-sig"))
+        values = decoder.decode(_contents(path).decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         lines = error.msg == "Extra data"
         raise ValueError(
@@ -290,7 +354,13 @@ def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
 
 def _lines(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     with _opened(path) as file:
-        for place, line in enumerate(file, 1):
+        left = TEXT_BYTES if _zipped(path) else math.inf  # a file that is not packed has what it takes on the disk
+        for place, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), 1):
+            left -= len(line)
+            if left < 0:
+                raise _too_long(path)
+            if len(line) > LINE_BYTES:
+                raise ValueError(f"line {place} has more than {LINE_BYTES >> 20} MB")
             if not line.strip():
                 continue
             try:
@@ -309,7 +379,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON. Raises ValueError if it has a name twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(name for place, (name, _) in enumerate(pairs) if name in dict(pairs[:place]))
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"an object has the name {twice[:80]!r} twice")
     return found
 

@@ -1,6 +1,7 @@
 """Keys of a run and of an evaluation of its own."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -203,3 +204,8 @@ def stage_of(trajectories: str) -> tuple[bool, int] | None:
 def name_of(key: str) -> str:
     """Name of the run or evaluation that a key belongs to."""
     return key.split("/")[1]
+
+
+def run_names(keys: Iterable[str]) -> list[str]:
+    """Names of the runs or evaluations that keys belong to, sorted. A folder of a name that none can have is none."""
+    return sorted(name for name in {name_of(key) for key in keys} if NAME.fullmatch(name))

@@ -20,8 +20,9 @@ def check_model(path: str) -> None:
     folder = Path(path)
     config = architecture(folder)
     stored = weights(folder)
+    layers = {name.split(".")[2] for name in stored if name.startswith("model.layers.") and name.count(".") > 2}
     for layer in range(config.num_hidden_layers):
-        if not any(name.startswith(f"model.layers.{layer}.") for name in stored):
+        if str(layer) not in layers:
             raise UpdateError(f"{path} holds no weights of layer {layer}, but config.json says {config.num_hidden_layers} layers")
     unsupported = sorted(name for name, info in stored.items() if info.dtype not in FLOATS)
     if unsupported:

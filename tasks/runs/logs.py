@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nbrl.infra.errors import MissingError
+from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.runs import RunLayout
 
 PART, PARTS = 1 << 16, 32  # bytes of a part, and parts of a start: at most 2 MiB
+LOG_BYTES = 1 << 26  # of what is read as a part, far more than any has
 TAIL = 1 << 18  # bytes at the end of the log of each service
 NUMBERED = re.compile(r"lines-(\d{6})\.log")
 
@@ -85,13 +86,18 @@ class Reader:
         """The lines that were not given before. A part is read again only while it may grow: the last of its start.
 
         That of an earlier start may grow too: a start that is taken over says why it ended when the next one has begun.
+        Raises DamagedError for a part that none of ours can be.
         """
-        keys = [key for key in self._storage.list(self._layout.logs) if NUMBERED.fullmatch(key.rpartition("/")[2])]
+        sizes = self._storage.sizes(self._layout.logs)
+        found = self._storage.list(self._layout.logs) if sizes is None else sizes
+        keys = [key for key in found if NUMBERED.fullmatch(key.rpartition("/")[2])]
         for key in keys:
             begun = self._read.get(key, 0)
             start = f"{key.rpartition('/')[0]}/"
             if key in self._read and any(other > key and other.startswith(start) and other in self._read for other in keys):
                 continue
+            if sizes is not None and sizes[key] > LOG_BYTES:
+                raise DamagedError(f"{self._storage.uri(key)} has more than {LOG_BYTES >> 20} MB, which no log has; take it away")
             try:
                 data = self._storage.read_bytes(key)
             except MissingError:  # its start has said more than is kept

@@ -13,6 +13,8 @@ import nbformat
 import pytest
 
 from nbrl.agent.trajectory import Status, Trajectory
+from nbrl.flows.cli.agent import _own_prompt
+from nbrl.tasks.errors import ConfigError
 from tests.flows.model_server import ModelServer, act, model_server
 from tests.flows.typed import REFUSE, REPOSITORY, nbrl
 from tests.processes import heed_interrupts
@@ -278,7 +280,7 @@ def _wait_for(server: ModelServer, requests: int) -> None:
         (["--endpoint", "http://127.0.0.1:99999"], "is not an address"),
         (["--endpoint", f"http://{'a' * 70}.example"], "nothing answers at"),
         (["--system-prompt", "no.txt"], "the system prompt no.txt cannot be read"),
-        (["--system-prompt", os.devnull], "is empty"),
+        (["--system-prompt", os.devnull], "is no regular file"),
     ],
 )
 def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, options: list[str], words: str) -> None:
@@ -290,6 +292,26 @@ def test_what_cannot_work_is_one_error_and_leaves_nothing(tmp_path: Path, option
     assert "Traceback" not in done.stderr
     assert "\x1b" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.attack(
+    tried="A pipe, or a sparse file of a terabyte, as a file of the command line's",
+    wall="files of words are read where they are files of a bounded size",
+    effect="one sentence",
+)
+def test_a_pipe_is_no_file_of_words(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").write_text("\r\n")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 40)
+    for name, words in (("pipe", "pipe is no regular file"), ("large", "has more than 128 MB"), ("empty", "is empty")):
+        with pytest.raises(ConfigError, match=words):
+            _own_prompt(tmp_path / name)
+    for options in (["--system-prompt"], ["--tool-settings"], ["--corpus"], ["--file"], ["--replay"]):
+        done = run(tmp_path, "q", "--endpoint", "http://127.0.0.1:9", *options, "pipe")
+        assert (done.returncode, done.stdout, done.stderr.count("nbrl: ")) == (1, "", 1)
+        assert "pipe" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_an_empty_question_is_refused(tmp_path: Path) -> None:

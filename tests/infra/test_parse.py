@@ -94,6 +94,8 @@ def test_yaml_that_means_something_else_than_it_says_is_refused(text: str, words
         ("{1: {? 0x1ffffffffffffffff : 2}}", "a number has more than 64 bits"),
         (r'"\ud800"', "a text has the character"),
         (r'[{"a\0": 1}]', "a text has the character"),
+        ("a: [!!binary eA==]", "a value is bytes; write text"),
+        ("{? !!binary eA== : 1}", "a value is bytes; write text"),
     ],
 )
 @pytest.mark.attack(

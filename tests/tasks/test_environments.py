@@ -118,6 +118,27 @@ def test_a_digest_of_data_is_no_path(tmp_path: Path, digest: object) -> None:
             read()
 
 
+@pytest.mark.parametrize("written", ["{}", '{"sha256": null}', '{"runs/r/data/train.parquet": 5}', "[]", '"x"', "null", ""])
+@pytest.mark.attack(
+    tried="Digests of a run's data that name none of its tables, or are of another shape",
+    wall="a table without its digest is not read",
+    effect="one sentence",
+)
+def test_a_table_without_its_digest_is_not_read(tmp_path: Path, written: str) -> None:
+    storage, environments = Storage(StorageSettings(root=str(tmp_path))), {"own": own(tmp_path, "1", "2")}
+    stored.write(environments, storage, LAYOUT)
+    storage.write_bytes(LAYOUT.digests, written.encode())
+    for read in (
+        lambda: stored.read(storage, LAYOUT, "train"),
+        lambda: stored.contents(storage, LAYOUT, environments),
+        lambda: stored.check(storage, LAYOUT),
+    ):
+        with pytest.raises(
+            DamagedError, match=r"digests\.json (has no SHA-256 of .*train\.parquet|is damaged: ).*; bring it back"
+        ):
+            read()
+
+
 def test_a_run_that_an_earlier_release_began_goes_on_with_its_questions_and_settings(tmp_path: Path) -> None:
     overrides = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]
     config = load("tiny-cpu", [*overrides, f"storage.root={tmp_path}/root"])

@@ -91,7 +91,10 @@ def test_an_empty_field_is_missing(tmp_path: Path, suffix: str) -> None:
 def test_a_column_that_the_first_row_lacks_is_read(tmp_path: Path, suffix: str) -> None:
     rows = [{"question": "one?", "answers": "x"}, {"question": "two?", "answers": "5 km", "rule": "number"}]
     path = write(tmp_path / f"x{suffix}", rows)
-    assert read_rows(path) == [rows[0] | {"rule": None}, rows[1]]
+    read = read_rows(path)
+    assert (read, read[0]["rule"]) == (rows, None)
+    with pytest.raises(KeyError):
+        read[0]["source"]
     with pytest.raises(ConfigError, match="1 rows have no 'rule'"):
         read_questions(path, {}, "qa")
     (tmp_path / "a.txt").write_text("a")

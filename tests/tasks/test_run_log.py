@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.runs import logs
@@ -115,3 +116,20 @@ def test_ends_of_the_logs_of_services_are_kept(storage: Storage, tmp_path: Path,
     storage.delete(LAYOUT.logs)
     log.keep_tails(home, "engine-*.log", 1e12)  # of an earlier start
     assert storage.list(LAYOUT.logs) == []
+
+
+@pytest.mark.attack(
+    tried="A log of a run that is a sparse file of a terabyte",
+    wall="of a log no more is read than any of ours has",
+    effect="one sentence, after the lines before it",
+)
+def test_a_log_of_any_size_is_not_read_whole(storage: Storage, tmp_path: Path) -> None:
+    log, reader = RunLog(storage, LAYOUT, EPOCH), Reader(storage, LAYOUT)
+    log.write("begins")
+    log.flush()
+    with open(tmp_path / logs.part(LAYOUT, EPOCH, 1), "wb") as file:
+        file.truncate(1 << 40)
+    lines = reader.lines()
+    assert next(lines).endswith("begins")
+    with pytest.raises(DamagedError, match=r"lines-000001\.log has more than 64 MB, which no log has; take it away"):
+        next(lines)

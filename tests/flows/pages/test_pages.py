@@ -1,5 +1,6 @@
 """The pages of trajectories: what they show, that nothing a model wrote acts on them, and that a browser finds no fault."""
 
+import os
 import shutil
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from nbrl.flows.cli.commands import app as command
 from nbrl.flows.cli.ui import newest_uri
 from nbrl.flows.pages.app import app
 from nbrl.flows.pages.export import page
+from nbrl.flows.pages.reading import Reading
 from nbrl.flows.pages.tokens import Token, action, decoder
 from nbrl.flows.pages.tree import branches
 from nbrl.infra.process.child import free_port
@@ -226,6 +228,26 @@ def test_a_page_can_be_sent_as_a_file_that_needs_nothing_else(storage: Storage, 
     assert (tmp_path / "page.html").read_text() == alone
     both = nbrl("show", "r/q:1-0", "--root", storage.settings.root, "--html", "a", "--notebook", "b", folder=tmp_path)
     assert both.returncode == 1
+
+
+@pytest.mark.attack(
+    tried="A folder among the runs whose name is no text, or is a page's own words",
+    wall="what cannot be the name of a run is none",
+    effect="the page shows the others",
+)
+def test_a_folder_that_no_run_can_be_named_is_not_listed(storage: Storage, client: TestClient) -> None:
+    for kind in (b"runs", b"evaluations"):
+        for name in (b"bad\xff", b"<b>", b"-r", b"a" * 101, b"new\nline"):
+            folder = os.path.join(os.fsencode(storage.settings.root), kind, name, b"iterations/000000/rollout-0")
+            os.makedirs(folder)
+            with open(os.path.join(folder, b"trajectories.parquet"), "wb") as file:
+                file.write(b"x")
+    assert Reading(storage).names() == [("runs", "r")]
+    page = client.get("/")
+    assert (page.status_code, page.text.count('href="/runs/'), page.text.count('href="/evaluations/')) == (200, 1, 0)
+    assert newest_uri(storage) is None
+    done = CliRunner().invoke(command, ["show", "s", "--root", storage.settings.root])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
 
 
 def test_a_storage_without_runs_shows_how_to_make_one(tmp_path: Path) -> None:
