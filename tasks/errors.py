@@ -56,7 +56,7 @@ class LearnerUnplacedError(LearnerEndedError):
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "") -> str:
     """A question with the known name most like `name`; if none is similar, `otherwise` or the list of all names."""
-    near = difflib.get_close_matches(name, known, 1, cutoff=0.6)
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.57)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"there are: {', '.join(sorted(known)) or 'none yet'}."
 
 

@@ -30,7 +30,7 @@ _HEAD = 1 << 16
 _WHOLE = re.compile(r"-?\d+\.0")
 _SPLIT = re.compile(r"(?:^|[-_. ])(train|training|test|testing|val|valid|validation|dev|eval)(?=[-_. ])", re.IGNORECASE)
 LONGEST_FIELD = 1 << 30  # bytes of CSV that are read at once
-TEXT_BYTES = 1 << 30  # of a file of text that is read whole, or unpacked
+TEXT_BYTES = 4 << 30  # of a file of text that is read whole, or unpacked
 LINE_BYTES = 1 << 27  # of a line of JSON
 MOST_NAMES = 10_000  # of columns in a file of JSON
 SPARSE, DENSITY = 1 << 22, 20  # members that structures of a column may have in all, and how many for each that is given
@@ -241,8 +241,7 @@ def _too_long(path: Path) -> ConfigError:
 
 def _csv_table(path: Path, delimiter: str) -> pa.Table:
     """All fields are text, as they are written: 00501 is no number, and NA is a word. An empty one is null."""
-    with _opened(path) as file:
-        data = file.read()
+    data = _contents(path)
     getincrementaldecoder("utf-8")().decode(data[:_HEAD])  # else UTF-16 is said to be no CSV
     header = data[:_HEAD].partition(b"\n")[0].decode("utf-8", "replace")
     if delimiter not in header and (other := next((sign for sign in ";\t|," if sign in header), None)):
