@@ -30,7 +30,7 @@ for root in roots:
 """
     assert victim.refused(code.format(canary=str(arena.canaries.file), here=__file__)) >= 24
     listing = victim.text("print(*sorted(os.listdir('/')), *sorted(os.listdir('/proc/1/root/etc')))").split()
-    allowed = "bin dev etc lib lib32 lib64 opt proc sbin tmp usr workspace fonts group passwd ld.so.cache localtime"
+    allowed = "bin dev etc lib lib32 lib64 opt proc sbin tmp usr workspace fonts group passwd ld.so.cache localtime alternatives"
     assert set(listing) <= set(allowed.split())
 
 
