@@ -154,7 +154,7 @@ class StepSettings(_Closed):
     compile_layers: bool = Field(
         False,
         description="let torch compile the decoder layers, for which it needs a C++ compiler: on a GPU a step takes two thirds "
-        "of the time and less memory, and the first one about a minute more",
+        "of the time and less memory, and the first one some seconds more",
     )
     deterministic: bool = Field(
         False, description="use only operations that give the same bits each time; an operation without such a form ends the run"

@@ -25,6 +25,7 @@ FUNCTIONS = {
 }  # fmt: skip
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa mu nu xi rho sigma tau upsilon phi chi psi omega lambda"
 NAMES = _GREEK.split()
+STAND_IN = "g_{987}"  # of the variable gamma in LaTeX
 OPERATIONS = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
     ast.Pow: lambda a, b: a**b, ast.BitAnd: sympy.And, ast.BitOr: sympy.Or,
@@ -65,7 +66,7 @@ def from_python(text: str) -> Any:
 
 def variable(name: str) -> Any:
     """The symbol of a variable, with which math-verify's are replaced too."""
-    return sympy.Symbol(name, real=True)
+    return sympy.Symbol("gamma" if name == STAND_IN else name, real=True)
 
 
 def _made(node: ast.expr, text: str) -> Any:

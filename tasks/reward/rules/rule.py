@@ -53,7 +53,7 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _visible(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row without the signs of its texts that nobody sees, which copied text is full of."""
+    """The row without the invisible signs of its texts, which copied text is full of."""
     answer = row["answer"] and INVISIBLE.sub("", row["answer"])
     return {**row, "answer": answer, "answers": [INVISIBLE.sub("", each) for each in row["answers"]]}
 

@@ -5,7 +5,7 @@ import unicodedata
 
 from nbrl.tasks.reward.rules import number_words as known
 from nbrl.tasks.reward.rules.marks import unstressed
-from nbrl.tasks.reward.rules.notation import FUNCTIONS, NAMES
+from nbrl.tasks.reward.rules.notation import FUNCTIONS, NAMES, STAND_IN
 from nbrl.tasks.reward.rules.sentence import carries
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
@@ -37,6 +37,7 @@ SYNONYMS = {r"\varnothing": r"\emptyset", r"\varphi": r"\phi", r"\varepsilon": r
 SYNONYM = re.compile(rf"({'|'.join(map(re.escape, SYNONYMS))})(?![A-Za-z])")
 # Names as Python writes them.
 GREEK = re.compile(rf"(?<![A-Za-z\\])({'|'.join(NAMES)})(?![A-Za-z])")
+GAMMA = re.compile(r"\\gamma(?![A-Za-z])")  # which math-verify takes for Euler's constant, or for a function of what follows
 NUMBERED = re.compile(r"(?<![A-Za-z\\\d_{])([A-Za-z])(\d+)(?![\d.])")  # x1
 STYLE = re.compile(r"\\(?:!|displaystyle\b|limits\b|left(?![A-Za-z])|right(?![A-Za-z])|[bB]igg?[lr]?(?![A-Za-z]))")
 NEAR = re.compile(r"≈|\\(?:approx|simeq)(?![A-Za-z])")
@@ -139,7 +140,7 @@ def in_short(text: str) -> str:
     text = SYNONYM.sub(lambda found: SYNONYMS[found[0]], SPACED.sub(" ", text))
     text = NEAR.sub("=", STYLE.sub("", text)).lstrip(" =")
     text = THOUSANDS.sub("", text) if text[:1] not in "([{\\" else text.replace("{,}", "")
-    text = GREEK.sub(r"\\\1 ", without_unit(text))
+    text = GAMMA.sub(STAND_IN, GREEK.sub(r"\\\1 ", without_unit(text)))
     text = NAMED.sub(r"\\\1 ", LONE.sub(r" \1 ", text))
     text = OVER.sub(r"\1 \\cdot ", NEGATIVE.sub(r"^{\1}", NUMBERED.sub(r"\1_{\2}", in_full(text))))
     text = FACTOR.sub(r"\\cdot ", DOUBLE_STRUCK.sub(r"\\mathbb{\1}", LOWER.sub(r"_{\1}", text)))
