@@ -109,7 +109,7 @@ async def _learner(
         return LearnerHandle.start(update, places, str(notes), seed, grows)
 
     learner = LearnerService(start, progress.say, settings.update.timeout_s)
-    stack.callback(learner.stop)
+    stack.push_async_callback(learner.stop)
     await learner.ready()
     return learner
 

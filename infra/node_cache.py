@@ -1,8 +1,8 @@
 """Folders of a storage on the disk of this machine: each is copied once, whoever on the machine needs it.
 
-A copy is named by the digest of its manifest, so that one with that name holds that content; it is compared with the manifest
-when a process uses it for the first time. Who uses a copy holds a lease, a lock of the kernel that ends with its process; what
-nobody leases is deleted, the longest unused first, when a new copy makes the cache larger than its limit.
+A copy is named by the digest of its part of the manifest, so that one with that name holds that content; it is compared with the
+manifest when a process uses it for the first time. Who uses a copy holds a lease, a lock of the kernel that ends with its
+process; what nobody leases is deleted, the longest unused first, when a new copy makes the cache larger than its limit.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from typing import IO, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import DamagedError, StorageError
-from nbrl.infra.manifest import MANIFEST, check_folder
+from nbrl.infra.manifest import MANIFEST, check_folder, part_digest, read_manifest
 from nbrl.infra.paths import expanded
 from nbrl.infra.scratch import scratch
 from nbrl.infra.storage import Storage, sha256
@@ -78,7 +78,7 @@ class NodeCache:
         """
         if (local := storage.local_path(key)) is not None:
             return Lease(local)
-        digest = sha256(storage.read_bytes(f"{key}/{MANIFEST}"))
+        digest = _identity(storage.read_bytes(f"{key}/{MANIFEST}"), storage.uri(key), part)
         place = self._place(digest, part)
         with self._on_disk(f"keep a copy of {storage.uri(key)}"):
             deadline = time.monotonic() + BUSY_S
@@ -100,7 +100,7 @@ class NodeCache:
 
         With a `part`, only that subfolder.
         """
-        place = self._place(sha256((made / MANIFEST).read_bytes()), part)
+        place = self._place(_identity_in(made, part), part)
         with self._on_disk("keep a copy"), suppress(BlockingIOError), self._exclusively(place):
             if place.exists():
                 return
@@ -118,7 +118,7 @@ class NodeCache:
             if self._whole(place, digest, part):
                 return
             storage.download_folder(key, place, part)
-            if sha256((place / MANIFEST).read_bytes()) != digest:
+            if _identity_in(place, part) != digest:
                 shutil.rmtree(place, ignore_errors=True)
                 raise DamagedError(f"{storage.uri(key)} was replaced while it was fetched; use the same command again")
             self._seen.add(place)
@@ -139,7 +139,7 @@ class NodeCache:
         """Whether the copy is there, and what its manifest says."""
         if place not in self._seen and place.exists():
             try:
-                if sha256((place / MANIFEST).read_bytes()) != digest:
+                if _identity_in(place, part) != digest:
                     return False
                 check_folder(place, f"{part}/" if part else "")
                 self._seen.add(place)
@@ -202,6 +202,15 @@ class NodeCache:
             yield
         except OSError as error:
             raise StorageError(f"cannot {what} below {self._root}: {error}; set nodes.cache to a folder with room") from error
+
+
+def _identity(manifest: bytes, where: str, part: str) -> str:
+    """What names a copy of a folder with this manifest. Other parts may come and go: states do."""
+    return part_digest(read_manifest(manifest, where), f"{part}/") if part else sha256(manifest)
+
+
+def _identity_in(folder: Path, part: str) -> str:
+    return _identity((folder / MANIFEST).read_bytes(), str(folder), part)
 
 
 def _named(lock: IO[str]) -> bool:

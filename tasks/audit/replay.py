@@ -13,7 +13,8 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.checkpoints import HF
+from nbrl.tasks.layout.checkpoints import HF, ORDER, RESULT
+from nbrl.tasks.learner.checkpoint.repeats import repeats
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.places import Places
@@ -39,7 +40,7 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
     if before.checkpoint and not can_train_on(storage, before.checkpoint):
         raise ConfigError(
             f"the update of iteration {record.iteration + 1} cannot be done again: the checkpoint that it starts from was "
-            "deleted, or kept without its optimiser state"
+            "deleted, or what is needed to make its optimiser state again"
         )
     advantages = next(artifact for artifact in record.artifacts if artifact.path.endswith("/advantages.parquet"))
     trajectories = [round_.trajectories for round_ in record.rounds]
@@ -56,13 +57,15 @@ def replay(storage: Storage, config: RunConfig, run: Run, record: Record, before
 
 def _inputs_of(storage: Storage, order: UpdateOrder, folder: Path) -> Storage:
     """A storage in a new folder with what the order reads, so that what it makes is not written to the run's."""
-    aside = Storage(StorageSettings(root=str(folder / "storage")))
-    for table in (*order.trajectories, order.advantages):
+    aside, way = Storage(StorageSettings(root=str(folder / "storage"))), repeats(storage, order.checkpoint_in)
+    for table in (table for each in (order, *way.orders) for table in (*each.trajectories, each.advantages)):
         aside.write_bytes(table.key, storage.read_bytes(table.key, table.digest))
         if table.key.endswith(INDEX):
             for part, digest in parts_of(storage.read_index(table.key)).items():
                 aside.write_bytes(part, storage.read_bytes(part, digest))
-    if (start := order.checkpoint_in) is not None:
+    for key in (f"{each.checkpoint_out}/{name}" for each in way.orders for name in (ORDER, RESULT)):
+        aside.write_bytes(key, storage.read_bytes(key))
+    if (start := way.base) is not None:
         place = folder / "storage" / start
         place.parent.mkdir(parents=True, exist_ok=True)
         if (local := storage.local_path(start)) is not None:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 
-from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError, StorageError
+from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
+from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.read import make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
+from nbrl.tasks.learner.checkpoint.repeats import repeats
 from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
 from nbrl.tasks.learner.model.critic import Critic
@@ -38,7 +39,9 @@ from nbrl.tasks.learner.step.learning_rate import learning_rate
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
-from nbrl.tasks.learner.step.train import train
+from nbrl.tasks.learner.step.state_digest import digest_of
+from nbrl.tasks.learner.step.train import Trained, train
+from nbrl.tasks.learner.writer import CheckpointWriter
 from nbrl.tasks.model_folder.check import check_model
 from nbrl.tasks.seeds import derive_seed
 
@@ -80,9 +83,8 @@ class Learner:
         if settings.kl_coefficient > 0 and not self._adapters:
             how = Layers(offload="reference" in settings.offload, compiled=settings.compile_layers)
             self._reference = load_sharded(model_path, self._dtype, self._ranks.mesh, how, frozen=True).requires_grad_(False)
-        # States are written during the passes, each over its own group, because collectives of one group must not interleave.
         names = [STATE, CRITIC] if settings.critic else [STATE]
-        self._groups = {name: dist.new_group(backend="gloo") for name in names}
+        self._writer = CheckpointWriter(self._shelf, self._ranks, self._timer, names)
         self._loaded: _Loaded | None = self._begin()
 
     def _begin(self) -> _Loaded:
@@ -120,14 +122,22 @@ class Learner:
                 return earlier
             batch = ranks.together(lambda: make_batch(tables, order, self._settings, self._config))
         with timer.phase("load"):
-            loaded = self._bring(order.checkpoint_in, start)
-        self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
-        constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
-        trained = train(self._settings, loaded.passes, loaded.models, timer, batch, constants, order.seed, order.steps)
-        write_tokens = partial(token_logprobs.write, batch=batch, logp_N=trained.before_N)
-        sequences = self._write(loaded, order, partial(proof_sequences, order, batch.forest, loaded.passes), write_tokens)
+            loaded, repeated = self._bring(order.checkpoint_in, start)
+        if repeated:
+            timer.begin()  # the times are those of this order
+        trained, estimated = self._train(loaded, order, batch)
+
+        def write_parts(folder: Path) -> list[ProofSequence]:
+            with timer.phase("proof"):
+                sequences = proof_sequences(order, batch.forest, loaded.passes)
+            with timer.phase("export"):
+                self._export(loaded.policy, folder, order)
+                ranks.on_first(lambda: token_logprobs.write(folder, batch, trained.before_N))
+            return sequences
+
+        sequences = self._writer.write(order, loaded.models, write_parts)
         give_back(self._device)
-        metrics = trained.metrics | estimated | timer.metrics()
+        metrics = trained.metrics | estimated | timer.metrics() | {"update/repeated": float(repeated)}
         metrics["update/tokens_per_second"] = batch.forest.tokens / metrics["seconds/total"]
         result = UpdateResult(
             iteration=order.iteration,
@@ -136,8 +146,9 @@ class Learner:
             checkpoint=out,
             proof=Proof(sequences=sequences, before=mismatch_before(batch.forest, trained.before_N)),
             skipped=trained.skipped,
+            state=digest_of(loaded.models.values(), self._device),
         )
-        self._shelf.finish(out, result)
+        self._writer.finish(out, result)
         self._holds = ranks.from_first(lambda: self._identity(out))
         return result
 
@@ -145,61 +156,63 @@ class Learner:
         """The part of a finished checkpoint, on this machine; not collective. Raises StorageError if it is not there."""
         return self._shelf.open(checkpoint, part)
 
+    def settle(self) -> None:
+        """Collective. Wait until all that was written is there. Raises UpdateError or StorageError if it could not be stored."""
+        self._writer.settle()
+
     def _identity(self, checkpoint: str | None) -> str:
         return INITIAL if checkpoint is None else checkpoint_identity(self._storage, checkpoint)
 
-    def _bring(self, checkpoint_in: str | None, start: str) -> _Loaded:
-        """Load the state of the identity `start`, from which the order starts, unless memory already holds it."""
+    def _train(self, loaded: _Loaded, order: UpdateOrder, batch: Batch) -> tuple[Trained, dict[str, float]]:
+        """Take the order's steps; return what they report, and what the estimator did."""
+        self._holds = None  # from here to the finished checkpoint, memory holds neither the old state nor a saved one
+        constants, estimated = loaded.passes.compute_constants(batch, order.estimator)
+        trained = train(self._settings, loaded.passes, loaded.models, self._timer, batch, constants, order.seed, order.steps)
+        return trained, estimated
+
+    def _bring(self, checkpoint_in: str | None, start: str) -> tuple[_Loaded, int]:
+        """Load the state of the identity `start`, from which the order starts, unless memory already holds it; returns how many
+        updates had to be repeated for it too.
+        """
         loaded = self._loaded
         if loaded is not None and start == self._holds:
-            return loaded
+            return loaded, 0
+        self.settle()
+        way = self._ranks.from_first(partial(_of_checkpoint, partial(repeats, self._storage, checkpoint_in)))
         if loaded is None or self._holds != INITIAL:  # else memory is as _begin left it
             loaded = self._loaded = None  # two models at once might not fit into memory
             gc.collect()
             loaded = self._loaded = self._begin()
         self._holds = None
-        if checkpoint_in is not None:
+        if way.base is not None:
             for name, model in loaded.models.items():
-                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, checkpoint_in, name))) as lease:
+                with self._ranks.together(partial(_of_checkpoint, partial(self._shelf.open, way.base, name))) as lease:
                     self._ranks.together(partial(model.check, lease.path / name))
                     model.load(lease.path / name)
+        for order in way.orders:
+            self._repeat(loaded, order)
         self._holds = start
-        return loaded
+        return loaded, len(way.orders)
 
-    def _write(
-        self,
-        loaded: _Loaded,
-        order: UpdateOrder,
-        prove: Callable[[], list[ProofSequence]],
-        write_tokens: Callable[[Path], None],
-    ) -> list[ProofSequence]:
-        """Write the checkpoint except its result, and compute its proof's log-probs meanwhile. An error leaves nothing."""
-        ranks, timer = self._ranks, self._timer
-        with timer.phase("stage"):
-            folder = self._shelf.begin(order.checkpoint_out)
-            writing = [model.save(folder / name, self._groups[name]) for name, model in loaded.models.items()]
-        try:
-            try:
-                with timer.phase("proof"):
-                    sequences = prove()
-                with timer.phase("export"):
-                    self._export(loaded.policy, folder, order)
-                    ranks.on_first(lambda: write_tokens(folder))
-            finally:
-                with timer.phase("checkpoint"):
-                    for state in writing:  # none may outlive its order: the next one may clear the same folder
-                        state.wait()
-            for state in writing:
-                ranks.together(state.check)
-        except (UpdateError, StorageError):
-            self._shelf.abandon(order.checkpoint_out)  # the disk may be full
-            raise
-        return sequences
+    def _repeat(self, loaded: _Loaded, order: UpdateOrder) -> None:
+        """Bring memory to the state that the order's checkpoint lacks. Raises UpdateError where another one comes out."""
+        ranks, out = self._ranks, order.checkpoint_out
+        tables = ranks.together(partial(_of_checkpoint, lambda: read_tables(order, self._storage)))
+        self._train(loaded, order, ranks.together(lambda: make_batch(tables, order, self._settings, self._config)))
+        made = ranks.from_first(partial(_of_checkpoint, lambda: result_of(self._storage, out).state))
+        if digest_of(loaded.models.values(), self._device) != made:
+            raise UpdateError(
+                f"{self._storage.uri(out)} has no state to go on from, and its update, repeated, gives another one: it was made "
+                "on other devices, by another number of ranks or in other micro-batches; go on as it was made, or make it again "
+                f"by --redo {order.iteration + 1}:update"
+            )
 
     def _export(self, policy: PolicyModel, folder: Path, order: UpdateOrder) -> None:
-        weights = hugging_face.gather_weights(policy)
         dtype = torch.float32 if order.dtype == "float32" else self._stored_dtype
         rounded = Rounding(dtype, order.seed if order.rounding == "stochastic" else None)
+        # Adapters are merged in float32, and what is drawn for a weight must not depend on the sharding.
+        early = None if self._settings.lora or rounded.seed is not None else dtype
+        weights = hugging_face.gather_weights(policy, self._ranks, self._device, early)
 
         def save() -> None:
             complete = weights

@@ -34,6 +34,8 @@ class UpdateOrder(BaseModel):
     `staleness`: updates between the weights that sampled and those of `checkpoint_in`; 0 where the loss does not read it.
     `rounding`: how weights become those of files in bfloat16; stochastic draws from `seed`.
     `proof_token_ids`: the sequence on which the new weights are proved; None takes sampled actions of the batch.
+    `state`: whether the checkpoint gets the state to go on from: before the order is answered, later, beside what the learner
+    does next, or not at all. From a checkpoint without it the learner goes on by repeating updates.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,6 +53,7 @@ class UpdateOrder(BaseModel):
     staleness: int = Field(0, ge=0)
     rounding: Literal["nearest", "stochastic"] = "nearest"
     proof_token_ids: list[int] | None = Field(None, min_length=2)
+    state: Literal["awaited", "later", "none"] = "awaited"
 
 
 class OfferOrder(BaseModel):
@@ -102,6 +105,7 @@ class AdapterOrder(BaseModel):
 class UpdateResult(BaseModel):
     """`proof` is what a publish of the checkpoint must prove. `order` is the digest of the order that was carried out.
     `skipped` says why an optimiser step was not taken, else it is empty; without any step the checkpoint has the old weights.
+    `state` is the digest of weights and moments in memory, by which a repeated update is compared with this one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
@@ -112,6 +116,7 @@ class UpdateResult(BaseModel):
     checkpoint: str
     proof: Proof
     skipped: str = ""
+    state: str = ""
 
     @model_validator(mode="before")
     @classmethod

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Literal
 
-from nbrl.infra.errors import DamagedCheckpointError
+from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS, updates_of
+from nbrl.tasks.learner.checkpoint.repeats import repeats
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import damaged_checkpoint
 from nbrl.tasks.runs.run import find_run
-from nbrl.tasks.runs.scope import Artifact, Scope
+from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.services import Services
 
@@ -30,13 +33,23 @@ async def update(
     try:
         result = await services.learner.update(make_order(services.config, scope, advantages, trajectories, staleness))
     except DamagedCheckpointError as error:
-        run = await asyncio.to_thread(find_run, services.storage, scope.run)
-        if run is None:
-            raise
-        raise await asyncio.to_thread(damaged_checkpoint, services.storage, run, scope.weights, error) from error
+        raise await asyncio.to_thread(_damaged, services.storage, scope, error) from error
     if result.skipped:
         services.progress.say(f"iteration {scope.iteration + 1}: an optimiser step was skipped, {result.skipped}")
+    if repeated := result.metrics.get("update/repeated"):
+        services.progress.say(f"{repeated:g} earlier updates were repeated: the newest checkpoint had no optimiser's state")
     return await asyncio.to_thread(_keep, services.storage, scope, result)
+
+
+def _damaged(storage: Storage, scope: Scope, error: DamagedCheckpointError) -> DamagedError:
+    """The error, with how to make again what is damaged: the checkpoint whose state the update goes on from, or the newest."""
+    run, weights = find_run(storage, scope.run), scope.weights
+    if run is None:
+        return error
+    with suppress(DamagedError, MissingError):
+        if base := repeats(storage, weights.checkpoint).base:
+            weights = Weights(updates=updates_of(base), checkpoint=base)
+    return damaged_checkpoint(storage, run, weights, error)
 
 
 def make_order(
@@ -55,7 +68,14 @@ def make_order(
         dtype=config.published_dtype,
         staleness=staleness if config.update.old == "interpolated" else 0,
         rounding=config.publish.rounding,
+        state=_state(config, scope),
     )
+
+
+def _state(config: RunConfig, scope: Scope) -> Literal["later", "none"]:
+    """The run's last checkpoint has a state too, for a run that is given more iterations."""
+    last = scope.iteration + 1 == config.iterations
+    return "later" if last or (scope.updates + 1) % config.checkpoints.state_every == 0 else "none"
 
 
 def _keep(storage: Storage, scope: Scope, result: UpdateResult) -> Artifact:

@@ -11,8 +11,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.layout.checkpoints import HF
 from nbrl.tasks.layout.runs import RunLayout
-from nbrl.tasks.layout.shared import CHAMPIONS, champion_of
-from nbrl.tasks.runs.kept import lies_below
+from nbrl.tasks.layout.shared import CHAMPIONS, champion_of, lies_below
 
 
 class Champion(BaseModel):

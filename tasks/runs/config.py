@@ -109,6 +109,12 @@ class CheckpointSettings(BaseModel):
         "recent",
         description="which kept checkpoints keep the optimiser's state, to train on from them: those of keep_last, or all",
     )
+    state_every: int = Field(
+        1,
+        ge=1,
+        description="updates from one checkpoint with the optimiser's state (12 bytes a weight) to the next; a run that goes on "
+        "from one without repeats the updates since",
+    )
 
 
 class PipelineSettings(BaseModel):

@@ -34,7 +34,8 @@ def disk(config: RunConfig) -> str:
     state = STATE_BYTES * trained_numbers(config, tensors)
     recent = config.iterations if keep.keep_last is None else min(keep.keep_last, config.iterations)
     others = min(config.iterations - recent, keep.keep_best + (config.iterations // keep.keep_every if keep.keep_every else 0))
-    total = recent * (model + state) + others * (model + state if keep.state == "all" else model)
+    states = min(config.iterations, max(2, math.ceil(recent / keep.state_every) + (keep.state_every > 1)))
+    total = recent * model + states * state + others * (model + state if keep.state == "all" else model)
     newest = model + state if recent < config.iterations else 0  # it is written before an older one is deleted
     more = ", and what the adapters take" if config.update.lora else ""
     return f"a checkpoint takes about {in_words(model + state)}{more}; those that stay take at most {in_words(total + newest)}"

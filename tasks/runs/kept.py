@@ -1,6 +1,6 @@
 """Reads what a run or an evaluation keeps of itself. Keys in it must lie below its folder: what they name is read or deleted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError, ValidationInfo
 from nbrl.infra.errors import DamagedError, shortened
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import fault_in_words
+from nbrl.tasks.layout.shared import lies_below
 
 OWNER = "owner"  # in the context of a validation: the folder below which keys must lie
 # What tables and fields raise that are whole, and not what nbrl writes.
@@ -19,11 +20,6 @@ KeptT = TypeVar("KeptT", bound=BaseModel)
 def folder_of(key: str) -> str:
     """The folder of the run or the evaluation to which a key belongs."""
     return "/".join(key.split("/")[:2])
-
-
-def lies_below(key: str, folder: str) -> bool:
-    parts: Sequence[str] = key.split("/")
-    return key.startswith(f"{folder}/") and not {"", ".", ".."}.intersection(parts)
 
 
 def _own(key: str, info: ValidationInfo) -> str:

@@ -134,7 +134,7 @@ def _check_start(storage: Storage, writer: Writer, number: int) -> None:
     if before is not None and before.checkpoint and not can_train_on(storage, before.checkpoint):
         raise ConfigError(
             f"iteration {number} cannot be done again: the checkpoint after {before.updates} updates, which it starts from, was "
-            "deleted or kept without its optimiser state; `checkpoints.keep_last` says how many stay"
+            "deleted, or what is needed to make its optimiser state again; `checkpoints.keep_last` says how many stay"
         )
 
 

@@ -1,19 +1,18 @@
 """Which checkpoints stay on the storage, and the deletion of the others."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, STATES, TOKEN_LOGPROBS
+from nbrl.tasks.learner.checkpoint.repeats import has_state, repeats
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record
 from nbrl.tasks.runs.pins import pinned
 from nbrl.tasks.runs.run import Run
-
-STATES = (f"{STATE}/", f"{CRITIC}/")
 
 
 def kept(made: Sequence[int], scores: Mapping[int, float], settings: CheckpointSettings) -> tuple[set[int], set[int]]:
@@ -72,8 +71,19 @@ def _staying(
     """
     folders, chosen = _folders(records, keys), champions(storage)
     stay, trainable = kept(list(folders), scores, settings)
-    stay |= pinned(storage, run) | {number for number, folder in folders.items() if folder in chosen}
-    return folders, stay, trainable
+    bases = _bases(storage, folders, keys, trainable)
+    stay |= bases | pinned(storage, run) | {number for number, folder in folders.items() if folder in chosen}
+    return folders, stay, trainable | bases
+
+
+def _bases(storage: Storage, folders: Mapping[int, str], keys: Sequence[str], trainable: Iterable[int]) -> set[int]:
+    """Those of the checkpoints whose states the trainable ones need: their own, or the last before."""
+    names = tuple(f"/{name}" for name in STATES)
+    holding = {"/".join(key.split("/")[:4]) for key in keys if any(name in key for name in names)}
+    stated = sorted(number for number, folder in folders.items() if folder in holding)
+    if stated and not has_state(storage, folders[stated[-1]]):  # it may be on its way to the newest
+        stated.pop()
+    return {max(earlier) for number in trainable if (earlier := [each for each in stated if each <= number])}
 
 
 def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
@@ -83,12 +93,12 @@ def _folders(records: Sequence[Record], keys: Sequence[str]) -> dict[int, str]:
 
 
 def can_train_on(storage: Storage, checkpoint: str) -> bool:
-    """Whether the checkpoint is there with its optimiser's state."""
+    """Whether the checkpoint is there, and has its optimiser's state or is of updates that can be repeated."""
     try:
-        names = _names(storage, checkpoint)
-    except MissingError:
+        repeats(storage, checkpoint)
+    except (MissingError, DamagedError):
         return False
-    return any(name.startswith(STATES) for name in names)
+    return storage.exists(f"{checkpoint}/{MANIFEST}")
 
 
 def complete(storage: Storage, run: Run) -> set[str]:
@@ -101,7 +111,7 @@ def _complete(keys: Sequence[str]) -> set[str]:
 
 
 def _delete(storage: Storage, checkpoint: str) -> None:
-    """Delete a checkpoint but its result, which proves from what it was made.
+    """Delete a checkpoint but its order and result, which prove from what it was made.
 
     The manifest goes first: without, there is none. The weights go last: while there are any, a deletion that was cut off is
     done again.

@@ -69,6 +69,11 @@ class LearnerService:
     async def stop(self) -> None:
         await asyncio.to_thread(self._handle.stop, STOP_S)
 
+    async def finish(self) -> None:
+        """As `stop`, once the state of the last checkpoint is there."""
+        if error := await asyncio.to_thread(self._handle.stop, self._limit_s):
+            self._say(f"nbrl: warning: the last checkpoint may lack its optimiser's state: the learner ended with {error}")
+
     async def _replace(self, error: LearnerEndedError) -> None:
         """Start the next learner, and further ones if it does not get ready."""
         began, reason = time.monotonic(), error

@@ -101,7 +101,7 @@ def _learner(
         return LearnerHandle.start(update, places, str(notes), derive_seed(run.seed, "learner"), grows, again=number > 0)
 
     learner = LearnerService(start, progress.say, config.update.timeout_s)
-    stack.push_async_callback(learner.stop)
+    stack.push_async_exit(lambda kind, error, trace: learner.stop() if error else learner.finish())
     return learner
 
 

@@ -11,8 +11,9 @@ from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.runs import RunLayout
+from nbrl.tasks.layout.shared import lies_below
 from nbrl.tasks.runs.history import Record
-from nbrl.tasks.runs.kept import lies_below, read_kept
+from nbrl.tasks.runs.kept import read_kept
 from nbrl.tasks.runs.results import NodeResult
 from nbrl.tasks.runs.run import find_run
 from nbrl.tasks.runs.sweep import sweep_stage

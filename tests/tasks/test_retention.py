@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
-from nbrl.infra.manifest import MANIFEST
+from nbrl.infra.manifest import MANIFEST, manifest_bytes
 from nbrl.infra.process.identity import identity
 from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.layout.checkpoints import RESULT, TOKEN_LOGPROBS
+from nbrl.tasks.layout.checkpoints import RESULT, STATES, TOKEN_LOGPROBS
+from nbrl.tasks.learner.checkpoint.repeats import has_state
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings
@@ -79,6 +80,28 @@ def test_whichever_checkpoint_was_deleted_by_hand_one_sentence_says_which_are_le
     words = rf"^checkpoint {number} of run 'r' is gone \(deleted by its setting `checkpoints`, or by hand\); there are: {left}; "
     with pytest.raises(ConfigError, match=words + "name one of them, or bring it back from a copy$"):
         checkpoint(storage, "r", asked)
+
+
+def _without_state(storage: Storage, checkpoint: str) -> None:
+    """As one between two with states, or a newest one whose state is still written."""
+    names = {name: digest for name, digest in storage.read_manifest(checkpoint).items() if not name.startswith(STATES)}
+    storage.write_bytes(f"{checkpoint}/{MANIFEST}", manifest_bytes(names))
+
+
+@pytest.mark.parametrize(("without", "stay"), [((4,), [3, 4]), ((3, 4), [2, 4]), ((2, 3), [4])])
+@pytest.mark.parametrize("listed", [True, False], ids=["its files there", "no files"])
+def test_the_state_from_which_the_newest_is_made_again_stays(
+    storage: Storage, tmp_path: Path, without: tuple[int, ...], stay: list[int], listed: bool
+) -> None:
+    _, records = made(storage, tmp_path, 4)
+    for number in without:
+        _without_state(storage, records[number - 1].checkpoint)
+        if number < 4 or not listed:  # a kill may come between the files of the newest and its manifest
+            storage.delete(f"{records[number - 1].checkpoint}/state")
+            storage.delete(f"{records[number - 1].checkpoint}/critic")
+    prune(storage, RUN, records, {}, CheckpointSettings(keep_last=1, state_every=3))
+    assert numbers(storage, "hf/") == stay
+    assert [has_state(storage, records[number - 1].checkpoint) for number in stay] == [number not in without for number in stay]
 
 
 def test_weights_without_their_manifest_are_refused_with_what_to_do(storage: Storage, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ class CloudShelf:
     """A Shelf on a cloud. What this rank writes, and what it reads, lies on the disk of its machine meanwhile."""
 
     def __init__(self, storage: Storage, nodes: NodeSettings, ranks: Ranks) -> None:
-        self._storage, self._ranks, self._cache = storage, ranks, NodeCache(nodes)
-        self._writing = ExitStack()  # the folder between `begin` and `finish`
-        self._mine = Path()
+        self._storage, self._ranks, self._beside, self._cache = storage, ranks, ranks.apart(), NodeCache(nodes)
+        # The folders between `begin` and `finish`, and between `begin_states` and `add_states`.
+        self._writing, self._mine = ExitStack(), Path()
+        self._writing_states, self._my_states = ExitStack(), Path()
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
         """Whether the objects are what the manifest says is seen by whoever reads them."""
@@ -39,8 +40,7 @@ class CloudShelf:
         return result if result.order == digest else None
 
     def begin(self, out: str) -> Path:
-        self._writing.close()
-        self._mine = self._ranks.together(lambda: self._writing.enter_context(self._cache.scratch(f"rank-{self._ranks.rank}")))
+        self._mine = self._empty(self._writing, f"rank-{self._ranks.rank}")
         return self._mine
 
     def abandon(self, out: str) -> None:
@@ -67,5 +67,28 @@ class CloudShelf:
         ranks.on_first(complete)
         self._writing.close()
 
+    def begin_states(self, out: str) -> Path:
+        self._my_states = self._empty(self._writing_states, f"states-{self._ranks.rank}")
+        return self._my_states
+
+    def add_states(self, out: str) -> None:
+        ranks, storage = self._beside, self._storage
+        parts = ranks.gathered(ranks.together(lambda: storage.upload_part(self._my_states, out)))
+        states = {name: digest for part in parts for name, digest in part.items()}
+
+        def name() -> None:
+            storage.write_bytes(f"{out}/{MANIFEST}", manifest_bytes(storage.read_manifest(out) | states))
+
+        ranks.on_first(name)
+        self._writing_states.close()
+
+    def abandon_states(self, out: str) -> None:
+        self._writing_states.close()
+
     def open(self, checkpoint: str, part: str) -> Lease:
         return self._cache.lease(self._storage, checkpoint, part)
+
+    def _empty(self, writing: ExitStack, name: str) -> Path:
+        """Collective. An empty folder of this rank, until `writing` is closed."""
+        writing.close()
+        return self._ranks.together(lambda: writing.enter_context(self._cache.scratch(name)))

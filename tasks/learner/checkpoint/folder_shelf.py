@@ -1,6 +1,7 @@
 """Checkpoints in a folder that all ranks see: on one machine, or on a network file system.
 
-One is written by all ranks as `<folder>.partial`, which is renamed once it is complete.
+One is written by all ranks as `<folder>.partial`, which is renamed once it is complete. States that come later are written
+beside it, and moved into it before its manifest names them.
 """
 
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.manifest import check_whole, write_manifest
+from nbrl.infra.manifest import MANIFEST, check_whole, manifest_bytes, read_manifest, write_manifest
 from nbrl.infra.node_cache import Lease
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import UpdateError
@@ -36,18 +37,10 @@ class FolderShelf:
         return result if result.order == digest else None
 
     def begin(self, out: str) -> Path:
-        partial = self._partial(out)
-
-        def clear() -> None:  # deletes what an interrupted order left
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-
-        self._ranks.on_first(clear)
-        return partial
+        return self._empty(self._partial(out))
 
     def abandon(self, out: str) -> None:
-        if self._ranks.rank == 0:
-            shutil.rmtree(self._partial(out), ignore_errors=True)
+        self._delete(self._partial(out))
 
     def finish(self, out: str, result: UpdateResult) -> None:
         folder, partial = self._folder(out), self._partial(out)
@@ -61,6 +54,26 @@ class FolderShelf:
 
         self._ranks.on_first(rename)
 
+    def begin_states(self, out: str) -> Path:
+        return self._empty(self._states(out))
+
+    def add_states(self, out: str) -> None:
+        """Rank 0 alone knows that all have written, once its own writing has ended."""
+        if self._ranks.rank:
+            return
+        folder, states = self._folder(out), self._states(out)
+        write_manifest(states)
+        digests = read_manifest((states / MANIFEST).read_bytes(), str(states))
+        manifest = self._storage.read_manifest(out)
+        for state in filter(Path.is_dir, states.iterdir()):
+            shutil.rmtree(folder / state.name, ignore_errors=True)  # of a process that was killed before the manifest named it
+            state.rename(folder / state.name)
+        self._storage.write_bytes(f"{out}/{MANIFEST}", manifest_bytes(manifest | digests))
+        shutil.rmtree(states)
+
+    def abandon_states(self, out: str) -> None:
+        self._delete(self._states(out))
+
     def open(self, checkpoint: str, part: str) -> Lease:
         return Lease(self._folder(checkpoint))
 
@@ -73,3 +86,21 @@ class FolderShelf:
     def _partial(self, key: str) -> Path:
         folder = self._folder(key)
         return folder.with_name(f"{folder.name}.partial")
+
+    def _states(self, key: str) -> Path:
+        folder = self._folder(key)
+        return folder.with_name(f"{folder.name}.states.partial")
+
+    def _empty(self, folder: Path) -> Path:
+        """Collective. The folder, without what an interrupted order left in it."""
+
+        def clear() -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+
+        self._ranks.on_first(clear)
+        return folder
+
+    def _delete(self, folder: Path) -> None:
+        if self._ranks.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)

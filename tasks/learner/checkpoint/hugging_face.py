@@ -2,26 +2,39 @@
 
 import shutil
 from pathlib import Path
-from typing import cast
 
+import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from nbrl.infra.manifest import MANIFEST
 from nbrl.tasks.learner.checkpoint.rounding import Rounding
 from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.model_folder.json_files import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 from nbrl.tasks.model_folder.source import copied_with_weights
 
 
-def gather_weights(policy: PolicyModel) -> dict[str, Tensor]:
-    """Collective. Return all weights of the model on rank 0's CPU, tied ones once, and nothing on the other ranks."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = cast(dict[str, Tensor], get_model_state_dict(policy.lm, options=options))
-    names = (name for name, _ in policy.lm.named_parameters(remove_duplicate=False))
-    tied = set(names) - {name for name, _ in policy.lm.named_parameters()}
-    return {name: value for name, value in weights.items() if name not in tied}
+def gather_weights(policy: PolicyModel, ranks: Ranks, device: torch.device, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Collective. Return all weights of the model on rank 0's CPU, tied ones once, and nothing on the other ranks.
+
+    Each rank rounds its shards to `dtype` before they are gathered, unless it is None.
+    """
+    weights = {}
+    tied = {name for name, _ in policy.lm.named_parameters(remove_duplicate=False)}
+    tied -= {name for name, _ in policy.lm.named_parameters()}
+    for name, value in policy.lm.state_dict().items():
+        if name in tied:
+            continue
+        local = value.to_local() if isinstance(value, DTensor) else value
+        whole = local.to(device, dtype)
+        if isinstance(value, DTensor):
+            sharded = DTensor.from_local(whole, ranks.mesh, value.placements, shape=value.shape, stride=value.stride())
+            whole = sharded.full_tensor()
+        if ranks.rank == 0:
+            weights[name] = whole.detach().cpu()
+    return weights
 
 
 def write(folder: Path, policy: PolicyModel, weights: dict[str, Tensor], source: str, rounded: Rounding) -> None:

@@ -1,8 +1,9 @@
 """Where the ranks put a checkpoint and find it again: on a folder that all of them see, or on a cloud.
 
-A checkpoint has `state/` (sharded, to resume from) and with a critic its state in `critic/`, `hf/` (safetensors, to serve),
-`logprobs.parquet` (the learner's log-probs of the sampled tokens), `result.json` (the result of the order) and `manifest.json`
-(the SHA-256 of every file). With LoRA the states hold only adapters, `hf/` is merged, and `adapter/` is in peft's format.
+A checkpoint has `hf/` (safetensors, to serve), `logprobs.parquet` (the learner's log-probs of the sampled tokens), `order.json`,
+`result.json` (the result of the order) and `manifest.json` (the SHA-256 of every file). Unless the order wants none, it also
+has `state/` (sharded, to resume from) and with a critic its state in `critic/`; they may be added after all else. With LoRA
+the states hold only adapters, `hf/` is merged, and `adapter/` is in peft's format.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from nbrl.tasks.learner.process.ranks import Ranks
 
 
 class Shelf(Protocol):
-    """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete."""
+    """One rank's hands on the checkpoints of a storage. A checkpoint is either absent or complete, and so are its states."""
 
     def earlier_result(self, order: UpdateOrder, digest: str) -> UpdateResult | None:
         """The result of the order if it was carried out before. A checkpoint that is damaged, or of another order of this
@@ -35,6 +36,18 @@ class Shelf(Protocol):
         """Collective. Make the checkpoint of all parts, in place of that of another order; rank 0's `result` is the one that
         counts. Raises an error on every rank if one could not.
         """
+        ...
+
+    def begin_states(self, out: str) -> Path:
+        """Collective. As `begin`, for states that are added later."""
+        ...
+
+    def add_states(self, out: str) -> None:
+        """Collective, and may run beside anything else. Add the states that all ranks have written to the finished `out`."""
+        ...
+
+    def abandon_states(self, out: str) -> None:
+        """Delete what this rank wrote since `begin_states`."""
         ...
 
     def open(self, checkpoint: str, part: str) -> Lease:

@@ -92,18 +92,23 @@ class LearnerHandle:
         if not self._run.done():
             self._mailbox.stop.remote()
 
-    def stop(self, timeout: float = 30.0) -> None:
+    def stop(self, timeout: float = 30.0) -> str:
         """End them, and wait: Ray would end this process if it were shut down while the run's thread still asks for something.
+
+        Returns with what error they ended, if with one.
 
         Ranks that do not look for orders, since they are loading, meet the end of the mailbox; for one in a long step nobody
         waits longer than twice the timeout, and it ends with the cluster.
         """
         self.end()
         with suppress(TimeoutError):
-            self._run.result(timeout)
+            error = self._run.result(timeout)
+            ray.kill(self._mailbox)
+            return _reason(error) if error else ""
         ray.kill(self._mailbox)
         with suppress(TimeoutError):
             self._run.result(timeout)
+        return ""
 
     async def _unless_ended(self, reference: Any) -> Any:
         reply = asyncio.ensure_future(_resolve(reference))

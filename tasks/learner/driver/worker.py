@@ -54,6 +54,7 @@ def _carry_out(learner: Learner, sender: Sender, mailbox: ActorHandle, rank: int
     for number in count():
         order = ray.get(mailbox.take.remote(number))
         if order is None:
+            learner.settle()
             return
         try:
             answer = Answer(done(order))

@@ -1,7 +1,8 @@
 """The ranks of a learner: every one executes the same orders in the same sequence."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from copy import copy
+from typing import Any, Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,13 @@ class Ranks:
     def __init__(self, device: torch.device) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.mesh = init_device_mesh(device.type, (self.count,), mesh_dim_names=("data",))
+        self._group: dist.ProcessGroup | None = None
+
+    def apart(self) -> Self:
+        """Collective. The same ranks for a thread of their own: collectives of one group must not interleave."""
+        other = copy(self)
+        other._group = dist.new_group(backend="gloo")
+        return other
 
     def on_first(self, work: Callable[[], None]) -> None:
         """Collective. Do the work on rank 0; a failure raises UpdateError on every rank."""
@@ -28,13 +36,13 @@ class Ranks:
         """Collective. What the work gives on rank 0, which alone does it; a failure raises UpdateError on every rank."""
         value = self.together(work if self.rank == 0 else lambda: None)
         values = [value]
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=self._group)
         return cast(Value, values[0])
 
     def gathered(self, value: Value) -> list[Value]:
         """Collective. The values of all ranks, in their order."""
         values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._group)
         return values
 
     def together(self, work: Callable[[], Value]) -> Value:

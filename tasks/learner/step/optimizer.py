@@ -1,13 +1,13 @@
 """A sharded model with its optimiser: the policy, or the critic."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from nbrl.tasks.learner.checkpoint import sharded_state
@@ -63,6 +63,17 @@ class OptimizedModel:
             self._steps += 1
         self._optimizer.zero_grad()
         return Stepped(grad_norm, lr, skipped)
+
+    @property
+    def steps(self) -> int:
+        """Taken so far."""
+        return self._steps
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The trained weights and their moments, in the order of the weights."""
+        for parameter in self._optimizer.param_groups[0]["params"]:
+            moments = self._optimizer.state[parameter]
+            yield from (parameter, moments["exp_avg"], moments["exp_avg_sq"])
 
     def save(self, folder: Path, group: dist.ProcessGroup) -> sharded_state.Writing:
         """Collective. Begin to write the current state, over a `group` that is not used otherwise until that is done."""

@@ -34,7 +34,9 @@ def order_on(storage: Storage, folder: Path, number: int) -> UpdateOrder:
         if not storage.exists(f"{number}/{name}.parquet"):
             storage.write_bytes(f"{number}/{name}.parquet", (folder / f"order{number}/{name}.parquet").read_bytes())
     before = f"checkpoints/{number - 1}" if number else None
+    # On one disk states come with the checkpoint, on a cloud later: the same must come of it.
     places = {"checkpoint_in": before, "checkpoint_out": f"checkpoints/{number}"}
+    places["state"] = "awaited" if storage.is_local and not isinstance(storage, FolderCloud) else "later"
     tables = {"trajectories": [StoredTable(key=f"{number}/trajectories.parquet")]}
     return made.model_copy(update={**places, **tables, "advantages": StoredTable(key=f"{number}/advantages.parquet")})
 
@@ -45,7 +47,9 @@ def learn(storage: Storage, policy: Path, folder: Path, numbers: list[int], toge
     machine = NodeSettings(cache=str(folder / f"machine-{0 if together else dist.get_rank()}"))
     settings = UpdateSettings(workers=dist.get_world_size(), lr=1e-3, deterministic=True)
     learner = Learner(settings, Places(PlacedFolder(str(policy)), storage, machine), torch.device("cpu"))
-    return [learner.execute(order_on(storage, folder, number)).order for number in numbers]
+    made = [learner.execute(order_on(storage, folder, number)).order for number in numbers]
+    learner.settle()
+    return made
 
 
 def weights(storage: Storage, checkpoint: str, folder: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,101 @@
+"""Writes checkpoints: their parts, and states before the order is answered or beside what the ranks do next."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from nbrl.infra.errors import StorageError
+from nbrl.tasks.errors import UpdateError
+from nbrl.tasks.layout.checkpoints import ORDER
+from nbrl.tasks.learner.checkpoint.sharded_state import Writing
+from nbrl.tasks.learner.checkpoint.shelf import Shelf
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.process.memory import give_back
+from nbrl.tasks.learner.process.ranks import Ranks
+from nbrl.tasks.learner.process.timing import Timer
+from nbrl.tasks.learner.step.optimizer import OptimizedModel
+
+Made = TypeVar("Made")
+HOST = torch.device("cpu")
+
+
+class CheckpointWriter:
+    """All ranks call the same methods in the same sequence. `names` are those of the models that have states."""
+
+    def __init__(self, shelf: Shelf, ranks: Ranks, timer: Timer, names: list[str]) -> None:
+        self._shelf, self._ranks, self._timer = shelf, ranks, timer
+        # States are written beside other work, each over its own group, because collectives of one group must not interleave.
+        self._groups = {name: dist.new_group(backend="gloo") for name in names}
+        self._thread = ThreadPoolExecutor(1, "states")
+        self._later: list[Writing] = []  # what `finish` lets be added
+        self._adding: Future[None] | None = None
+
+    def write(self, order: UpdateOrder, models: Mapping[str, OptimizedModel], write_parts: Callable[[Path], Made]) -> Made:
+        """Write the checkpoint except its result, and return what `write_parts`, which gets its folder, returned.
+
+        An error leaves nothing of it. Raises UpdateError or StorageError, also of the states of the last checkpoint.
+        """
+        shelf, out = self._shelf, order.checkpoint_out
+        with self._timer.phase("checkpoint"):
+            self.settle()
+        with self._timer.phase("stage"):
+            folder = shelf.begin(out)
+            self._ranks.on_first(lambda: _write_order(folder, order))
+            place = shelf.begin_states(out) if order.state == "later" else folder
+            chosen = models.items() if order.state != "none" else ()
+            states = [model.save(place / name, self._groups[name]) for name, model in chosen]
+        try:
+            made = write_parts(folder)
+            if order.state == "awaited":
+                with self._timer.phase("checkpoint"):
+                    for state in states:
+                        state.wait()
+                for state in states:
+                    self._ranks.together(state.check)
+        except BaseException as error:
+            for state in states:  # none may outlive its order: the next one may clear the same folder
+                state.wait()
+            if isinstance(error, UpdateError | StorageError):  # the disk may be full
+                shelf.abandon(out)
+                shelf.abandon_states(out)
+            raise
+        self._later = states if order.state == "later" else []
+        return made
+
+    def finish(self, out: str, result: UpdateResult) -> None:
+        """Make the checkpoint of what was written, with its result, and begin to add the states that come later."""
+        self._shelf.finish(out, result)
+        if states := self._later:
+            self._later = []
+            self._adding = self._thread.submit(self._add, out, states)
+
+    def settle(self) -> None:
+        """Wait until the states of the last checkpoint are there. Raises UpdateError or StorageError if they could not be stored;
+        the checkpoint then stays without them.
+        """
+        adding, self._adding = self._adding, None
+        if adding is not None:
+            self._ranks.together(adding.result)
+
+    def _add(self, out: str, states: list[Writing]) -> None:
+        try:
+            for state in states:
+                state.check()
+            self._shelf.add_states(out)
+        except BaseException:
+            self._shelf.abandon_states(out)
+            raise
+        finally:
+            states.clear()
+            give_back(HOST)  # the copies from which they were written
+
+
+def _write_order(folder: Path, order: UpdateOrder) -> None:
+    try:
+        (folder / ORDER).write_text(order.model_dump_json())
+    except OSError as error:
+        raise UpdateError(f"cannot write {folder}, is the disk full? {error}") from error
