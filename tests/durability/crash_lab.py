@@ -34,9 +34,10 @@ from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
-from nbrl.tasks.layout.checkpoints import HF, STATE
+from nbrl.tasks.layout.checkpoints import HF, ORDER, STATE
 from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
-from nbrl.tasks.learner.order_tables import read_tables
+from nbrl.tasks.learner.checkpoint.repeats import repeats
+from nbrl.tasks.learner.order_tables import OrderTables, read_tables
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import by_parts
@@ -73,6 +74,7 @@ SETTINGS = [
     "record.traces=1",
 ]
 LAG = {
+    0: ["iterations=5", "checkpoints.state_every=3"],
     1: [
         *("iterations=3", "pipeline.lag=1", "pipeline.uncorrected=true"),
         *("checkpoints.keep_last=2", "select.retire_at=0.6"),
@@ -204,31 +206,33 @@ def _sum_of(question: str) -> str:
 
 class Learner:
     """Weights are a digest of the weights before, the sampled tokens, the advantages and, where the loss `reads` them, the
-    log-probs of the engine.
+    log-probs of the engine. States are what it goes on from where memory does not hold the weights.
     """
 
     def __init__(self, storage: Storage, death: Death, reads: bool) -> None:
         self._storage, self._death, self._reads = storage, death, reads
+        self._shelf = folder_shelf(storage)
+        self._held: tuple[str | None, bytes] = (None, b"")  # a checkpoint and its weights
+        self._adding: asyncio.Task[None] | None = None
 
     async def update(self, order: UpdateOrder) -> UpdateResult:
         """In stages, between which rollouts go on."""
-        storage, shelf, tables = self._storage, folder_shelf(self._storage), read_tables(order, self._storage)
+        storage, shelf, tables = self._storage, self._shelf, read_tables(order, self._storage)
         start = checkpoint_identity(storage, order.checkpoint_in) if order.checkpoint_in else order.initial
         digest = order_digest(order, tables, start)
         if earlier := shelf.earlier_result(order, digest):
             return earlier
-        before = storage.read_bytes(f"{order.checkpoint_in}/{HF}/model.safetensors") if order.checkpoint_in else b""
-        rows = tables.trajectories.to_pylist()
-        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in rows]
-        tokens += [(row["id"], [node["logprobs"] for node in row["nodes"]]) for row in rows if self._reads]
-        weights = hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist()]).encode()).digest()
+        await self.settle()
+        weights = self._step(self._bring(order.checkpoint_in), tables)
         self._death.step()
         folder = shelf.begin(order.checkpoint_out)
-        for part in (HF, STATE):
+        (folder / ORDER).write_text(order.model_dump_json())
+        parts = [folder / HF] + ([shelf.begin_states(order.checkpoint_out) / STATE] if order.state == "later" else [])
+        for part in parts:
             await asyncio.sleep(PAUSE_S)
             self._death.step()
-            (folder / part).mkdir()
-            (folder / part / "model.safetensors").write_bytes(weights)
+            part.mkdir()
+            (part / "model.safetensors").write_bytes(weights)
         metrics = {"update/steps": 1.0, "mismatch/logprob_max_abs": 0.0, "seconds/total": random.random()}
         result = UpdateResult(
             iteration=order.iteration,
@@ -241,7 +245,35 @@ class Learner:
         self._death.step()
         shelf.finish(order.checkpoint_out, result)
         self._death.step()
+        self._held = order.checkpoint_out, weights
+        if order.state == "later":
+            self._adding = asyncio.create_task(self._add(order.checkpoint_out))
         return result
+
+    async def settle(self) -> None:
+        if self._adding is not None:
+            await self._adding
+
+    async def _add(self, out: str) -> None:
+        await asyncio.sleep(PAUSE_S)
+        self._death.step()
+        self._shelf.add_states(out)
+
+    def _bring(self, checkpoint: str | None) -> bytes:
+        if checkpoint == self._held[0]:
+            return self._held[1]
+        storage, (base, orders) = self._storage, repeats(self._storage, checkpoint)
+        weights = storage.read_bytes(f"{base}/{STATE}/model.safetensors") if base else b""
+        for order in orders:
+            weights = self._step(weights, read_tables(order, storage))
+        assert not orders or weights == storage.read_bytes(f"{checkpoint}/{HF}/model.safetensors")
+        return weights
+
+    def _step(self, before: bytes, tables: OrderTables) -> bytes:
+        rows = tables.trajectories.to_pylist()
+        tokens = [(row["id"], [node["token_ids"] for node in row["nodes"]]) for row in rows]
+        tokens += [(row["id"], [node["logprobs"] for node in row["nodes"]]) for row in rows if self._reads]
+        return hashlib.sha256(json.dumps([before.hex(), tokens, tables.advantages.to_pylist()]).encode()).digest()
 
 
 class InlineDelivery:
@@ -273,6 +305,7 @@ def services_of(death: Death) -> Callable[[RunConfig, Run, Progress], Any]:
         learner: Any = Learner(storage, death, reads=config.update.tis is not None)
         up()
         yield Services(config, storage, NodeCache(config.nodes), progress, fleet, pools, Training(learner, delivery))
+        await learner.settle()
         delivery.finish()
 
     return doubles

@@ -106,8 +106,8 @@ AT_RANDOM = [(1, random.Random(1).uniform(0.2, 0.8)), (1, random.Random(2).unifo
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(("lag", "share"), [(1, 0.45), (2, 0.6), *AT_RANDOM])
-def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_had_not_been(
+@pytest.mark.parametrize(("lag", "share"), [(0, 0.55), (1, 0.45), (2, 0.6), *AT_RANDOM])
+def test_a_run_with_few_states_or_that_samples_beside_updates_ends_as_if_it_had_not_been_killed(
     labs: Labs, undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int, share: float
 ) -> None:
     undisturbed = undisturbed_with_lag(lag)
@@ -117,8 +117,8 @@ def test_a_run_that_is_killed_while_it_samples_beside_an_update_ends_as_if_it_ha
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("lag", [1, 2])
-def test_a_run_with_lag_can_be_killed_in_front_of_any_of_its_writes(
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_a_run_with_few_states_or_with_lag_can_be_killed_in_front_of_any_of_its_writes(
     labs: Labs, undisturbed_with_lag: Callable[[int], dict[str, Any]], tmp_path: Path, lag: int
 ) -> None:
     undisturbed = undisturbed_with_lag(lag)
