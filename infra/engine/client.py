@@ -21,6 +21,7 @@ from nbrl.infra.engine.weight_group import Bucket, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0
+LENT = ["kv_cache"]
 LEAVE_S = 5.0  # an engine that stands in a broadcast does not answer
 # The server closes connections that are idle for 5 s; using one at that moment would fail.
 LIMITS = httpx.Limits(keepalive_expiry=2.0)
@@ -102,6 +103,17 @@ class EngineClient:
         """
         body = {"model_path": str(model_path), "flush_cache": False, "weight_version": version}
         return await self._swap(lambda: self._call("POST", "/update_weights_from_disk", body), version, torn)
+
+    async def lend_memory(self) -> None:
+        """Give the GPU memory of its KV cache to others, until `take_memory_back`; it is paused, and its cache is lost."""
+        await self._call("POST", "/pause_generation", {"mode": "abort"})
+        await self._flush()  # which also waits until it is idle: it would end if it were not
+        await self._call("POST", "/release_memory_occupation", {"tags": LENT})
+
+    async def take_memory_back(self) -> None:
+        """Go on after `lend_memory`."""
+        await self._call("POST", "/resume_memory_occupation", {"tags": LENT})
+        await self.unpause()
 
     async def name(self, version: str) -> None:
         """Call what it serves `version`."""

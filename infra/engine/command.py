@@ -10,7 +10,7 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from nbrl.infra.engine.keys import new_key
-from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.settings import MEMORY_SAVER, EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.process.garbage import NEW_OBJECTS
@@ -155,6 +155,9 @@ def environment(settings: EngineSettings, model_path: Path, base: dict[str, str]
         variables["PATH"] = os.pathsep.join([str(settings.folder / "bin"), *filter(None, [variables.get("PATH")])])
         if toolkits := list(settings.folder.glob("lib/python3*/site-packages/nvidia/cu13")):
             variables.setdefault("CUDA_HOME", str(toolkits[0]))
+        if MEMORY_SAVER in settings.extra_args:  # it works with no other allocator than torch's usual one
+            for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+                variables.pop(name, None)
         # Compiled kernels outlive an engine; its temporary files, among which torch would keep them, do not.
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path.home() / ".cache/nbrl/inductor"))
     if visible is not None:

@@ -30,6 +30,8 @@ async def update(
     """Make the checkpoint after the optimiser steps on all trajectories of the advantage table, which were sampled from weights
     that are `staleness` updates older than those of `scope`.
     """
+    if not services.config.pipeline.lag:  # else rollouts go on
+        await services.engines.lend_memory()
     try:
         result = await services.learner.update(make_order(services.config, scope, advantages, trajectories, staleness))
     except DamagedCheckpointError as error:

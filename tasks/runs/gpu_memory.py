@@ -23,6 +23,8 @@ FRACTION = "mem-fraction-static"
 USUAL_FRACTION = 0.85  # about what SGLang takes without it
 LOGITS = 64e6  # numbers of a slice of logits
 NORMED = ("qwen3", "gemma3", "olmo2")  # families that normalise queries and keys
+# Names: what a learner has between updates, an engine's room for keys and values, and a card while the engine has lent it.
+KEPT, CACHE, UPDATING = ("state", "reference"), "KV cache", ", updating"
 STATE, GRADIENT, MASTER = 12, 4, 4  # bytes of a trained number: with both moments, its gradient, alone
 
 
@@ -49,8 +51,15 @@ def cards(config: RunConfig) -> list[Card]:
     learner = {f"learner's {name}": size for name, size in learner_parts(config, shape).items()}
     sampler = {f"engine's {name}": size for name, size in _engine_parts(config, shape, total).items()}
     ranks, sharing = update.workers, not joined and engine.count * engine.tensor_parallel + update.workers > here
-    if sharing:
+    if sharing and config.pipeline.lag:
         return [Card("engine and learner", learner | sampler, total)]
+    if sharing:  # the engine's cache is not there while the learner works, nor the learner's activations while the engine does
+        lending = {name: size for name, size in sampler.items() if not name.endswith(CACHE)}
+        waiting = {name: size for name, size in learner.items() if name.endswith(KEPT)} | {"learner's context": CONTEXT}
+        return [
+            Card(f"engine and learner{UPDATING}", learner | lending, total),
+            Card("engine and learner, sampling", waiting | sampler, total),
+        ]
     return [
         Card(f"learner ({ranks})", learner, total),
         Card(f"engines ({engine.count * engine.tensor_parallel})", sampler, total),
@@ -108,8 +117,8 @@ def learner_parts(config: RunConfig, shape: Shape) -> dict[str, float]:
     gathered += shape.embedding_parameters * (number + GRADIENT * (1 if ranks == 1 else 2))
     gathered += tokens * shape.intermediate_size * number * 3 + LOGITS * (number + 2 * GRADIENT)
     return {
-        "state": state,
-        **({"reference": number * parameters / ranks} if reference else {}),
+        KEPT[0]: state,
+        **({KEPT[1]: number * parameters / ranks} if reference else {}),
         "activations": layers,
         "buffers": gathered + CONTEXT,
     }
@@ -127,7 +136,7 @@ def _engine_parts(config: RunConfig, shape: Shape, total: int) -> dict[str, floa
     weights = 2.0 * shape.parameters / engine.tensor_parallel
     fraction = _fraction(engine.extra_args)
     cache = max(0.0, fraction * total - weights) if total else 0.0
-    return {"weights": weights, **({"KV cache": cache} if cache else {}), "buffers": ENGINE_BESIDES}
+    return {"weights": weights, **({CACHE: cache} if cache else {}), "buffers": ENGINE_BESIDES}
 
 
 def _fraction(extra_args: Mapping[str, str]) -> float:
@@ -143,6 +152,6 @@ def _remedy(config: RunConfig, card: Card) -> str:
         ways += [] if update.activation_checkpointing else ["set update.activation_checkpointing to true"]
         ways += [f"lower update.tokens_per_micro_batch from {update.tokens_per_micro_batch}"]
         ways += [] if update.lora else ["raise update.workers, or set update.lora or update.offload"]
-    if "engine" in card.name:
+    if "engine" in card.name and not card.name.endswith(UPDATING):
         ways += [f"lower engine.extra_args.{FRACTION}", "raise engine.tensor_parallel"]
     return "; or ".join(ways)

@@ -20,6 +20,9 @@ class EndpointFleet:
     def addresses(self, version: str) -> list[EngineAddress]:
         return [EngineAddress(self._url)]
 
+    async def lend_memory(self) -> None:
+        """The server's memory is its own."""
+
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         raise BrokenInvariantError(f"weights cannot be published to {self._url}")
 

@@ -51,6 +51,12 @@ class EngineFleet(Protocol):
         """Whether each sampled action names the version of the weights that sampled it."""
         ...
 
+    async def lend_memory(self) -> None:
+        """Give the learner what memory of shared GPUs it can use, until weights are published or served; no request may be in
+        flight.
+        """
+        ...
+
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         """Make every engine serve a checkpoint, or the initial model if it is None, under the name `version`. Weights come from
         the `source`, or else, or where that fails, from the checkpoint's place.

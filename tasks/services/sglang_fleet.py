@@ -13,6 +13,7 @@ from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.comparison import Comparison
 from nbrl.infra.engine.places import reserve
+from nbrl.infra.engine.settings import MEMORY_SAVER
 from nbrl.infra.errors import EngineError, InfraError, PlaceError, PublishError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.budget import Budget
@@ -39,7 +40,7 @@ class SglangFleet:
     adapters of the initial model, and a publish disturbs no request; without, the newest is served as a complete model.
 
     Nobody publishes while an engine is started again, nor the other way round, so that its weights are always those of its
-    version. `say` tells of each engine that was started again.
+    version. `say` tells of each engine that was started again. Engines that `lend` share their GPUs with the learner.
     """
 
     tells_version = True
@@ -50,8 +51,10 @@ class SglangFleet:
         weights: Served,
         adapters: int = 0,
         say: Callable[[str], None] = lambda text: None,
+        lend: bool = False,
     ) -> None:
         self._engines, self._adapters, self._say = engines, adapters, say
+        self._lend, self._lent = lend, set[int]()  # numbers of the engines that have lent their memory
         self._served = [[weights] for _ in engines]  # by each, the newest last
         self._starts = [0 for _ in engines]  # how often each was started again
         self._compared: list[tuple[int, Served, Comparison] | None] = [
@@ -85,7 +88,8 @@ class SglangFleet:
         waits = "the engines wait until the cluster has room for all of them, see engine.resources, GPUs and `ray status`"
         await told_if_slow(all_of(engine.placed() for engine in engines), ROOM_S, lambda: say(waits))
         await all_of(engine.start([weights]) for engine in engines)
-        fleet = cls(engines, weights, plan.room.count if plan.room else 0, say)
+        lend = MEMORY_SAVER in plan.settings.extra_args
+        fleet = cls(engines, weights, plan.room.count if plan.room else 0, say, lend)
         watching = [asyncio.create_task(fleet._watch(number)) for number in range(len(engines))]
         stack.push_async_callback(_cancel, watching)
         return fleet
@@ -99,9 +103,27 @@ class SglangFleet:
             raise BrokenInvariantError(f"weights {version!r} are asked for, and engines serve {self._served[0]}")
         return [EngineAddress(client.url, found.adapter, client.key, version) for client in clients]
 
+    async def lend_memory(self) -> None:
+        if self._lend:
+            async with self._changing:
+                for number in range(len(self._engines)):
+                    await self._asked(number, lambda client: client.lend_memory())
+                    self._lent.add(number)
+
+    async def _take_memory_back(self) -> None:
+        for number in sorted(self._lent):
+            await self._asked(number, partial(self._take_back, number))
+
+    async def _take_back(self, number: int, client: EngineClient) -> None:
+        """Nothing is to be done in an engine that was started again."""
+        if number in self._lent:
+            await client.take_memory_back()
+            self._lent.discard(number)
+
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         weights = Served(checkpoint, version)
         async with self._changing:
+            await self._take_memory_back()
             if source is None or checkpoint is None:
                 for number in range(len(self._engines)):
                     await self._publish(number, weights)
@@ -121,6 +143,7 @@ class SglangFleet:
     async def serve(self, checkpoint: PlacedFolder | None, version: str) -> None:
         weights = Served(checkpoint, version)
         async with self._changing:
+            await self._take_memory_back()
             for number in range(len(self._engines)):
                 newest = await self._asked(number, lambda client: client.weights_version())
                 if weights not in self._served[number] if self._adapters else newest != version:
@@ -238,7 +261,7 @@ class SglangFleet:
         try:
             return await question(self._engines[number].client)
         except EngineError:
-            if await self._works(number):
+            if await self._works(number, paused=number in self._lent):
                 raise
             await self._restart(number, self._served[number], "ended")
         return await question(self._engines[number].client)
@@ -264,7 +287,8 @@ class SglangFleet:
                     await self._revive(number, before, "ended")
                 elif now - asked > PROBE_S:
                     asked = now
-                    if await engine.client.answers(PROBE_LIMIT_S):
+                    answers = engine.client.listens if number in self._lent else engine.client.answers
+                    if await answers(PROBE_LIMIT_S):
                         answered = time.monotonic()
                     elif time.monotonic() - answered > SILENT_S:
                         await self._revive(number, before, f"did not answer for {SILENT_S:g} s")
@@ -290,6 +314,7 @@ class SglangFleet:
             if not self._budget.spend():
                 raise EngineError(f"{why}, and no more than {self._budget} are made; its log says more: {await engine.log()}")
             self._starts[number] += 1
+            self._lent.discard(number)
             try:
                 await engine.start(weights)
             except PlaceError:  # it was waited for long enough

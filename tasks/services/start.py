@@ -11,6 +11,7 @@ from nbrl.infra import ray_cluster
 from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.command import AdapterRoom
 from nbrl.infra.engine.keys import new_key
+from nbrl.infra.engine.settings import MEMORY_SAVER
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
@@ -212,6 +213,8 @@ def _engine_plan(config: RunConfig, home: Home, room: AdapterRoom | None) -> Eng
     too_few = device == "cuda" and settings.count * settings.tensor_parallel + ranks > offered
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(max(offered, gpus()))))
     shared = named if too_few and ray_cluster.machines() == 1 else ""
+    if shared and not config.pipeline.lag:  # then nothing samples beside an update
+        settings = settings.model_copy(update={"extra_args": settings.extra_args | {MEMORY_SAVER: ""}})
     return EnginePlan(
         settings=settings,
         logs=home.logs.absolute(),

@@ -291,6 +291,24 @@ def test_paused_engine_is_recovered(run: Run, engine: EngineServer) -> None:
     run(scenario)
 
 
+def test_an_engine_lends_its_memory_and_goes_on(run: Run, engine: EngineServer, models: list[Model]) -> None:
+    async def scenario(client: EngineClient) -> None:
+        await client.publish(models[0].path, "before")
+        prompt = prompts(1)[0]
+        expected = await client.score(prompt)
+        await client.lend_memory()
+        assert await client.listens(5)
+        late = asyncio.create_task(client.score(prompt))
+        await asyncio.sleep(0.2)
+        assert not late.done()
+        await client.take_memory_back()
+        assert await late == expected
+        await client.publish(models[0].path, "after")
+        assert await client.score(prompt) == expected
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     "header", [{"Host": "elsewhere.example"}, {"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}]
 )

@@ -32,12 +32,32 @@ class Client:
 
     def __init__(self, version: str) -> None:
         self.url, self.version, self.answering = "http://engine", version, True
+        self.lends, self.done = False, list[str]()
 
     async def weights_version(self) -> str:
         return self.version
 
     async def answers(self, limit_s: float) -> bool:
+        return self.answering and not self.lends
+
+    async def listens(self, limit_s: float) -> bool:
         return self.answering
+
+    async def lend_memory(self) -> None:
+        self.lends = True
+        self.done.append("lend")
+
+    async def take_memory_back(self) -> None:
+        if not self.answering:
+            raise EngineError("it cannot be reached")
+        assert self.lends
+        self.lends = False
+        self.done.append("take back")
+
+    async def publish(self, folder: Path, version: str, torn: bool) -> None:
+        assert not self.lends
+        self.version = version
+        self.done.append(f"publish {version}")
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +111,35 @@ def test_a_silent_engine_counts_as_ended() -> None:
 
     watched(DoubleEngine(client), fall_silent, lambda fleet: bool(said))
     assert said[0].startswith("engine 0 did not answer for 0.1 s; started again")
+
+
+@pytest.mark.parametrize(("lend", "killed"), [(True, False), (True, True), (False, False)])
+def test_engines_that_share_a_gpu_lend_their_memory_until_weights_are_published(lend: bool, killed: bool) -> None:
+    client = Client("3")
+
+    class Restarted(DoubleEngine):
+        async def start(self, served: Sequence[Served]) -> None:
+            client.answering = True
+            await super().start(served)
+
+    engine = Restarted(client)
+
+    async def work() -> None:
+        fleet = SglangFleet([engine], CHECKPOINT, say=said.append, lend=lend)
+        watching = asyncio.create_task(fleet._watch(0))
+        await fleet.lend_memory()
+        await asyncio.sleep(0.3)  # while it lends it answers no question whether it lives
+        if killed:
+            engine.lives = client.lends = client.answering = False
+        await fleet.publish(PlacedFolder("next"), "4")
+        watching.cancel()
+
+    said.clear()
+    asyncio.run(work())
+    assert client.version == "4"
+    given_back = ["lend", "take back"] if not killed else ["lend"]
+    assert client.done == [*(given_back if lend else []), "publish 4"]
+    assert len(engine.started) == (1 if killed else 0)
 
 
 def test_an_engine_that_finds_no_place_ends_the_run_at_once() -> None:

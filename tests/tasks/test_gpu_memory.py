@@ -97,8 +97,14 @@ def test_the_learner_needs_at_least_what_one_gpu_showed() -> None:
 def test_what_cannot_fit_is_refused_with_the_settings_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus.fake(monkeypatch)
     check_fits(load("qwen3-0.6b"))
-    with pytest.raises(ConfigError, match=r"engine and learner needs about 83 GiB and has 80; set update\.activation_checkpoint"):
-        check_fits(load("qwen3-0.6b", ["update.activation_checkpointing=false"]))
+    kept = ["update.activation_checkpointing=false"]
+    with pytest.raises(ConfigError, match=r"updating needs about 96 GiB and has 80; set update\.activation_checkpoint"):
+        check_fits(load("qwen3-0.6b", [*kept, "update.tokens_per_micro_batch=40000"]))
+    with pytest.raises(ConfigError, match=r"sampling needs about 8\d GiB and has 80; .*lower engine\.extra_args\.mem-fraction"):
+        check_fits(load("qwen3-0.6b", ["engine.extra_args.mem-fraction-static=0.9"]))
+    check_fits(load("qwen3-0.6b", kept))  # while it learns the engine's cache is not there
+    with pytest.raises(ConfigError, match=r"engine and learner needs about 83 GiB and has 80"):
+        check_fits(load("qwen3-0.6b", [*kept, "pipeline.lag=1", "pipeline.uncorrected=true"]))
     gpus.fake(monkeypatch, mib=24_000)
     with pytest.raises(
         ConfigError, match=r"and has 23; lower update\.tokens_per_micro_batch from 20000; or raise update\.workers"

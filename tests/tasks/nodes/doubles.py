@@ -46,9 +46,13 @@ class DoubleFleet:
     ) -> None:
         self.version, self.error, self.lies, self.weights = version, error, lies, weights
         self.published: list[tuple[PlacedFolder | None, str]] = []
+        self.lent: list[str] = []  # the versions that it served when it lent its memory
 
     def addresses(self, version: str) -> list[EngineAddress]:
         return [EngineAddress("double://1")]
+
+    async def lend_memory(self) -> None:
+        self.lent.append(self.version)
 
     async def publish(self, checkpoint: PlacedFolder | None, version: str, source: WeightSource | None = None) -> None:
         self.published.append((checkpoint, version))
