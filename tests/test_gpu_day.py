@@ -12,10 +12,11 @@ MEASURES = {
     "probe": {"tools", "memory_gib", "disk_write_gb_s", "copies_gb_s", "matrix_product_tflops", "group_s"},
     "attention": {"first", "long_tree", "others", "milliseconds"},
     "gradient": {"float32", "bfloat16", "halved"},
-    "utilisation": {"tiny 20000", "tiny 20000 recompute", "waiting 8192", "profile", "layers eager 20000", "layers apart 20000"},
+    "utilisation": {"tiny 20000", "tiny 20000 recompute", "profile", "layers eager 20000", "layers apart 20000"},
     "learner": {"plain", "critic", "lora with reference", "gspo, two steps", "bits", "order"},
     "publish": {"nearest", "stochastic", "comparison", "buckets"},
     "memory": {"whole activations beside engine", "recompute beside engine"},
+    "engine": {"start", "publish", "lending", "sampling"},
 }
 
 
@@ -34,7 +35,7 @@ def test_all_parts_go_through_on_a_cpu(tmp_path: Path) -> None:
     for row in rows:
         assert row.keys() >= MEASURES[row["part"]] | {"hardware", "torch", "transformers", "seconds"}
         assert json.loads((tmp_path / f"{row['part']}.json").read_text()) == row
-    attention, gradient, learner, publish = (rows[number] for number in (1, 2, 4, 5))
+    attention, gradient, learner, publish, engine = (rows[number] for number in (1, 2, 4, 5, 7))
     assert max(attention["first"]["128 x 2 bfloat16"]["apart"].values()) < 0.02
     assert gradient["float32"]["max_grad_diff"] < 1e-5
     assert learner["lora with reference"]["moves_apart"] == 0  # beside itself
@@ -43,6 +44,9 @@ def test_all_parts_go_through_on_a_cpu(tmp_path: Path) -> None:
     )
     assert publish["nearest"]["nearest"] == publish["nearest"]["numbers"] == publish["stochastic"]["beside"]
     assert publish["comparison"]["one_bit"]["different"] == ["model.norm.weight"]
+    assert engine["publish"]["different"] == []
+    assert engine["publish"]["nats"]["most"] < 1e-4
+    assert engine["lending"]["same_logprobs_after"]
     assert (last["failed"], status) == ({}, 0)
 
 
