@@ -26,12 +26,11 @@ from stock_kernel import stock_kernel
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Status
 from nbrl.sandbox.pool import KernelPool
 from nbrl.sandbox.settings import SandboxSettings

@@ -20,7 +20,7 @@ from hardware import cpu_machine
 
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.measure import measure
-from nbrl.infra.memory import MemoryPeak
+from nbrl.infra.gpu import MemoryPeak
 from nbrl.tasks.runs.measured import Measured
 from nbrl.tasks.runs.preflight import prepared
 from nbrl.tasks.runs.recipes import load

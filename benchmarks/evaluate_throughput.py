@@ -20,7 +20,7 @@ from typing import Any
 from hardware import processor
 from stock_kernel import stock_kernel
 
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.home import Home

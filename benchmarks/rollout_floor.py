@@ -38,7 +38,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation
 from nbrl.agent.trajectory import Trajectory, from_table
 from nbrl.infra import prefect_server
-from nbrl.infra.engine.keys import headers
+from nbrl.infra.engine.settings import headers
 from nbrl.infra.home import Home
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.garbage import collect_rarely

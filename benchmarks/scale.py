@@ -40,8 +40,7 @@ from nbrl.agent.tools.base import Toolbox
 from nbrl.agent.trajectory import Output, Trajectory
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine import actor as engine_actor
-from nbrl.infra.engine.actor import EnginePlan
-from nbrl.infra.engine.places import reserve
+from nbrl.infra.engine.actor import EnginePlan, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.home import Home
 from nbrl.infra.node_cache import NodeSettings

@@ -27,7 +27,7 @@ from nbrl.flows import train as training
 from nbrl.flows.display.terminal import say
 from nbrl.flows.order import ROOT, Order, check_root
 from nbrl.infra.errors import HeldError
-from nbrl.infra.process.parent import end_with_parent
+from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
 from nbrl.tasks.prepare.preflight import check

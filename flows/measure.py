@@ -10,7 +10,7 @@ from prefect import flow, get_run_logger
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
 from nbrl.flows.iterate import iterate
-from nbrl.infra.memory import MemoryPeak
+from nbrl.infra.gpu import MemoryPeak
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.nodes.evaluate import asked

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from nbrl.infra.regular import check_no_link, content, opened
+from nbrl.infra.paths import check_no_link, content, opened
 
 TEMPORARY = ".writing-"
 TEXTS = (".json", ".yaml")

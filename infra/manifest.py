@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from nbrl.infra.blobs import flush_folder
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.parse import json_value
-from nbrl.infra.regular import NotRegularError, opened
+from nbrl.infra.paths import NotRegularError, opened
 
 MANIFEST = "manifest.json"
 PARALLEL = 8

@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.infra.errors import DamagedError, StorageError
 from nbrl.infra.manifest import MANIFEST, check_folder, part_digest, read_manifest
-from nbrl.infra.paths import expanded
-from nbrl.infra.scratch import scratch
+from nbrl.infra.paths import expanded, scratch
 from nbrl.infra.storage import Storage, sha256
 
 LOCK = ".lock"

@@ -1,15 +1,24 @@
-"""Parses JSON and YAML that others may have written: whatever is wrong with it is a ValueError, and none of it takes for ever."""
+"""Parses JSON and YAML that others may have written: whatever is wrong with it is a ValueError, and none of it takes for ever.
 
+JSON objects that carry the digest of their own fields, so that damage is never read as other content.
+"""
+
+import hashlib
 import json
 import re
 from typing import Any
 
 import yaml
 
+from nbrl.infra.errors import DamagedError
+
 YAML_BYTES = 1 << 20
 NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 DEPTH, BITS = 100, 64
 NO_TEXT = re.compile("[\\0\ud800-\udfff]")
+
+
+SEAL = "sha256"
 
 
 def json_value(data: str | bytes) -> Any:
@@ -91,3 +100,26 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
         found: yaml.Node | None = super().compose_node(parent, index)
         return found
+
+
+def seal(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, with the key `sha256` over all others."""
+    return json.dumps({**fields, SEAL: _digest(fields)}, indent=1).encode()
+
+
+def unseal(data: bytes, where: str) -> dict[str, Any]:
+    """The fields. Raises DamagedError where they are not what was sealed; an object without a seal is taken as it is."""
+    try:
+        fields = json_value(data)
+    except ValueError as error:
+        raise DamagedError(f"{where} is damaged: it is no JSON ({error}); bring it back from a copy") from error
+    if not isinstance(fields, dict):
+        raise DamagedError(f"{where} is damaged: it holds no fields; bring it back from a copy")
+    digest = fields.pop(SEAL, None)
+    if digest is not None and digest != _digest(fields):
+        raise DamagedError(f"{where} is damaged: it is not what was written there; bring it back from a copy")
+    return fields
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -25,11 +25,10 @@ from nbrl.infra.cloud_blobs import CloudBlobs
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gs_blobs import GsBlobs
 from nbrl.infra.manifest import MANIFEST, PARALLEL, digests_of, file_sha256, read_manifest, write_manifest
+from nbrl.infra.parse import seal, unseal
 from nbrl.infra.parts import INDEX, PART, joined
-from nbrl.infra.paths import expanded
-from nbrl.infra.regular import NotRegularError
+from nbrl.infra.paths import NotRegularError, expanded
 from nbrl.infra.s3_blobs import S3Blobs
-from nbrl.infra.sealed_json import seal, unseal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,8 @@
 """Writes metrics of a run as TensorBoard event files, and reads them again.
 
 A step's metrics are one event, so that a process that is killed leaves all of them or none. TensorBoard is imported on first use.
+
+What takes the metrics of a run: MLflow, or TensorBoard's event files.
 """
 
 import shutil
@@ -8,7 +10,7 @@ import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 class EventFiles:
@@ -65,3 +67,20 @@ class EventFiles:
                 for value in event.summary.value:
                     found.setdefault(value.tag, []).append((event.step, value.simple_value))
         return found
+
+
+class MetricSink(Protocol):
+    """Metrics of one run, each at most once per step."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, time_s: float | None = None) -> None:
+        """Take the metrics of a step, measured at `time_s` seconds since 1970, by default now."""
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        """Steps and values of a metric."""
+
+
+def log_missing(sink: MetricSink, metrics: Mapping[str, float], step: int, time_s: float | None = None) -> None:
+    """Log those of the metrics that the sink does not have at this step."""
+    missing = {name: value for name, value in metrics.items() if step not in {at for at, _ in sink.history(name)}}
+    if missing:
+        sink.log_metrics(missing, step, time_s)

@@ -17,11 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.setup import databases
-from nbrl.infra.tracking_address import DATABASE, database
-from nbrl.infra.tracking_datasets import Datasets
-from nbrl.infra.tracking_machine import Machine
+from nbrl.infra.tracking_address import DATABASE, Machine, database
 from nbrl.infra.tracking_models import LoggedModel, Models
-from nbrl.infra.tracking_traces import Traces
+from nbrl.infra.tracking_traces import Datasets, Traces
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,4 +1,7 @@
-"""Logs trajectories as MLflow traces, with what is expected and how they were scored as assessments."""
+"""Logs trajectories as MLflow traces, with what is expected and how they were scored as assessments.
+
+The questions of a run as MLflow's dataset inputs.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,8 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from nbrl.infra.tracking import Tracking
 
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbrl.infra.tracking import Tracking
+
+
 SpanKind = Literal["AGENT", "LLM", "TOOL", "CHAIN", "EVALUATOR"]
 SOURCE = "nbrl"  # who assessed
+
+
+DIGEST = 12  # characters: MLflow takes 36, and shows them all
+CONTEXT = "mlflow.data.context"
 
 
 @dataclass(frozen=True)
@@ -113,3 +127,47 @@ class Traces:
 
 def _usage(read: int, written: int) -> dict[str, int]:
     return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Questions of one environment and split: the SHA-256 and the address of the table that holds them."""
+
+    name: str
+    digest: str
+    uri: str
+    rows: int
+    context: Literal["training", "evaluation"]
+
+
+class Datasets:
+    """The dataset inputs of one run."""
+
+    def __init__(self, tracking: "Tracking") -> None:
+        self._tracking = tracking
+
+    def names(self) -> set[str]:
+        """The names of those that the run has."""
+        run = self._tracking.client.get_run(self._tracking.run_id)
+        return {str(each.dataset.name) for each in run.inputs.dataset_inputs} if run.inputs else set()
+
+    def log(self, datasets: Sequence[Dataset]) -> None:
+        """Log them; those that the run has are not added again."""
+        from mlflow.entities import Dataset as Entity
+        from mlflow.entities import DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Entity(
+                    name=each.name,
+                    digest=each.digest[:DIGEST],
+                    source_type=each.uri.partition("://")[0] if "://" in each.uri else "local",
+                    source=json.dumps({"uri": each.uri}),
+                    profile=json.dumps({"num_rows": each.rows}),
+                ),
+                [InputTag(CONTEXT, each.context)],
+            )
+            for each in datasets
+        ]
+        if inputs:
+            self._tracking.client.log_inputs(self._tracking.run_id, inputs)

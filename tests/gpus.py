@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbrl.infra import gpu, gpu_doctor
+from nbrl.infra import doctor, gpu
 
 MIB = 81_559  # of a card of 80 GB
 
@@ -20,7 +20,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, count: int = 1, mib: int = MIB, free: 
                 return f"{free}, {mib}\n" * count
         return f"| NVIDIA-SMI 580.65.06   CUDA Version: {driver} |\n"
 
-    for module in (gpu, gpu_doctor):
+    for module in (gpu, doctor):
         monkeypatch.setattr(module, "nvidia_smi", said)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     forget()

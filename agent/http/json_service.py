@@ -1,14 +1,18 @@
-"""Requests to a JSON service on the web, with a key that stays on the host."""
+"""Requests to a JSON service on the web, with a key that stays on the host.
+
+A model behind an OpenAI-compatible endpoint, asked one question.
+"""
 
 import asyncio
 import json
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 
-from nbrl.agent.http.body import EncodingError, TooLargeError, body
-from nbrl.agent.http.retry import RETRIED, retry_after
+from nbrl.agent.http.client import RETRIED, EncodingError, TooLargeError, body, retry_after
 
 ANSWER_BYTES = 4 << 20
 ATTEMPTS = 3
@@ -115,3 +119,21 @@ def without(answer: Any, secrets: dict[str, str]) -> Any:
         if secret:
             text = text.replace(json.dumps(secret)[1:-1], name)
     return json.loads(text)
+
+
+class ChatModel:
+    """POST /chat/completions."""
+
+    def __init__(self, base_url: str, name: str, variable: str | None, max_tokens: int, timeout_s: float) -> None:
+        self.service = Service("the model behind the tool", base_url, variable=variable, timeout_s=timeout_s)
+        self._name, self._max_tokens = name, max_tokens
+
+    async def ask(self, content: str | list[dict[str, Any]], sampling: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The model's answer to one user message. `sampling`: more fields of the request. Raises ServiceError."""
+        messages = [{"role": "user", "content": content}]
+        request = {"model": self._name, "messages": messages, "max_tokens": self._max_tokens, **sampling}
+        reply = await self.service.post("/chat/completions", request)
+        match reply:
+            case {"choices": [{"message": {"content": str(answer)}}, *_]}:
+                return answer
+        raise ServiceError("the model behind the tool answered JSON without a message")

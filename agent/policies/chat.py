@@ -11,14 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from nbrl.agent.errors import PolicyError, RefusedError
 from nbrl.agent.grammar import Thinking
-from nbrl.agent.http.address import check_address
-from nbrl.agent.http.body import EncodingError, TooLargeError, body
-from nbrl.agent.http.retry import RETRIED, Retry, retry_after
-from nbrl.agent.messages import Prompt
+from nbrl.agent.http.client import RETRIED, EncodingError, Retry, TooLargeError, body, check_address, retry_after
+from nbrl.agent.messages import Prompt, storable
 from nbrl.agent.policies.chat_messages import chat_messages
 from nbrl.agent.policies.completion import Completion, fault, read
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.agent.text import storable
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 

@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 
 from nbrl.agent.grammar import Thinking
-from nbrl.agent.text import storable
+from nbrl.agent.messages import storable
 from nbrl.agent.tokens.tokenizer import THINK, THOUGHT
 
 MOST_TOKENS = 1 << 20  # a server that says it sampled more is not believed

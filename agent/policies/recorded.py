@@ -1,7 +1,11 @@
-"""A policy that repeats the actions of a recorded one."""
+"""A policy that repeats the actions of a recorded one.
+
+A policy that plays written actions.
+"""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Malformed
@@ -45,3 +49,23 @@ class RecordedPolicy:
     def _said(self, text: str, cut: bool = False) -> Generation:
         ids = self._tokenizer.encode_action(text)
         return Generation(ids, [0.0] * len(ids), "recorded", "length" if cut else "stop", text)
+
+
+class ScriptedPolicy:
+    """Plays `script`: the actions in order, the last one again and again, or what `script(step)` returns at each step.
+
+    For tests, benchmarks and demonstrations.
+    """
+
+    def __init__(self, script: Sequence[str] | Callable[[int], str], tokenizer: Renderer) -> None:
+        self._script, self._tokenizer, self._step = script, tokenizer, 0
+
+    async def generate(self, prompt: Prompt, max_tokens: int, seed: int) -> Generation:
+        ids = self._tokenizer.encode_action(self._text(self._step))
+        self._step += 1
+        finish: Literal["stop", "length"] = "stop" if len(ids) <= max_tokens else "length"
+        ids = ids[:max_tokens]
+        return Generation(ids, [0.0] * len(ids), "script", finish)
+
+    def _text(self, step: int) -> str:
+        return self._script(step) if callable(self._script) else self._script[min(step, len(self._script) - 1)]

@@ -1,4 +1,7 @@
-"""Chat templates rendered in a process of their own: see render.py."""
+"""Chat templates rendered in a process of their own: see render.py.
+
+Turns whatever the library of tokenizers raises into one error: its files may be anybody's.
+"""
 
 import json
 import os
@@ -17,6 +20,10 @@ _lock = threading.RLock()
 _users = 0
 _process: "subprocess.Popen[bytes] | None" = None
 _owner = 0  # the process id of who started it: a fork of this process starts one of its own
+
+
+PANIC = "PanicException"  # of its Rust code: no Exception, and of a module that cannot be imported
+SHOWN = 200
 
 
 @contextmanager
@@ -69,3 +76,17 @@ def _end() -> None:
         _process.kill()
         _process.communicate()
     _process = None
+
+
+@contextmanager
+def guarded(file: Path) -> Iterator[None]:
+    """Raises TokenizerError for any failure of the body, in which the tokenizer of `file` is loaded or used."""
+    try:
+        yield
+    except TokenizerError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
+        reason = " ".join(str(error).split())[:SHOWN]
+        raise TokenizerError(f"{file} is not a tokenizer that works: {reason}; fetch or save the model again") from error

@@ -20,8 +20,7 @@ from nbrl.agent.messages import Role, Span
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.alternation import ENDS, read_glue, taken
 from nbrl.agent.tokens.chat_template import CHATML, PROBE, SUPPORTED, Frame, Glue, Template, read_json, special_tokens, token_text
-from nbrl.agent.tokens.guarded import guarded
-from nbrl.agent.tokens.rendering import rendering
+from nbrl.agent.tokens.rendering import guarded, rendering
 
 UNKNOWN = -1
 """The id of tokens of a model without a local tokenizer; such trajectories can be scored and shown, not trained on."""

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.http.chat_model import ChatModel
-from nbrl.agent.http.json_service import Service
+from nbrl.agent.http.json_service import ChatModel, Service
 from nbrl.agent.tools.base import Tool
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.tools.files import files
 from nbrl.agent.tools.files.documents import UNCONFINED, Documents
 from nbrl.agent.tools.files.files import ReadFile
@@ -21,17 +19,14 @@ from nbrl.agent.tools.mcp.tools import mcp_tools
 from nbrl.agent.tools.names import check_tool_name
 from nbrl.agent.tools.settings import BUILT_IN, CorpusSearch, ModelSettings, SimulatedSearch, ToolSettings, WebSearch
 from nbrl.agent.tools.simulated import Asked, simulated_search
-from nbrl.agent.tools.web import exa, firecrawl, serper
-from nbrl.agent.tools.web.exa import Exa
-from nbrl.agent.tools.web.firecrawl import Firecrawl
+from nbrl.agent.tools.web import search
 from nbrl.agent.tools.web.pages import DirectReader, JinaReader, read_page
-from nbrl.agent.tools.web.search import web_search
-from nbrl.agent.tools.web.serper import Serper
+from nbrl.agent.tools.web.search import Exa, Firecrawl, Serper, web_search
 
 _ENGINES: dict[str, tuple[Callable[[str, int, float], Serper | Exa | Firecrawl], str]] = {
-    "serper": (Serper, serper.URL),
-    "exa": (Exa, exa.URL),
-    "firecrawl": (Firecrawl, firecrawl.URL),
+    "serper": (Serper, search.SERPER_URL),
+    "exa": (Exa, search.EXA_URL),
+    "firecrawl": (Firecrawl, search.FIRECRAWL_URL),
 }
 
 

@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass
 
 from nbrl.agent.errors import ToolError
-from nbrl.agent.http.chat_model import ChatModel
-from nbrl.agent.http.json_service import ServiceError
-from nbrl.agent.tools.corpus.search import QUERY_CHARS
+from nbrl.agent.http.json_service import ChatModel, ServiceError
+from nbrl.agent.tools.corpus.corpus import QUERY_CHARS
 from nbrl.agent.tools.functions import FunctionTool
 from nbrl.agent.tools.settings import SimulatedSearch
 

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import AgentError
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from nbrl.agent.http.body import EncodingError, TooLargeError, body
+from nbrl.agent.http.client import EncodingError, TooLargeError, body
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy, Sampling

@@ -12,18 +12,18 @@ import pyarrow as pa
 from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.settings import SimulatedSearch, ToolSettings, WebSearch
-from nbrl.agent.tools.web import exa, firecrawl, serper
+from nbrl.agent.tools.web import search
 from nbrl.flows.ask.endpoint import Endpoint, chat_url
 from nbrl.flows.ask.options import checked, checked_file
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.parse import json_value, yaml_value
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.corpora import open_corpus
 
 TOP_K = 5
-SEARCH_KEYS = {"serper": serper.VARIABLE, "exa": exa.VARIABLE, "firecrawl": firecrawl.VARIABLE}
+SEARCH_KEYS = {"serper": search.SERPER_KEY, "exa": search.EXA_KEY, "firecrawl": search.FIRECRAWL_KEY}
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def _refuse_idle(given_names: frozenset[str], endpoint: str | None, replay: str 
 
 
 def _own_prompt(file: Path | None) -> dict[str, str]:
-    from nbrl.infra.regular import content
+    from nbrl.infra.paths import content
     from nbrl.tasks.errors import ConfigError
 
     if file is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from nbrl.infra.regular import opened
+from nbrl.infra.paths import opened
 from nbrl.tasks.layout.runs import NAME, EvaluationLayout, RunLayout
 
 ROOT = ".nbrl/storage"

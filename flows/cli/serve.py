@@ -57,10 +57,10 @@ def serve(
         with Importing():
             from nbrl.agent.http.client import usable_key
             from nbrl.infra.engine.command import Door
-            from nbrl.infra.engine.keys import new_key
             from nbrl.infra.engine.server import launch, wait
+            from nbrl.infra.engine.settings import new_key
             from nbrl.infra.home import Home as LocalHome
-            from nbrl.infra.process.hosts import told
+            from nbrl.infra.process.identity import told
             from nbrl.tasks.errors import ConfigError
             from nbrl.tasks.evaluation.subject import folder_of
 

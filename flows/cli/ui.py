@@ -15,7 +15,7 @@ from nbrl.infra import prefect_server
 from nbrl.infra.errors import InfraError, ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.process.child import free_port, port_in_use
-from nbrl.infra.process.hosts import check_host, is_local, names_of, told
+from nbrl.infra.process.identity import check_host, is_local, names_of, told
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.infra.tracking_address import SERVERS

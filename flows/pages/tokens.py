@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from nbrl.agent.errors import TokenizerError
-from nbrl.agent.tokens.guarded import guarded
+from nbrl.agent.tokens.rendering import guarded
 from nbrl.agent.tokens.tokenizer import UNKNOWN
 from nbrl.agent.trajectory import Node
 

@@ -1,4 +1,7 @@
-"""An engine as an actor of Ray on whatever machine Ray puts it, or as several of them, one on each of its machines."""
+"""An engine as an actor of Ray on whatever machine Ray puts it, or as several of them, one on each of its machines.
+
+Reserves the places of a fleet's engines on the machines of a Ray cluster.
+"""
 
 import os
 from pathlib import Path
@@ -6,16 +9,43 @@ from typing import Any, NamedTuple
 
 import ray
 from pydantic import BaseModel, ConfigDict, Field
+from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nbrl.infra.engine.command import LOOPBACK, AdapterRoom, Door, last_gpus
 from nbrl.infra.engine.host import EngineHost
-from nbrl.infra.engine.places import CPU_SHARE, EnginePlace
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings
 
+CPU_SHARE = 0.01  # engines, runners and ranks share the cores; Ray spreads only what asks for something
+
+
 THREADS = 4  # one that starts or stops the engine, and others that answer meanwhile
+
+
+class EnginePlace(NamedTuple):
+    """Bundles of a placement group, one for each machine of an engine. Where a machine dies, Ray moves its bundle to another."""
+
+    group: PlacementGroup
+    bundles: range
+
+
+def reserve(settings: EngineSettings, gpus: int) -> list[EnginePlace]:
+    """Ask for the places of all engines, with `gpus` of each of their machines; Ray grants them when there is room, and takes
+    them back when this process leaves the cluster.
+
+    Engines on one machine get theirs all at once, so that those of two runs never hold a part of what both want: on as many
+    machines as possible, but with GPUs on as few, since what they leave are the learner's, whose ranks exchange weights and
+    gradients for each micro-batch. Each engine on several gets its own at once, never two on one machine.
+    """
+    bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {}), **settings.resources}
+    count, machines = settings.count, settings.machines
+    if machines == 1:
+        group = placement_group([bundle] * count, strategy="PACK" if gpus else "SPREAD")
+        return [EnginePlace(group, range(number, number + 1)) for number in range(count)]
+    groups = [placement_group([bundle] * machines, strategy="STRICT_SPREAD") for _ in range(count)]
+    return [EnginePlace(group, range(machines)) for group in groups]
 
 
 class EnginePlan(BaseModel):

@@ -1,6 +1,11 @@
-"""Checks whether SGLang accepts a command line, without starting it."""
+"""Checks whether SGLang accepts a command line, without starting it.
+
+The SGLang that an engine's environment has, and the one that nbrl is made for.
+"""
 
 import subprocess
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 from nbrl.infra.engine.command import command
@@ -15,6 +20,10 @@ parser = argparse.ArgumentParser(prog="sglang", allow_abbrev=False)
 ServerArgs.add_cli_args(parser)
 parser.parse_args(sys.argv[1:])
 """
+
+
+NEEDED = Path(__file__).parent / "environment" / "pyproject.toml"
+PINNED = "sglang=="
 
 
 def refusal(settings: EngineSettings) -> str | None:
@@ -38,3 +47,15 @@ def refusal(settings: EngineSettings) -> str | None:
         return ""
     complaints = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
     return complaints[-1].removeprefix(PREFIX) if complaints else None
+
+
+def needed() -> str:
+    """The version that set-up installs."""
+    project = tomllib.loads(NEEDED.read_text())["project"]
+    return next(each.removeprefix(PINNED) for each in project["dependencies"] if each.startswith(PINNED))
+
+
+def installed(settings: EngineSettings) -> str:
+    """The version in the environment, read without running anything of it; empty if there is none."""
+    packages = map(str, settings.folder.glob("lib/python*/site-packages"))
+    return next((each.version for each in distributions(name="sglang", path=list(packages))), "")

@@ -15,9 +15,8 @@ from typing import Any
 
 import httpx
 
-from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.keys import headers
-from nbrl.infra.engine.weight_group import Bucket, WeightGroup
+from nbrl.infra.engine.settings import headers
+from nbrl.infra.engine.weight_group import Bucket, Comparison, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 
 FLUSH_S = 5.0

@@ -9,12 +9,11 @@ from types import MappingProxyType
 
 from pydantic import BaseModel
 
-from nbrl.infra.engine.keys import new_key
-from nbrl.infra.engine.settings import MEMORY_SAVER, EngineSettings
+from nbrl.infra.engine.settings import MEMORY_SAVER, EngineSettings, new_key
 from nbrl.infra.errors import EngineError
 from nbrl.infra.gpu import gpus
+from nbrl.infra.paths import content
 from nbrl.infra.process.garbage import NEW_OBJECTS
-from nbrl.infra.regular import content
 
 ENGINE_CODE = Path(__file__).parent / "environment"
 LOOPBACK = "127.0.0.1"

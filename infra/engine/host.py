@@ -10,7 +10,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.node_cache import Lease, NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.process.child import free_port
-from nbrl.infra.process.hosts import here
+from nbrl.infra.process.identity import here
 
 KEPT = 4  # leases of folders: what is served, and what is published or compared, and one more for each further adapter
 

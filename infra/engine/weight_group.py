@@ -1,8 +1,24 @@
-"""What an engine must know to take weights from another process of a torch process group, in which that process is rank 0."""
+"""What an engine must know to take weights from another process of a torch process group, in which that process is rank 0.
 
+What an engine answered when its weights were compared with files.
+
+A LoRA adapter straight into an engine, from the process that has it.
+"""
+
+import base64
+import pickle
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
+
+import httpx
+from safetensors.torch import load_file
+
+from nbrl.infra.engine.client import adapter_name
+from nbrl.infra.engine.settings import headers
+from nbrl.infra.errors import EngineError, shortened
+from nbrl.infra.parse import json_value
 
 
 @dataclass(frozen=True)
@@ -52,3 +68,47 @@ class WeightGroup:
     def to_compare(self, buckets: Sequence[Bucket]) -> dict[str, Any]:
         """What the engine's own code in environment/equality.py is told of tensors that come to be compared."""
         return {"group": self.name, "buckets": [asdict(each) for each in buckets]}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Parameters of the engine, by name: how many equal the files, which differ, and of which nothing is known.
+
+    `why` says what kept the engine from comparing, if anything did.
+    """
+
+    equal: int
+    different: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
+    why: str = ""
+
+    @classmethod
+    def of(cls, ranks: Sequence[dict[str, Any]]) -> "Comparison":
+        """Of what each rank of the engine answered: a parameter that differs on one of them differs."""
+        different = {name for rank in ranks for name in rank["different"]}
+        unproved = {name for rank in ranks for name in rank["unproved"]} - different
+        return cls(
+            equal=min(rank["equal"] for rank in ranks),
+            different=tuple(sorted(different)),
+            unproved=tuple(sorted(unproved)),
+            why=next((rank["why"] for rank in ranks if rank["why"]), ""),
+        )
+
+
+def send_adapter(folder: Path, version: str, url: str, key: str, limit_s: float) -> None:
+    """Load peft's adapter in a folder, of the weights `version`, into the engine at `url`, which must not have it.
+
+    Raises EngineError if the engine does not take it within `limit_s` seconds.
+    """
+    body = {
+        "lora_name": adapter_name(version),
+        "config_dict": json_value((folder / "adapter_config.json").read_text()),
+        "serialized_tensors": base64.b64encode(pickle.dumps(load_file(folder / "adapter_model.safetensors"))).decode(),
+    }
+    try:
+        where = f"{url}/load_lora_adapter_from_tensors"
+        answer = httpx.post(where, json=body, headers=headers(key), timeout=limit_s, trust_env=False)
+    except httpx.HTTPError as error:
+        raise EngineError(f"the engine at {url} did not take an adapter: {shortened(error) or type(error).__name__}") from error
+    if answer.status_code != 200:
+        raise EngineError(f"the engine at {url} answered an adapter with {answer.status_code}: {answer.text[:300].strip()}")

@@ -1,12 +1,35 @@
-"""Identifies a process among those of all machines, and tells whether one of this machine still runs."""
+"""Identifies a process among those of all machines, and tells whether one of this machine still runs.
 
+Ties this process to the one that started it.
+
+The processor time of processes and of everything below them: engines, kernels and the workers of a local Ray cluster.
+
+What runs on other machines of a joined cluster is not below it and does not count.
+
+The addresses on which servers of ours listen, and where they are then asked.
+"""
+
+import ctypes
 import os
 import re
+import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
+
+from nbrl.infra.errors import ServerError
+from nbrl.infra.process.own_pages import LOCAL
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 FORM = re.compile(r"(?P<place>.+)/(?P<pid>[0-9]{1,10})/(?P<started>[0-9]+)")
+
+
+PR_SET_PDEATHSIG = 1
+
+
+ALL = ("0.0.0.0", "::")
 
 
 def identity() -> str:
@@ -34,3 +57,70 @@ def _started(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def end_with_parent() -> None:
+    """Get SIGTERM when the parent dies, kill -9 included, as by Ctrl-C in its terminal."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died in between
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def processor_seconds() -> float:
+    """User and system time of the process tree, with that of processes that ended and whose parent took note of it."""
+    me = psutil.Process()
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        with suppress(psutil.Error):  # it ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def busy_seconds(pid: int) -> float:
+    """Seconds for which the threads of a process, and of those below it, ran or waited for a processor; not what sleeps."""
+    total = 0
+    with suppress(psutil.Error):
+        for process in [(top := psutil.Process(pid)), *top.children(recursive=True)]:
+            for counts in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+                with suppress(OSError, ValueError):  # it ended meanwhile
+                    ran, waited, _ = map(int, counts.read_text().split())
+                    total += ran + waited
+    return total / 1e9
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches a server that listens on `host`."""
+    return host in LOCAL
+
+
+def check_host(host: str) -> None:
+    """Raises ServerError unless a server of this machine can listen on `host`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.bind(address)
+    except (OSError, UnicodeError) as error:
+        raise ServerError(f"--host {host}: this machine cannot listen there ({error}); 0.0.0.0 is every address of it") from error
+
+
+def names_of(host: str) -> tuple[str, ...]:
+    """The names and addresses by which a server that listens on `host` is asked, in small letters and without brackets."""
+    if is_local(host):
+        return LOCAL
+    names = [host]
+    if host in ALL:
+        addresses = [each.address for all_of in psutil.net_if_addrs().values() for each in all_of]
+        names = [socket.gethostname(), socket.getfqdn(), *(address.partition("%")[0] for address in addresses)]
+    return tuple(dict.fromkeys([*LOCAL, *(name.lower() for name in names)]))
+
+
+def here(host: str) -> str:
+    """The host at which this machine asks a server that listens on `host`."""
+    return "127.0.0.1" if host in ALL else f"[{host}]" if ":" in host else host
+
+
+def told(host: str) -> str:
+    """The host that others type to reach it."""
+    return socket.gethostname() if host in ALL else here(host)

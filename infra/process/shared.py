@@ -2,17 +2,26 @@
 
 Every user holds a write end of the keeper's pipe, a FIFO in the home: the child ends when its last user has ended, however that
 ended. A lock file tells the last one to leave that it is the last, so that it can wait until nothing is left.
+
+Waits until a started server serves.
+
+How often something that ends may be started again.
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import ssl
 import stat
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+import httpx
 
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
@@ -145,3 +154,50 @@ def _open_running(fifo: Path, record: Path, healthy: Callable[[str], bool]) -> i
             return pipe
     os.close(pipe)
     return None
+
+
+def wait_until_healthy(child: Child, healthy: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> bool:
+    """Wait until `child` is `healthy`; False if it ended or `timeout_s` seconds passed first. The child is not stopped."""
+    deadline = time.monotonic() + timeout_s
+    while not healthy():
+        if not child.alive or time.monotonic() > deadline:
+            return False
+        time.sleep(poll_s)
+    return True
+
+
+def answers(
+    url: str, timeout_s: float, headers: Mapping[str, str] | None = None, body: Mapping[str, object] | None = None
+) -> bool:
+    """Whether a GET of `url`, or a POST of a `body`, returns status 200 within `timeout_s` seconds, without a proxy."""
+    method = "GET" if body is None else "POST"
+    try:
+        asked = httpx.request(method, url, timeout=timeout_s, headers=headers, json=body, trust_env=False, verify=_authorities())
+    except httpx.HTTPError:
+        return False
+    return asked.status_code == httpx.codes.OK
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """What a server's certificate is checked with. httpx would read it again, 17 ms of a processor, for each request."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+class Budget:
+    """At most `most` restarts in any `window_s` seconds: a fault that comes back at once must not be cured forever."""
+
+    def __init__(self, most: int, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.window_s, self._clock = most, window_s, clock
+        self._spent: deque[float] = deque()
+
+    def spend(self, count: int = 1) -> bool:
+        """Take `count` restarts that happen now; False if there were too many of them, these included."""
+        now = self._clock()
+        while self._spent and self._spent[0] <= now - self.window_s:
+            self._spent.popleft()
+        self._spent.extend([now] * count)
+        return len(self._spent) <= self.most
+
+    def __str__(self) -> str:
+        return f"{self.most} restarts in {self.window_s / 60:g} minutes"

@@ -1,21 +1,130 @@
-"""Computes step advantages from step rewards with the estimator that the settings name."""
+"""Computes step advantages from step rewards with the estimator that the settings name: a table of formulas.
 
-from collections.abc import Sequence
+Every estimator gets, and returns, one sequence of [steps] per trajectory. Those with a critic are in gae.py.
+"""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nbrl.tasks.advantage.dr_grpo import dr_grpo
-from nbrl.tasks.advantage.grpo import grpo
-from nbrl.tasks.advantage.max_rl import max_rl
-from nbrl.tasks.advantage.reinforce_pp import reinforce_pp
-from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
-from nbrl.tasks.advantage.rloo import rloo
 from nbrl.tasks.advantage.settings import AdvantageSettings
 
+ROUNDING = 1e-6  # advantages below it are rounding errors of equal rewards
+EQUAL = 1e-9  # of the largest reward: totals that differ by less are equal, for sums of rewards are rounded
+
+
+def equal(totals: np.ndarray, largest: float) -> bool:
+    """Whether the totals [any number] of rewards, of which none is above `largest` in size, differ by rounding alone."""
+    return not len(totals) or bool(np.isfinite(largest) and np.ptp(totals) <= EQUAL * largest)
+
+
+def whiten(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """(x − mean) / (std + 1e-8) over all entries of all arrays, std unbiased and 0 for a single entry (L0, arXiv 2506.23667).
+
+    Of entries that are equal, exactly 0.
+    """
+    entries = np.concatenate(values)
+    if equal(entries, np.abs(entries).max(initial=0.0)):
+        return [np.zeros(len(array)) for array in values]
+    spread = entries.std(ddof=1) if len(entries) > 1 else 0.0
+    return [(array - entries.mean()) / (spread + 1e-8) for array in values]
+
+
+def within_groups(
+    step_rewards: Sequence[Sequence[float]], groups: Sequence[str], score: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """`score` turns the totals R of one group's trajectories into their advantages, the same on each step of a trajectory.
+
+    A trajectory that ended before its first step has R = 0: without it the others would be compared only with longer ones. Where
+    the totals of a group are equal, its advantages are exactly 0.
+    """
+    totals = np.array([sum(rewards) for rewards in step_rewards], dtype=np.float64)
+    largest = np.array([max(map(abs, rewards), default=0.0) for rewards in step_rewards], dtype=np.float64)
+    names = np.array(groups)
+    advantages = np.zeros_like(totals)
+    for name in set(groups):
+        mine = names == name
+        if not equal(totals[mine], largest[mine].max()):
+            advantages[mine] = score(totals[mine])
+    return [np.full(len(rewards), advantage) for rewards, advantage in zip(step_rewards, advantages, strict=True)]
+
+
+def discounted_returns(rewards: Sequence[float], gamma: float) -> np.ndarray:
+    """R_t = Σ_{u≥t} γ^(u−t) r_u over the steps of one trajectory; shape [steps]."""
+    returns = np.zeros(len(rewards))
+    following = 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        following = rewards[step] + gamma * following
+        returns[step] = following
+    return returns
+
+
+def reinforce_pp(step_rewards: Sequence[Sequence[float]], gamma: float) -> list[np.ndarray]:
+    """Step-level REINFORCE++ (arXiv 2501.03262; over steps as in L0, arXiv 2506.23667).
+
+    Step returns whitened over all steps of the batch; one array of [steps] per trajectory.
+    """
+    return whiten([discounted_returns(rewards, gamma) for rewards in step_rewards])
+
+
+def grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """GRPO (arXiv 2402.03300, section 4.1.2, outcome supervision).
+
+    A = (R − mean of the group) / (std of the group + 1e-8), std unbiased and 0 for a group of one.
+    """
+
+    def score(totals: np.ndarray) -> np.ndarray:
+        spread = totals.std(ddof=1) if len(totals) > 1 else 0.0
+        return (totals - totals.mean()) / (spread + 1e-8)
+
+    return within_groups(step_rewards, groups, score)
+
+
+def dr_grpo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """Dr. GRPO (arXiv 2503.20783, section 3.2).
+
+    A = R − mean of the group: without GRPO's std, which gives more weight to questions that are nearly always right or wrong.
+
+    The paper's other half, a constant in place of each response's length, is update.aggregation fixed_length.
+    """
+    return within_groups(step_rewards, groups, lambda totals: totals - totals.mean())
+
+
+def reinforce_pp_baseline(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """REINFORCE++-baseline (arXiv 2501.03262, section on the variant with several responses per prompt).
+
+    A = whiten(R − mean of the group): the baseline is the group's, the scale that of the whole batch.
+
+    R is the trajectory's total, the same on each of its steps; whitening is over all steps of the batch.
+    """
+    return whiten(dr_grpo(step_rewards, groups))
+
+
+def rloo(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """RLOO (arXiv 2402.14740): the baseline of a trajectory is the mean of the others in its group.
+
+    A_i = R_i − (Σ_{j≠i} R_j) / (n − 1). Needs n ≥ 2.
+    """
+    return within_groups(step_rewards, groups, lambda totals: totals - (totals.sum() - totals) / max(1, len(totals) - 1))
+
+
+def max_rl(step_rewards: Sequence[Sequence[float]], groups: Sequence[str]) -> list[np.ndarray]:
+    """MaxRL (arXiv 2602.02710): with rewards of 0 and 1, an unbiased gradient of a truncated log-likelihood of being right.
+
+    A = (R − mean of the group) / mean of the group, 0 where that mean is not above 0: nobody in the group was right.
+    """
+
+    def score(totals: np.ndarray) -> np.ndarray:
+        mean = totals.mean()
+        return (totals - mean) / mean if mean > 0 else np.zeros_like(totals)
+
+    return within_groups(step_rewards, groups, score)
+
+
 GROUPED = {
-    "reinforce_pp_baseline": reinforce_pp_baseline,
     "grpo": grpo,
     "dr_grpo": dr_grpo,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
     "rloo": rloo,
     "max_rl": max_rl,
 }
@@ -26,3 +135,19 @@ def estimate(step_rewards: Sequence[Sequence[float]], groups: Sequence[str], set
     if settings.estimator == "reinforce_pp":
         return reinforce_pp(step_rewards, settings.gamma)
     return GROUPED[settings.estimator](step_rewards, groups)
+
+
+def by_ability(advantages: np.ndarray, abilities: Sequence[str]) -> np.ndarray:
+    """Advantages of each ability on one scale (task advantage normalisation: AgentRL, arXiv 2510.04206).
+
+    The advantages [N] of all sampled tokens, those of each ability whitened: mean 0 and deviation 1 over its tokens.
+
+    Where those of an ability differ by rounding errors alone, they are 0.
+    """
+    names, numbers = np.unique(np.asarray(abilities), return_inverse=True)
+    made = np.zeros(len(advantages))
+    for number in range(len(names)):
+        mine = advantages[numbers == number]
+        if np.ptp(mine) >= ROUNDING:
+            (made[numbers == number],) = whiten([mine])
+    return made

@@ -1,7 +1,13 @@
-"""The estimator that turns step rewards into advantages."""
+"""The estimator that turns step rewards into advantages.
+
+The two tables of the advantage node, one row per step: finished advantages, or the learner's rewards to compute them.
+
+In the table of rewards a trajectory without a step has one row with only its name, because it counts in its group.
+"""
 
 from typing import Literal
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 GROUP_RELATIVE = ("reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "max_rl")
@@ -13,6 +19,10 @@ USERS = {
     "token_gamma": OVER_TOKENS,
     "token_lam": OVER_TOKENS,
 }
+
+
+ADVANTAGES_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("advantage", pa.float64())])
+REWARDS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("reward", pa.float64())])
 
 
 class AdvantageSettings(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.infra.regular import opened
+from nbrl.infra.paths import opened
 from nbrl.infra.storage import sha256
 from nbrl.tasks.environments.questions import NAME, SCHEMA
 from nbrl.tasks.errors import ConfigError

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nbrl.infra.gpu import computes_in_bfloat16
 from nbrl.infra.placement import Resources
-from nbrl.infra.processor import computes_in_bfloat16
 
 Old = Annotated[
     Literal["trainer", "engine", "interpolated"],

@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nbrl.infra.parse import json_value
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content
 from nbrl.tasks.errors import UpdateError, fault_in_words
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from nbrl.infra.regular import opened
+from nbrl.infra.paths import opened
 from nbrl.tasks.errors import UpdateError, fault_in_words
 from nbrl.tasks.model_folder.json_files import read_json
 

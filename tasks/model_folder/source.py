@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nbrl.infra.manifest import file_sha256
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content
 from nbrl.tasks.errors import ConfigError, fault_in_words
 
 HUB_S = 10.0  # to wait for the hub's word on a model

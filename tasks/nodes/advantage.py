@@ -6,10 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbrl.tasks.advantage.estimate import estimate
-from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
-from nbrl.tasks.advantage.whiten import ROUNDING
+from nbrl.tasks.advantage.estimate import ROUNDING, estimate
+from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA, AdvantageSettings
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.metrics import Metric, of
 from nbrl.tasks.nodes.durable import durable

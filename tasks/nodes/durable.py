@@ -16,7 +16,7 @@ from prefect.context import TagsContext
 from prefect.states import Completed
 
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.process.usage import processor_seconds
+from nbrl.infra.process.identity import processor_seconds
 from nbrl.tasks.nodes import spent
 from nbrl.tasks.nodes.spent import gpus_of
 from nbrl.tasks.runs import results

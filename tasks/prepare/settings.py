@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from nbrl.agent.http.address import check_address
+from nbrl.agent.http.client import check_address
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.environments.questions import ABILITY
 from nbrl.tasks.errors import did_you_mean

@@ -16,7 +16,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Policy
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.infra.engine.keys import headers
+from nbrl.infra.engine.settings import headers
 from nbrl.infra.node_cache import NodeCache
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.reach import Reach

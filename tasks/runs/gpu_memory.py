@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nbrl.infra.gpu import gpus, memory_of_gpus
 from nbrl.infra.parse import json_value
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.shape import KNOWN, Shape
 from nbrl.tasks.runs.config import RunConfig

@@ -10,8 +10,7 @@ from nbrl.infra import ray_cluster, tracking_address
 from nbrl.infra.engine.arguments import refusal
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import InfraError
-from nbrl.infra.gpu import gpus
-from nbrl.infra.memory import available_mb
+from nbrl.infra.gpu import available_mb, gpus
 from nbrl.infra.paths import expanded
 from nbrl.infra.process.child import port_in_use
 from nbrl.infra.ray_cluster import RaySettings

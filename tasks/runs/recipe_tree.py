@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.infra.parse import yaml_value
-from nbrl.infra.paths import expanded
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content, expanded
 from nbrl.tasks.errors import ConfigError
 
 BASE, OVERRIDE = "base", "--set "

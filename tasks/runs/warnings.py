@@ -1,8 +1,6 @@
 """What a person should know of a configuration and its questions before work starts, though nothing prevents it."""
 
-from nbrl.infra.gpu import gpus
-from nbrl.infra.memory import available_mb
-from nbrl.infra.processor import computes_in_bfloat16
+from nbrl.infra.gpu import available_mb, computes_in_bfloat16, gpus
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.data_review import review
 from nbrl.tasks.runs.estimate import in_words, memory_shares

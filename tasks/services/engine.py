@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from nbrl.infra.engine.actor import EnginePlan, start_actors
+from nbrl.infra.engine.actor import EnginePlace, EnginePlan, start_actors
 from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import Member
-from nbrl.infra.engine.places import EnginePlace
 from nbrl.infra.errors import EngineError, InfraError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.ray_data import raised_in_task

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.engine.weight_group import Comparison
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.rollout.plan import EngineAddress

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from nbrl.infra.process.budget import Budget
+from nbrl.infra.process.shared import Budget
 from nbrl.tasks.errors import LearnerEndedError, LearnerUnplacedError
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder, UpdateOrder, UpdateResult

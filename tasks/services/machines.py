@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nbrl
 from nbrl.infra.doctor import SHARED_MEMORY_MB, shared_memory_mb
-from nbrl.infra.engine.installed import installed, needed
+from nbrl.infra.engine.arguments import installed, needed
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import ServerError, StorageError
 from nbrl.infra.placement import for_sandboxes, offers

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from nbrl.infra.engine.actor import EnginePlan
+from nbrl.infra.engine.actor import EnginePlan, reserve
 from nbrl.infra.engine.client import EngineClient
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.places import reserve
 from nbrl.infra.engine.settings import MEMORY_SAVER
+from nbrl.infra.engine.weight_group import Comparison
 from nbrl.infra.errors import EngineError, InfraError, PlaceError, PublishError
 from nbrl.infra.placed_folder import PlacedFolder
-from nbrl.infra.process.budget import Budget
+from nbrl.infra.process.shared import Budget
 from nbrl.tasks.errors import BrokenInvariantError, UpdateError
 from nbrl.tasks.learner.proof import ProofSequence
 from nbrl.tasks.learner.settings import LoraSettings

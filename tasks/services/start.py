@@ -10,15 +10,14 @@ from typing import TypeVar
 from nbrl.infra import ray_cluster
 from nbrl.infra.engine.actor import EnginePlan
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.keys import new_key
-from nbrl.infra.engine.settings import MEMORY_SAVER
+from nbrl.infra.engine.settings import MEMORY_SAVER, new_key
 from nbrl.infra.errors import DamagedError, MissingError, StorageError
 from nbrl.infra.gpu import gpus
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import check_whole
 from nbrl.infra.node_cache import NodeCache
+from nbrl.infra.paths import scratch
 from nbrl.infra.placed_folder import PlacedFolder
-from nbrl.infra.scratch import scratch
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments import stored

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.weight_group import WeightGroup
+from nbrl.infra.engine.weight_group import Comparison, WeightGroup
 from nbrl.infra.errors import EngineError
 from nbrl.tasks.learner.orders import AdapterOrder, Offer, OfferOrder, SendOrder
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from nbrl.infra.errors import InfraError, MissingError, ServerError
-from nbrl.infra.metric_sink import log_missing
 from nbrl.infra.storage import Storage, sha256
+from nbrl.infra.tensorboard import log_missing
 from nbrl.infra.tracking import Tracking
 from nbrl.tasks.environments.questions import completed as with_every_column
 from nbrl.tasks.errors import ConfigError

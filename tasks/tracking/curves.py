@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nbrl.infra.metric_sink import log_missing
 from nbrl.infra.storage import Storage
-from nbrl.infra.tensorboard import EventFiles
+from nbrl.infra.tensorboard import EventFiles, log_missing
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.runs.history import read_record
 from nbrl.tasks.runs.run import Run

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import Tracking
-from nbrl.infra.tracking_datasets import Dataset
+from nbrl.infra.tracking_traces import Dataset
 from nbrl.tasks.environments import stored
 from nbrl.tasks.runs.run import Run
 

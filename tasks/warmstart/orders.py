@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from nbrl.agent.trajectory import Trajectory, to_table
 from nbrl.infra.errors import StorageError
-from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
+from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder
 from nbrl.tasks.seeds import derive_seed

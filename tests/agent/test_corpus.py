@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.corpus import index
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
-from nbrl.agent.tools.corpus.words import Words, words_table
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
+from nbrl.agent.tools.corpus.index import Words, words_table
 
 # Few words, so that many passages score the same; some in other scripts, of one letter, or of none.
 WORD = st.sampled_from(["tilo", "Tilo", "born", "in", "keldra", "a", "!!", "été", "Größe", "東京", "𝔘𝔫𝔦", "x1", "\u2028"])

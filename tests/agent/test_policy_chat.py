@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.errors import PolicyError
 from nbrl.agent.grammar import Action, Grammar
-from nbrl.agent.http.retry import Retry, retry_after
+from nbrl.agent.http.client import Retry, retry_after
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.messages import Message
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.chat_messages import chat_messages
 from nbrl.agent.policies.completion import BROKEN
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer

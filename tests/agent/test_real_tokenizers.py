@@ -23,8 +23,7 @@ from nbrl.agent.tokens.alternation import joined
 from nbrl.agent.tokens.chat_template import Turns
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Status
 from tests.agent.context_lab import Asked
 from tests.smollm2 import smollm2

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.messages import Role
 from nbrl.agent.settings import AgentSettings
-from nbrl.agent.tokens.guarded import guarded
+from nbrl.agent.tokens.rendering import guarded
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.flows.pages.tokens import decoder
 from tests.agent.families import FAMILIES, QWEN, THINK, Family, write_folder

@@ -15,8 +15,7 @@ from openpyxl.worksheet.formula import ArrayFormula
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from nbrl.agent.http.chat_model import ChatModel
-from nbrl.agent.http.json_service import ServiceError
+from nbrl.agent.http.json_service import ChatModel, ServiceError
 from nbrl.agent.tools.files.charsets import UNNAMED, decoded, markup
 from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
 from nbrl.agent.tools.files.files import IMAGE_BYTES, ReadFile, file_text, inspect_file, visual_qa

@@ -13,8 +13,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import functions, prelude
 from nbrl.agent.tools.base import RECORDED_CHARS, SHORT_CHARS, Parameter, Tool, Toolbox, describe
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.tools.functions import FunctionTool, tool
 
 

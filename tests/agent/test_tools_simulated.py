@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from nbrl.agent.errors import ToolError
 from nbrl.agent.http.json_service import ServiceError
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.tools.library import Equipment, Library
 from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.tools.simulated import Asked, draw, noise

@@ -12,11 +12,8 @@ from nbrl.agent.http.json_service import ANSWER_BYTES, Service, ServiceError
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Toolbox
-from nbrl.agent.tools.web import exa, firecrawl, serper
-from nbrl.agent.tools.web.exa import Exa
-from nbrl.agent.tools.web.firecrawl import Firecrawl
-from nbrl.agent.tools.web.search import Hit, web_search
-from nbrl.agent.tools.web.serper import Serper
+from nbrl.agent.tools.web import search
+from nbrl.agent.tools.web.search import Exa, Firecrawl, Hit, Serper, web_search
 from tests.agent.tool_server import Said, Server, serving
 
 KEY = "sk-very-secret-key-0123456789"
@@ -40,9 +37,9 @@ FIRECRAWL = {
     "data": {"web": [{"title": "Tea", "url": "https://tea.org/", "description": "A drink of leaves.", "position": 1}]},
 }
 ENGINES: list[tuple[type[Serper | Exa | Firecrawl], str, Any]] = [
-    (Serper, serper.VARIABLE, SERPER),
-    (Exa, exa.VARIABLE, EXA),
-    (Firecrawl, firecrawl.VARIABLE, FIRECRAWL),
+    (Serper, search.SERPER_KEY, SERPER),
+    (Exa, search.EXA_KEY, EXA),
+    (Firecrawl, search.FIRECRAWL_KEY, FIRECRAWL),
 ]
 
 
@@ -167,7 +164,7 @@ def test_nobody_there_is_an_error_without_the_key(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("key", ["a\nb", "ключ"])
 def test_a_key_that_cannot_be_a_header_is_not_quoted(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(serper.VARIABLE, key)
+    monkeypatch.setenv(search.SERPER_KEY, key)
     with pytest.raises(ServiceError, match="holds no usable key") as caught:
         find(Serper("http://127.0.0.1:1", 5, 10.0))
     assert key not in str(caught.value)
@@ -196,10 +193,10 @@ def test_other_fields_than_text_are_nothing() -> None:
 
 
 def test_a_key_is_not_needed_where_it_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(serper.VARIABLE)
+    monkeypatch.delenv(search.SERPER_KEY)
 
     async def ask(url: str) -> Any:
-        service = Service("It", url, variable=serper.VARIABLE, timeout_s=5.0, optional=True)
+        service = Service("It", url, variable=search.SERPER_KEY, timeout_s=5.0, optional=True)
         try:
             return await service.post("/", {})
         finally:

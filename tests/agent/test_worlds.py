@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.tasks.environments.world.names import all_names, split_of
 from nbrl.tasks.environments.world.world import ABILITIES, Problem, World

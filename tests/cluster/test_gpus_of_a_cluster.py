@@ -12,7 +12,7 @@ import json
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table
-from nbrl.infra.engine.places import reserve
+from nbrl.infra.engine.actor import reserve
 from nbrl.infra.engine.settings import EngineSettings
 
 machine = {"num_cpus": 4, "num_gpus": 8, "object_store_memory": 100 << 20}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.engine.installed import needed
+from nbrl.infra.engine.arguments import needed
 from tests.cluster.conftest import RESOURCES
 from tests.cluster.machines import Machines
 from tests.cluster.runs import TINY, command, flags, folder, settings, stored, train, trajectories, until_stored

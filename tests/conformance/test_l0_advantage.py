@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from nbrl.agent.trajectory import ROOT, Node
+from nbrl.tasks.advantage.estimate import discounted_returns, reinforce_pp, whiten
 from nbrl.tasks.advantage.gae import gae
-from nbrl.tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.advantage.whiten import whiten
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest

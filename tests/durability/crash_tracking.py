@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbrl.infra.tracking_datasets import Dataset
 from nbrl.infra.tracking_models import DELETED, URI, LoggedModel, Version
-from nbrl.infra.tracking_traces import Assessments, Traced
+from nbrl.infra.tracking_traces import Assessments, Dataset, Traced
 
 EMPTY: dict[str, Any] = {
     "tags": {},

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nbrl.infra.sealed_json import SEAL, seal
+from nbrl.infra.parse import SEAL, seal
 
 BOMBS = [
     *(

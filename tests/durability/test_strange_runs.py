@@ -26,7 +26,7 @@ from nbrl.flows.cli import completion
 from nbrl.flows.cli.commands import app
 from nbrl.flows.pages.app import app as pages
 from nbrl.infra.errors import InfraError
-from nbrl.infra.sealed_json import SEAL, seal
+from nbrl.infra.parse import SEAL, seal
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import RunError
 from nbrl.tasks.runs.champions import champions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nbrl.sandbox
-from nbrl.infra.engine.leftovers import _mapped
+from nbrl.infra.engine.parts import _mapped
 from tests.hostile.arena import Arena, Kernel
 
 pytestmark = pytest.mark.timeout(600)

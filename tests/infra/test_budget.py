@@ -1,4 +1,4 @@
-from nbrl.infra.process.budget import Budget
+from nbrl.infra.process.shared import Budget
 
 
 def test_so_many_restarts_in_a_window_and_no_more() -> None:

@@ -18,9 +18,8 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.infra.engine.client import EngineClient
-from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.server import EngineServer, launch, wait
-from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.settings import EngineSettings, headers
 from nbrl.infra.errors import EngineError, PublishError
 from tests.processes import descendants, stat
 

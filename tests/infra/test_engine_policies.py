@@ -11,8 +11,8 @@ from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
 from nbrl.agent.tokens.tokenizer import UNKNOWN, ChatTokenizer
-from nbrl.infra.engine.keys import headers
 from nbrl.infra.engine.server import EngineServer
+from nbrl.infra.engine.settings import headers
 from nbrl.tasks.runs.recipes import load
 
 pytestmark = pytest.mark.more

@@ -6,9 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.infra.engine.command import Member, command, environment, last_gpus, vocabulary_size
-from nbrl.infra.engine.keys import new_key
 from nbrl.infra.engine.server import launch
-from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.settings import EngineSettings, new_key
 from nbrl.infra.errors import EngineError
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(autouse=True)
 def own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that never run have none; that of others is left alone."""
-    monkeypatch.setattr("nbrl.infra.engine.leftovers.SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr("nbrl.infra.engine.parts.SHARED_MEMORY", tmp_path / "none")
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def mapping(path: bytes) -> Iterator[None]:
 def test_what_killed_engines_left_in_memory_goes_and_that_of_living_ones_stays(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbrl.infra.engine.leftovers.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.parts.SHARED_MEMORY", tmp_path)
     left, used = tmp_path / "sglang_loads_left", tmp_path / "sglang_loads_used"
     left.touch()
     # A file's name need not be text, and anybody's may be mapped.
@@ -131,7 +131,7 @@ def test_what_killed_engines_left_in_memory_goes_and_that_of_living_ones_stays(
 
 
 def test_the_temporary_files_of_an_engine_end_with_it(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbrl.infra.engine.leftovers.TEMPORARY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.parts.TEMPORARY", tmp_path)
     server = launch(stand_in(tmp_path, 'touch "$TMPDIR/socket"; exec sleep 1000'), model, tmp_path / "logs")
     assert until(lambda: bool(list(tmp_path.glob("nbrl-engine-*/socket"))))
     (folder,) = tmp_path.glob(f"nbrl-engine-{os.getpid()}-*")
@@ -143,7 +143,7 @@ def test_the_temporary_files_of_an_engine_end_with_it(tmp_path: Path, model: Pat
 def test_temporary_files_of_a_killed_owner_go_and_those_of_a_living_one_stay(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbrl.infra.engine.leftovers.TEMPORARY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.parts.TEMPORARY", tmp_path)
     with subprocess.Popen(["sleep", "1000"]) as ended:
         ended.kill()
     dead, living = tmp_path / f"nbrl-engine-{ended.pid}-1", tmp_path / f"nbrl-engine-{os.getppid()}-1"
@@ -155,7 +155,7 @@ def test_temporary_files_of_a_killed_owner_go_and_those_of_a_living_one_stay(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_shared_memory_of_other_users_is_not_ours_to_remove(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbrl.infra.engine.leftovers.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("nbrl.infra.engine.parts.SHARED_MEMORY", tmp_path)
     theirs = tmp_path / "sglang_loads_theirs"
     theirs.touch()
     os.chown(theirs, 1000, 1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra import gpu, gpu_doctor
+from nbrl.infra import doctor, gpu
 from nbrl.infra.engine.settings import EngineSettings
 from tests import gpus as fakes
 
@@ -24,21 +24,21 @@ def environment(folder: Path, cuda: str | None, *, toolkit: bool = True) -> Path
     (packages / "torch").mkdir(parents=True)
     (packages / "torch/version.py").write_text(f"__version__ = '2.11.0'\ncuda: Optional[str] = {cuda!r}\n")
     (packages / "nvidia/cu13").mkdir(parents=True)
-    for name in gpu_doctor.TOOLKIT if toolkit else ():
+    for name in doctor.TOOLKIT if toolkit else ():
         (packages / "nvidia/cu13" / name).parent.mkdir(exist_ok=True)
         (packages / "nvidia/cu13" / name).touch()
     return folder
 
 
 def faults(folder: Path) -> list[str]:
-    return [what for what, fix in gpu_doctor.faults(EngineSettings(environment=str(folder))) if fix]
+    return [what for what, fix in doctor.faults(EngineSettings(environment=str(folder))) if fix]
 
 
 @pytest.fixture
 def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All that a GPU needs, with an engine's environment of it."""
     fakes.fake(monkeypatch)
-    monkeypatch.setattr(gpu_doctor, "_own", lambda: environment(tmp_path / "own", "13.0"))
+    monkeypatch.setattr(doctor, "_own", lambda: environment(tmp_path / "own", "13.0"))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     if shutil.which("c++") is None:
         (tmp_path / "c++").symlink_to("/bin/true")
@@ -62,7 +62,7 @@ def test_a_driver_that_does_not_tell_the_memory_names_the_card(tmp_path: Path, m
 
 
 def test_builds_for_the_cpu_are_red(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_doctor, "_own", lambda: environment(tmp_path / "cpu", None))
+    monkeypatch.setattr(doctor, "_own", lambda: environment(tmp_path / "cpu", None))
     assert faults(environment(tmp_path / "cpu-engine", None)) == [
         "torch in nbrl's environment is a build for the CPU",
         f"torch in {tmp_path}/cpu-engine is a build for the CPU",
@@ -70,8 +70,8 @@ def test_builds_for_the_cpu_are_red(whole: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_what_compiles_kernels_must_be_there(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_doctor.shutil, "which", lambda name: None)
-    monkeypatch.setattr(gpu_doctor.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(tmp_path))
     bare = environment(tmp_path / "bare", "13.0", toolkit=False)
     assert [re.sub(r"^\S+/cu13", "it", each) for each in faults(bare)] == [
         "there is no C++ compiler, with which torch and SGLang compile kernels",

@@ -3,7 +3,7 @@
 import pytest
 
 from nbrl.infra.errors import ServerError
-from nbrl.infra.process.hosts import check_host, here, is_local
+from nbrl.infra.process.identity import check_host, here, is_local
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])

@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from nbrl.infra.process.hosts import names_of
+from nbrl.infra.process.identity import names_of
 from nbrl.infra.process.own_pages import LOCAL, Message, Receive, Send, for_own_pages
 
 OWN = "http://127.0.0.1:4200"

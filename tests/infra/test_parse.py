@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.manifest import read_manifest
-from nbrl.infra.parse import json_value, yaml_value
-from nbrl.infra.sealed_json import unseal
+from nbrl.infra.parse import json_value, unseal, yaml_value
 
 ROOT = Path(__file__).parents[2]
 # What runs in a process of its own, or reads what this process wrote; two answer for each fault in its place.

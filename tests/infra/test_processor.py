@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbrl.infra.processor import has_bfloat16
+from nbrl.infra.gpu import has_bfloat16
 
 
 @pytest.mark.parametrize(

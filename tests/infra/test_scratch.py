@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.scratch import scratch
+from nbrl.infra.paths import scratch
 
 USER = """
 import sys
 from pathlib import Path
-from nbrl.infra.scratch import scratch
+from nbrl.infra.paths import scratch
 with scratch(Path(sys.argv[1]), "run") as folder:
     (folder / "a").write_text("used")
     print("ready", flush=True)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nbrl.infra.errors import DamagedError
-from nbrl.infra.sealed_json import seal, unseal
+from nbrl.infra.parse import seal, unseal
 
 FIELDS = {"iteration": 3, "metrics": {"loss": 0.1, "worst": math.inf}, "text": "ä\n", "artifacts": [{"path": "p"}], "none": None}
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from nbrl.infra.metric_sink import log_missing
-from nbrl.infra.tensorboard import EventFiles
+from nbrl.infra.tensorboard import EventFiles, log_missing
 
 
 def test_metrics_are_there_once_over_several_processes(tmp_path: Path) -> None:

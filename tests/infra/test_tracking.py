@@ -9,10 +9,9 @@ import pytest
 from nbrl.infra.errors import ServerError
 from nbrl.infra.home import Home
 from nbrl.infra.tracking import ENDED, KIND, Tracking, TrackingSettings
-from nbrl.infra.tracking_datasets import Dataset
-from nbrl.infra.tracking_machine import Machine
+from nbrl.infra.tracking_address import Machine
 from nbrl.infra.tracking_models import LoggedModel
-from nbrl.infra.tracking_traces import Assessments, Span
+from nbrl.infra.tracking_traces import Assessments, Dataset, Span
 from nbrl.infra.tracking_ui import ui
 
 # MLflow asks git where it is.

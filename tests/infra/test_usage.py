@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nbrl.infra.process.usage import busy_seconds, processor_seconds
+from nbrl.infra.process.identity import busy_seconds, processor_seconds
 
 pytestmark = pytest.mark.process
 

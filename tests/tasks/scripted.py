@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Sampling
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.engine.settings import EngineSettings

@@ -2,14 +2,17 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from nbrl.tasks.advantage.dr_grpo import dr_grpo
-from nbrl.tasks.advantage.estimate import estimate
+from nbrl.tasks.advantage.estimate import (
+    discounted_returns,
+    dr_grpo,
+    estimate,
+    grpo,
+    max_rl,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    rloo,
+)
 from nbrl.tasks.advantage.gae import gae, token_gae
-from nbrl.tasks.advantage.grpo import grpo
-from nbrl.tasks.advantage.max_rl import max_rl
-from nbrl.tasks.advantage.reinforce_pp import discounted_returns, reinforce_pp
-from nbrl.tasks.advantage.reinforce_pp_baseline import reinforce_pp_baseline
-from nbrl.tasks.advantage.rloo import rloo
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.nodes.advantage import advantage_table, nothing_to_gain, reward_table
 

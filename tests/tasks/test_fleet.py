@@ -13,8 +13,7 @@ import pytest
 from nbrl.agent.messages import Prompt
 from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Generation, Sampling
-from nbrl.infra.engine.keys import headers
-from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.settings import EngineSettings, headers
 from nbrl.infra.errors import EngineError, PlaceError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.services import sglang_fleet

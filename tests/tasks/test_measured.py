@@ -4,7 +4,7 @@ import mmap
 
 import pytest
 
-from nbrl.infra.memory import MemoryPeak
+from nbrl.infra.gpu import MemoryPeak
 from nbrl.tasks.runs.measured import Measured, duration, evaluations, in_lines
 from nbrl.tasks.runs.recipes import load
 

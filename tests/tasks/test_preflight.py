@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.infra.memory import available_mb
+from nbrl.infra.gpu import available_mb
 from nbrl.infra.process.child import free_port
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.model_folder.source import PolicySettings, fetch

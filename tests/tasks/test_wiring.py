@@ -6,8 +6,7 @@ from nbrl.agent.context.notepad import State, read_state
 from nbrl.agent.kernel import CellResult
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.tools.base import Tool, Toolbox
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.tasks.rollout.notebooks import SandboxedKernel, handlers
 from tests.sandbox.sandbox_lab import Lab

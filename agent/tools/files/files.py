@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Awaitable, Callable
 
-from nbrl.agent.http.chat_model import ChatModel
+from nbrl.agent.http.json_service import ChatModel
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.tools.files.documents import DocumentError, Documents, kind_of
 from nbrl.agent.tools.functions import FunctionTool

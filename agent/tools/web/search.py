@@ -1,14 +1,30 @@
-"""The common part of all web search engines: results as compact text."""
+"""The common part of all web search engines: results as compact text.
+
+Search by meaning with Exa.
+
+Web search by Firecrawl.
+
+Google results by Serper.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nbrl.agent.http.json_service import ServiceError
-from nbrl.agent.tools.corpus.search import QUERY_CHARS
+from nbrl.agent.http.json_service import Service, ServiceError
+from nbrl.agent.tools.corpus.corpus import QUERY_CHARS
 from nbrl.agent.tools.functions import FunctionTool
 
 TITLE_CHARS, PASSAGE_CHARS = 200, 1_000
+
+
+EXA_URL, EXA_KEY = "https://api.exa.ai", "EXA_API_KEY"
+
+
+FIRECRAWL_URL, FIRECRAWL_KEY = "https://api.firecrawl.dev", "FIRECRAWL_API_KEY"
+
+
+SERPER_URL, SERPER_KEY = "https://google.serper.dev", "SERPER_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -60,3 +76,52 @@ def text(value: Any) -> str:
 
 def _line(value: str) -> str:
     return " ".join(value.split())
+
+
+class Exa:
+    """search.Engine: POST /search {query, numResults, contents}."""
+
+    def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
+        self.service = Service("Exa", base_url, variable=EXA_KEY, timeout_s=timeout_s, header="x-api-key", prefix="")
+        self._top_k = top_k
+
+    async def __call__(self, query: str) -> list[Hit]:
+        contents = {"text": {"maxCharacters": PASSAGE_CHARS}, "highlights": True}
+        reply = await self.service.post("/search", {"query": query, "numResults": self._top_k, "contents": contents})
+        hits = entries("Exa", reply, "results")
+        return [Hit(text(e.get("title")), text(e.get("url")), _passage(e)) for e in hits][: self._top_k]
+
+
+def _passage(entry: dict[str, Any]) -> str:
+    """The highlights, or the beginning of the page where there are none."""
+    highlights = entry.get("highlights")
+    joined = " … ".join(filter(None, map(text, highlights))) if isinstance(highlights, list) else ""
+    return joined or text(entry.get("text"))
+
+
+class Firecrawl:
+    """search.Engine: POST /v2/search {query, limit}."""
+
+    def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
+        self.service = Service("Firecrawl", base_url, variable=FIRECRAWL_KEY, timeout_s=timeout_s)
+        self._top_k = top_k
+
+    async def __call__(self, query: str) -> list[Hit]:
+        reply = await self.service.post("/v2/search", {"query": query, "limit": self._top_k})
+        if isinstance(reply, dict) and reply.get("success") is False:
+            raise ServiceError("Firecrawl could not search")
+        hits = entries("Firecrawl", reply, "data", "web")
+        return [Hit(text(e.get("title")), text(e.get("url")), text(e.get("description"))) for e in hits][: self._top_k]
+
+
+class Serper:
+    """search.Engine: POST /search {q, num}."""
+
+    def __init__(self, base_url: str, top_k: int, timeout_s: float) -> None:
+        self.service = Service("Serper", base_url, variable=SERPER_KEY, timeout_s=timeout_s, header="X-API-KEY", prefix="")
+        self._top_k = top_k
+
+    async def __call__(self, query: str) -> list[Hit]:
+        reply = await self.service.post("/search", {"q": query, "num": self._top_k})
+        hits = entries("Serper", reply, "organic")
+        return [Hit(text(e.get("title")), text(e.get("link")), text(e.get("snippet"))) for e in hits][: self._top_k]

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA
+from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.examples import examples_of

@@ -2,7 +2,7 @@
 
 from transformers import PretrainedConfig
 
-from nbrl.tasks.advantage.tables import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
+from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.batch.batch import Batch, batch_of
 from nbrl.tasks.learner.order_tables import OrderTables

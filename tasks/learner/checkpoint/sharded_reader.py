@@ -16,7 +16,7 @@ from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import ReadItem
 
-from nbrl.infra.regular import content
+from nbrl.infra.paths import content
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.checkpoint.described import Made, Named, Pairs, described
 

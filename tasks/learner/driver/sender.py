@@ -6,9 +6,8 @@ from contextlib import ExitStack
 import ray
 import torch
 
-from nbrl.infra.engine.adapter_sending import send_adapter
 from nbrl.infra.engine.command import LOOPBACK
-from nbrl.infra.engine.weight_group import WeightGroup
+from nbrl.infra.engine.weight_group import WeightGroup, send_adapter
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError

@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from nbrl.tasks.advantage.by_ability import by_ability
-from nbrl.tasks.advantage.estimate import estimate
+from nbrl.tasks.advantage.estimate import by_ability, discounted_returns, estimate, whiten
 from nbrl.tasks.advantage.gae import gae, token_gae
-from nbrl.tasks.advantage.reinforce_pp import discounted_returns
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.advantage.whiten import whiten
 from nbrl.tasks.learner.arrays import Floats
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets

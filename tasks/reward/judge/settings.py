@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.config import JsonDict
 
-from nbrl.agent.http.address import check_address
+from nbrl.agent.http.client import check_address
 
 FREE: JsonDict = {"decides": False}  # what does not change a grade
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")

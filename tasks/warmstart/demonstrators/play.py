@@ -11,7 +11,7 @@ from threading import Event
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
-from nbrl.agent.policies.scripted import ScriptedPolicy
+from nbrl.agent.policies.recorded import ScriptedPolicy
 from nbrl.agent.policy import Policy
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer

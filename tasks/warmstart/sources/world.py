@@ -7,8 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from nbrl.agent.tools.corpus.corpus import Corpus
-from nbrl.agent.tools.corpus.search import SearchTool
+from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.environments.world.world import ABILITIES, Ability, Problem, World
 from nbrl.tasks.warmstart.demonstrators.guesses import GuessingPolicy

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from nbrl.tasks.advantage.reinforce_pp import reinforce_pp
+from nbrl.tasks.advantage.estimate import reinforce_pp
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nbrl.agent.trajectory import ROOT
-from nbrl.tasks.advantage.by_ability import by_ability
+from nbrl.tasks.advantage.estimate import by_ability
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.targets import Targets

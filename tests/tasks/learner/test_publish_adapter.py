@@ -14,8 +14,7 @@ from nbrl.agent.policies.sglang import SglangPolicy, engine_session
 from nbrl.agent.policy import Sampling
 from nbrl.infra.engine.client import EngineClient, adapter_name
 from nbrl.infra.engine.command import AdapterRoom
-from nbrl.infra.engine.keys import headers
-from nbrl.infra.engine.settings import EngineSettings
+from nbrl.infra.engine.settings import EngineSettings, headers
 from nbrl.infra.errors import PublishError
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.errors import UpdateError

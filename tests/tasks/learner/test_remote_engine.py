@@ -12,8 +12,7 @@ import pytest
 import ray
 from ray.util.placement_group import remove_placement_group
 
-from nbrl.infra.engine.actor import EngineActors, EnginePlan
-from nbrl.infra.engine.places import EnginePlace, reserve
+from nbrl.infra.engine.actor import EngineActors, EnginePlace, EnginePlan, reserve
 from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.errors import EngineError
 from nbrl.infra.node_cache import NodeSettings

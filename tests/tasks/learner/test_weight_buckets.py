@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nbrl.infra.engine.comparison import Comparison
-from nbrl.infra.engine.weight_group import Bucket, WeightGroup
+from nbrl.infra.engine.weight_group import Bucket, Comparison, WeightGroup
 from nbrl.infra.errors import EngineError, PublishError
 from nbrl.tasks.errors import ConfigError, UpdateError
 from nbrl.tasks.learner.checkpoint import buckets

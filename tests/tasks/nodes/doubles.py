@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Node, Status, Step, Trajectory, to_table
-from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.engine.weight_group import Comparison
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage, StorageSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nbrl.infra.engine.comparison import Comparison
+from nbrl.infra.engine.weight_group import Comparison
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence

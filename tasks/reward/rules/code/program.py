@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from nbrl.infra.process.usage import busy_seconds
+from nbrl.infra.process.identity import busy_seconds
 from nbrl.sandbox.start.program import confined_program
 from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.rules.code.channel import READY
