@@ -42,8 +42,7 @@ from nbrl.tasks.layout.runs import RunLayout
 from nbrl.tasks.layout.stages import is_update_result
 from nbrl.tasks.learner.checkpoint import identity
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.nodes import record as record_node
 from nbrl.tasks.nodes.durable import Node

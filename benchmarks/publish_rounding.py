@@ -29,7 +29,7 @@ from hardware import processor
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from nbrl.tasks.learner.checkpoint.rounding import stochastic
+from nbrl.tasks.learner.checkpoint.hugging_face import stochastic
 from nbrl.tasks.seeds import derive_seed
 
 RESULTS = Path(__file__).parent / "results" / "publish_rounding.jsonl"

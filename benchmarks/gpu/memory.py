@@ -18,10 +18,9 @@ from gpu.learner import l0_trajectories
 from gpu.orders import make_learner, write_order
 from gpu.probe import join
 from gpu.row import Given, Row, forget, gib, peak_gib
-from nbrl.tasks.learner.batch.read import make_batch
+from nbrl.tasks.learner.batch.batch import make_batch
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.orders import UpdateOrder, read_tables
 from nbrl.tasks.learner.step.train import train
 
 ENGINE_GB = 28.0  # 0.35 of the card, as the recipe has it

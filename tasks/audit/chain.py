@@ -10,8 +10,7 @@ from nbrl.infra.manifest import MANIFEST, check_folder, part_digest
 from nbrl.infra.storage import Storage, sha256
 from nbrl.tasks.layout.checkpoints import HF, RESULT
 from nbrl.tasks.learner.checkpoint.identity import order_digest
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateResult
+from nbrl.tasks.learner.orders import UpdateResult, read_tables
 from nbrl.tasks.nodes.update import make_order
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Record

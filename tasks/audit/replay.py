@@ -14,7 +14,7 @@ from nbrl.infra.ray_cluster import RaySettings
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import HF, ORDER, RESULT
-from nbrl.tasks.learner.checkpoint.repeats import repeats
+from nbrl.tasks.learner.checkpoint.identity import repeats
 from nbrl.tasks.learner.driver.handle import LearnerHandle
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.places import Places

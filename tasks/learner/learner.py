@@ -13,33 +13,26 @@ from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.node_cache import Lease
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE
-from nbrl.tasks.learner.batch.batch import Batch
-from nbrl.tasks.learner.batch.read import make_batch
+from nbrl.tasks.learner.batch.batch import Batch, make_batch
 from nbrl.tasks.learner.checkpoint import hugging_face
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, result_of
-from nbrl.tasks.learner.checkpoint.repeats import repeats
-from nbrl.tasks.learner.checkpoint.rounding import Rounding
+from nbrl.tasks.learner.checkpoint.hugging_face import Rounding
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, repeats, result_of
 from nbrl.tasks.learner.checkpoint.shelf import shelf_on
-from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.load import Adapters, load_critic, load_sharded, stored_dtype
 from nbrl.tasks.learner.model.lora import Unadapted, merged, write
-from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from nbrl.tasks.learner.model.sharding import Layers
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.places import Places
-from nbrl.tasks.learner.process.determinism import set_determinism
-from nbrl.tasks.learner.process.memory import give_back
-from nbrl.tasks.learner.process.ranks import Ranks
+from nbrl.tasks.learner.process.devices import set_determinism
+from nbrl.tasks.learner.process.ranks import Ranks, give_back
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.proof import Proof, ProofSequence
 from nbrl.tasks.learner.settings import UpdateSettings
-from nbrl.tasks.learner.step import token_logprobs
-from nbrl.tasks.learner.step.learning_rate import learning_rate
-from nbrl.tasks.learner.step.optimizer import OptimizedModel
+from nbrl.tasks.learner.step import proving
+from nbrl.tasks.learner.step.optimizer import OptimizedModel, digest_of, learning_rate
 from nbrl.tasks.learner.step.passes import Passes
 from nbrl.tasks.learner.step.proving import mismatch_before, proof_sequences
-from nbrl.tasks.learner.step.state_digest import digest_of
 from nbrl.tasks.learner.step.train import Trained, train
 from nbrl.tasks.learner.writer import CheckpointWriter
 from nbrl.tasks.model_folder.check import check_model
@@ -132,7 +125,7 @@ class Learner:
                 sequences = proof_sequences(order, batch.forest, loaded.passes)
             with timer.phase("export"):
                 self._export(loaded.policy, folder, order)
-                ranks.on_first(lambda: token_logprobs.write(folder, batch, trained.before_N))
+                ranks.on_first(lambda: proving.write_token_logprobs(folder, batch, trained.before_N))
             return sequences
 
         sequences = self._writer.write(order, loaded.models, write_parts)

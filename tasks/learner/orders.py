@@ -1,10 +1,16 @@
 """Work orders to the learner and their results. Tables and checkpoints are named by their keys on a storage."""
 
+import io
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nbrl.infra.engine.weight_group import Bucket, WeightGroup
+from nbrl.infra.storage import Storage
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.proof import Proof, of_this_release
 
@@ -127,3 +133,23 @@ class UpdateResult(BaseModel):
 
 Order = UpdateOrder | OfferOrder | SendOrder | AdapterOrder
 Result = UpdateResult | Offer | None
+
+
+@dataclass(frozen=True)
+class OrderTables:
+    """The trajectories to train on, and their advantages or rewards."""
+
+    trajectories: pa.Table
+    advantages: pa.Table
+
+
+def read_tables(order: UpdateOrder, storage: Storage) -> OrderTables:
+    """Read an order's tables; of its trajectories those that have advantages. Raises StorageError."""
+    advantages = storage.read_table(order.advantages.key, order.advantages.digest)
+    rounds = [storage.read_table(each.key, each.digest) for each in order.trajectories]
+    selected = advantages["trajectory"].unique()
+    chosen = pa.concat_tables([table.filter(pc.is_in(table["id"], selected)) for table in rounds])
+    # Through a file's bytes: the digest of an order is of a table as it is read from one, which lays out its columns otherwise.
+    buffer = io.BytesIO()
+    pq.write_table(chosen, buffer)
+    return OrderTables(pq.read_table(buffer), advantages)

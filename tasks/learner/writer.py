@@ -14,8 +14,7 @@ from nbrl.tasks.layout.checkpoints import ORDER
 from nbrl.tasks.learner.checkpoint.sharded_state import Writing
 from nbrl.tasks.learner.checkpoint.shelf import Shelf
 from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
-from nbrl.tasks.learner.process.memory import give_back
-from nbrl.tasks.learner.process.ranks import Ranks
+from nbrl.tasks.learner.process.ranks import Ranks, give_back
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 

@@ -9,7 +9,7 @@ from nbrl.infra.errors import DamagedCheckpointError, DamagedError, MissingError
 from nbrl.infra.manifest import part_digest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, TOKEN_LOGPROBS, updates_of
-from nbrl.tasks.learner.checkpoint.repeats import repeats
+from nbrl.tasks.learner.checkpoint.identity import repeats
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable

@@ -7,7 +7,7 @@ from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.infra.manifest import MANIFEST, read_manifest
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import ADAPTER, CRITIC, HF, STATE, STATES, TOKEN_LOGPROBS
-from nbrl.tasks.learner.checkpoint.repeats import has_state, repeats
+from nbrl.tasks.learner.checkpoint.identity import has_state, repeats
 from nbrl.tasks.runs.champions import champions
 from nbrl.tasks.runs.config import CheckpointSettings
 from nbrl.tasks.runs.history import Record

@@ -35,10 +35,8 @@ from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.s3_blobs import S3Blobs
 from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.checkpoints import HF, ORDER, STATE
-from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest
-from nbrl.tasks.learner.checkpoint.repeats import repeats
-from nbrl.tasks.learner.order_tables import OrderTables, read_tables
-from nbrl.tasks.learner.orders import UpdateOrder, UpdateResult
+from nbrl.tasks.learner.checkpoint.identity import checkpoint_identity, order_digest, repeats
+from nbrl.tasks.learner.orders import OrderTables, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.proof import Mismatch, Proof, ProofSequence
 from nbrl.tasks.nodes import by_parts
 from nbrl.tasks.rollout import chunks

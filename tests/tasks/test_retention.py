@@ -15,7 +15,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.audit.leftovers import leftovers
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.layout.checkpoints import RESULT, STATES, TOKEN_LOGPROBS
-from nbrl.tasks.learner.checkpoint.repeats import has_state
+from nbrl.tasks.learner.checkpoint.identity import has_state
 from nbrl.tasks.metrics import of
 from nbrl.tasks.runs.checkpoints import checkpoint, checkpoint_folder
 from nbrl.tasks.runs.config import CheckpointSettings

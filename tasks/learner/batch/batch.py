@@ -1,18 +1,23 @@
 """Makes a forest of an order's tables, and moves a packed tree to a device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
-from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA
+from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention.tree_attention import TreeMask, tree_mask
 from nbrl.tasks.learner.batch.examples import examples_of
+from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest, PackedTree, chain
+from nbrl.tasks.learner.orders import OrderTables, UpdateOrder
+from nbrl.tasks.learner.settings import UpdateSettings
 
 COLUMNS = ("id", "group", "environment", "ability", "nodes")  # trajectories of early releases name no environment
 
@@ -108,3 +113,41 @@ def to_device(tree: PackedTree, device: torch.device) -> MicroBatch:
         engine_logprob_N=torch.from_numpy(tree.engine_logprob_N).to(device),
         advantage_N=torch.from_numpy(tree.advantage_N).to(device),
     )
+
+
+def make_batch(tables: OrderTables, order: UpdateOrder, settings: UpdateSettings, model: PretrainedConfig) -> Batch:
+    """The batch of an order. Raises UpdateError if it does not fit the settings or the model, or has nothing to train on."""
+    if order.estimator is None and (settings.critic or settings.kl_in_reward):
+        raise UpdateError("a critic and a KL in the reward act before the estimator: give the order rewards and the estimator")
+    if order.estimator and order.estimator.with_critic != (settings.critic is not None):
+        raise UpdateError(f"advantage.estimator {order.estimator.estimator} and update.critic do not fit together")
+    schema = REWARDS_SCHEMA if order.estimator else ADVANTAGES_SCHEMA
+    batch = batch_of(tables.trajectories, tables.advantages, schema, order.staleness)
+    deepest = max(batch.forest.depth)
+    if deepest > model.max_position_embeddings:
+        raise UpdateError(f"a trajectory has {deepest} tokens, the model takes {model.max_position_embeddings}")
+    least, most = min(int(ids.min()) for ids in batch.forest.ids), max(int(ids.max()) for ids in batch.forest.ids)
+    proof = order.proof_token_ids or [0]
+    for token in (min(least, *proof), max(most, *proof)):
+        if not 0 <= token < model.vocab_size:
+            raise UpdateError(f"token id {token} is outside the model's vocabulary of {model.vocab_size}")
+    return batch
+
+
+def minibatches(groups: Sequence[str], targets: Targets, epochs: int, count: int, seed: int) -> list[list[int]]:
+    """Split the examples into `count` equal shares per epoch; every example with a sampled token is in one share per epoch.
+
+    Complete groups are reshuffled each epoch, so that neighbours still share their prompt. A single share keeps the original
+    order. With fewer examples than shares there are as many shares as examples.
+    """
+    examples = np.unique(targets.example_A).tolist()
+    if count == 1:
+        return [examples for _ in range(epochs)]
+    draw = np.random.default_rng(seed)
+    shares: list[list[int]] = []
+    names = sorted(set(groups))
+    for _ in range(epochs):
+        rank = dict(zip(names, draw.permutation(len(names)).tolist(), strict=True))
+        order = sorted(examples, key=lambda example: (rank[groups[example]], example))
+        shares += [share.tolist() for share in np.array_split(np.array(order), min(count, len(order)))]
+    return shares

@@ -1,6 +1,7 @@
 """Writes the policy as a Hugging Face folder."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,12 +9,45 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from nbrl.infra.manifest import MANIFEST
-from nbrl.tasks.learner.checkpoint.rounding import Rounding
+from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.model_folder.json_files import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 from nbrl.tasks.model_folder.source import copied_with_weights
+from nbrl.tasks.seeds import derive_seed
+
+LOST_BITS = 16  # of a float32 that bfloat16 does not keep
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """To the nearest number of `dtype` or, with a `seed`, up or down so that the mean over many seeds is the weight itself.
+
+    Raises UpdateError for a dtype that has no stochastic rounding.
+    """
+
+    dtype: torch.dtype
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and self.dtype != torch.bfloat16:
+            raise UpdateError(
+                f"publish.rounding stochastic is for weights in bfloat16, these become {self.dtype}: set it to nearest"
+            )
+
+    def __call__(self, name: str, weight: Tensor) -> Tensor:
+        """The weight of this name, rounded."""
+        return weight.to(self.dtype) if self.seed is None else stochastic(weight, derive_seed(self.seed, "rounding", name))
+
+
+def stochastic(weight: Tensor, seed: int) -> Tensor:
+    """Each number as one of the two beside it in bfloat16, the nearer one more likely; one that bfloat16 has stays itself."""
+    generator = torch.Generator(weight.device).manual_seed(seed)
+    bits = weight.to(torch.float32).contiguous().view(torch.int32)
+    noise = torch.randint(0, 1 << LOST_BITS, bits.shape, generator=generator, dtype=torch.int32, device=weight.device)
+    drawn = ((bits + noise) & -(1 << LOST_BITS)).view(torch.float32)
+    return torch.where(weight.isfinite(), drawn, weight).to(torch.bfloat16)
 
 
 def gather_weights(policy: PolicyModel, ranks: Ranks, device: torch.device, dtype: torch.dtype | None) -> dict[str, Tensor]:

@@ -170,8 +170,7 @@ def _fit(
         # Imported here: it takes seconds. TorchTrainer would take more: torch, in this process and in Ray Train's controller.
         from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-        from nbrl.tasks.learner.driver.ranks import MeetThemselves, rank
-        from nbrl.tasks.learner.driver.trainer import LearnerTrainer
+        from nbrl.tasks.learner.driver.ranks import LearnerTrainer, MeetThemselves, rank
 
         trainer = LearnerTrainer(
             rank,

@@ -1,5 +1,8 @@
 """The loop of every rank of the Ray Train run: take an order and execute it in step with the others, until stopped."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -7,8 +10,10 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+import torch.distributed as dist
 import transformers
 from ray.actor import ActorHandle
+from ray.train.collective import broadcast_from_rank_zero
 
 from nbrl.infra.errors import StorageError
 from nbrl.tasks.errors import UpdateError
@@ -16,8 +21,29 @@ from nbrl.tasks.learner.driver.mailbox import Answer
 from nbrl.tasks.learner.driver.sender import Sender
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import Order, Result, UpdateOrder
-from nbrl.tasks.learner.process.group import joined
 from nbrl.tasks.learner.settings import UpdateSettings
+
+LIMIT = timedelta(minutes=30)  # of one collective
+
+
+@contextmanager
+def joined(device: torch.device, rank: int, ranks: int) -> Iterator[None]:
+    """Join the process group of `ranks` ranks as `rank`, through a store that rank 0 serves: gloo, and NCCL on GPUs.
+
+    Where one fails the group is not taken down: others may be in the middle of a collective, and Ray ends their processes.
+    """
+    if rank == 0:
+        store = dist.TCPStore(ray.util.get_node_ip_address(), 0, ranks, is_master=True, wait_for_workers=False, timeout=LIMIT)
+        broadcast_from_rank_zero((store.host, store.port))
+    else:
+        host, port = broadcast_from_rank_zero((None, None))
+        store = dist.TCPStore(host, port, ranks, is_master=False, timeout=LIMIT)
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=rank, world_size=ranks, timeout=LIMIT)
+    yield
+    dist.destroy_process_group()
 
 
 def loop(config: dict[str, Any]) -> None:

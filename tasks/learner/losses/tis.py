@@ -1,11 +1,11 @@
-"""Importance weights between the policy that sampled, in the engine, and the trainer that learns."""
+"""Corrections for tokens that another policy sampled, and estimates of its distance: importance weights, old log-probs, KL."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.means import mean_within
+from nbrl.tasks.learner.losses.losses import mean_within
 from nbrl.tasks.learner.settings import TisSettings
 
 
@@ -37,3 +37,26 @@ def tis_weights(log_N: Tensor, action_N: Tensor, trajectory_log_N: Tensor | None
     if settings.kind == "truncate":
         return TisWeights(weight_N.clamp(low, high), low_N, high_N)
     return TisWeights(weight_N.masked_fill(low_N | high_N, 0.0), low_N, high_N)
+
+
+def interpolated(logp_N: Tensor, engine_N: Tensor, staleness: int) -> Tensor:
+    """Log-probs of the policy before the step without a pass over it (A-3PO, arXiv 2512.06547).
+
+    log mu + alpha (log pi - log mu), constant: between the policy mu that sampled and the current one pi, whose versions lie
+    `staleness` + 1 updates apart, of which the policy before the step has gone alpha = staleness / (staleness + 1) of the way.
+    """
+    return engine_N + staleness / (staleness + 1) * (logp_N.detach() - engine_N)
+
+
+def kl(estimator: Literal["k1", "k2", "k3"], logp_N: Tensor, reference_N: Tensor, clamp: float) -> Tensor:
+    """With d = logp_ref - logp within +-clamp: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1.
+
+    k1 and k3 are unbiased, k2 and k3 never negative. As a term of the loss, k2 has on average the gradient of this KL, k3 that
+    of KL(reference || policy), and k1 none (arXiv 2506.09477).
+    """
+    d_N = (reference_N - logp_N).clamp(-clamp, clamp)
+    if estimator == "k1":
+        return -d_N
+    if estimator == "k2":
+        return d_N.square() / 2
+    return torch.exp(d_N) - d_N - 1

@@ -11,9 +11,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.attention import tree_attention
-from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import adapt
-from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from nbrl.tasks.learner.model.sharding import Layers, shard
 from nbrl.tasks.learner.settings import LoraSettings
 from nbrl.tasks.model_folder.safetensors_files import main_dtype

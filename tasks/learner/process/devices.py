@@ -1,5 +1,9 @@
 """Decides which devices the ranks use."""
 
+import os
+
+import torch
+
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.settings import UpdateSettings
 
@@ -26,3 +30,15 @@ def on_cuda(settings: UpdateSettings, gpus: float, grows: bool = False) -> bool:
             f"or set update.device to cpu"
         )
     return True
+
+
+def set_determinism(on: bool) -> None:
+    """Let the whole process use only operations that give the same bits each time; operations without such a form raise.
+
+    On CUDA it must come before the first matrix product, which reads cuBLAS's workspace from the environment.
+    """
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False

@@ -4,15 +4,8 @@ import torch
 from torch import Tensor
 
 from nbrl.tasks.learner.batch.batch import MicroBatch
-from nbrl.tasks.learner.losses.cispo import cispo
-from nbrl.tasks.learner.losses.dppo import dppo
-from nbrl.tasks.learner.losses.gspo import gspo
-from nbrl.tasks.learner.losses.interpolated import interpolated
-from nbrl.tasks.learner.losses.kl import kl
-from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
-from nbrl.tasks.learner.losses.ppo import ppo
-from nbrl.tasks.learner.losses.tis import tis_weights
-from nbrl.tasks.learner.losses.value import value_loss
+from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, policy_gradient, ppo, value_loss
+from nbrl.tasks.learner.losses.tis import interpolated, kl, tis_weights
 from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.metrics import SQUARE, WEIGHT, Reported

@@ -1,9 +1,12 @@
 """A sharded model with its optimiser: the policy, or the critic."""
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -12,6 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from nbrl.tasks.learner.checkpoint import sharded_state
 from nbrl.tasks.learner.settings import UpdateSettings
+
+WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,46 @@ class OptimizedModel:
     def load(self, folder: Path) -> None:
         """Collective. Raises UpdateError on every rank if any could not read."""
         self._steps = sharded_state.load(folder, self._model, self._optimizer)
+
+
+def learning_rate(
+    step: int,
+    peak: float,
+    warmup: int,
+    schedule: Literal["constant", "linear", "cosine"] = "constant",
+    decay_steps: int | None = None,
+    floor: float = 0.0,
+) -> float:
+    """Rate of optimiser step `step`, from 0: up to `peak` over `warmup` steps, then down to floor * peak at step `decay_steps`.
+
+    With p the fraction of the steps from the end of the warm-up to `decay_steps`: linear 1 - (1 - floor) p, cosine
+    floor + (1 - floor) (1 + cos(pi p)) / 2.
+    """
+    warm = peak * min(1.0, (step + 1) / max(1, warmup))
+    if decay_steps is None or step < warmup:
+        return warm
+    way = min(1.0, (step - warmup) / (decay_steps - warmup))
+    if schedule == "linear":
+        return peak * (1 - (1 - floor) * way)
+    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * way)) / 2)
+
+
+def digest_of(models: Iterable[OptimizedModel], device: torch.device) -> str:
+    """Collective. Return the digest of all trained weights, their moments and the steps taken; the same for any sharding.
+
+    Of each tensor the bits of its numbers are summed, modulo 2^64. This finds a difference between two computations of the same
+    state, and is no proof against one that was chosen.
+    """
+    steps, sums = list[int](), list[Tensor]()
+    for model in models:
+        steps.append(model.steps)
+        sums += [_sum(tensor).to(device) for tensor in model.tensors()]
+    sums_N = torch.stack(sums)
+    dist.all_reduce(sums_N)
+    return hashlib.sha256(json.dumps([steps, sums_N.tolist()]).encode()).hexdigest()
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """Of this rank's part."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.detach().contiguous().view(WHOLE_NUMBERS[local.element_size()]).sum(dtype=torch.int64)

@@ -9,13 +9,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.batch.batch import Batch, MicroBatch, to_device
-from nbrl.tasks.learner.batch.cost import cost_of
-from nbrl.tasks.learner.batch.partition import Partition, partition
+from nbrl.tasks.learner.batch.partition import Partition, cost_of, partition
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import Forest, PackedTree
-from nbrl.tasks.learner.model.critic import Critic
 from nbrl.tasks.learner.model.lora import Unadapted
-from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from nbrl.tasks.learner.process.ranks import Ranks
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings

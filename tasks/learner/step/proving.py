@@ -1,13 +1,25 @@
-"""What the learner computes for the proof that follows a publish."""
+"""What proves an update: log-probs for the publish that follows, and those of the sampled tokens before the first step."""
+
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch.distributed as dist
+from torch import Tensor
 
+from nbrl.tasks.layout.checkpoints import TOKEN_LOGPROBS
 from nbrl.tasks.learner.arrays import Floats
+from nbrl.tasks.learner.batch.batch import Batch
 from nbrl.tasks.learner.batch.proof_actions import path_of, proof_actions
+from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest, chain
 from nbrl.tasks.learner.orders import UpdateOrder
 from nbrl.tasks.learner.proof import Mismatch, ProofSequence
+from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.passes import Passes
+
+TOKEN_LOGPROBS_SCHEMA = pa.schema([("trajectory", pa.string()), ("step", pa.int32()), ("logprobs", pa.list_(pa.float32()))])
 
 
 def proof_sequences(order: UpdateOrder, forest: Forest, passes: Passes) -> list[ProofSequence]:
@@ -27,3 +39,26 @@ def mismatch_before(forest: Forest, before_N: Floats) -> Mismatch | None:
     """Of the engine's log-probs of the sampled tokens and the trainer's before the first step, which are NaN where unknown."""
     known_N = ~np.isnan(before_N)
     return Mismatch.of((forest.engine_logprob_N - before_N)[known_N].tolist()) if known_N.any() else None
+
+
+def gather_token_logprobs(constants: BatchConstants, targets: Targets, examples: list[int], first_N: Tensor) -> Floats:
+    """Collective. Log-probs [N] under the policy before the first optimiser step, NaN where it forwarded nothing before that.
+
+    `first_N` has what this rank forwarded in the first step, which is of `examples`, and 0 elsewhere.
+    """
+    if constants.old_N is not None:
+        before_N: Floats = constants.old_N.cpu().numpy()
+        return before_N
+    dist.all_reduce(first_N)
+    return np.where(np.isin(targets.example_N, examples), first_N.cpu().numpy(), np.nan)
+
+
+def write_token_logprobs(folder: Path, batch: Batch, logp_N: Floats) -> None:
+    """Write one row for each action whose tokens have log-probs, in the order of the batch. Raises UpdateError if it cannot."""
+    targets = Targets.of(batch.forest)
+    rows = [
+        {"trajectory": batch.trajectories[example], "step": step, "logprobs": logp_N[first : first + count]}
+        for example, step, first, count in zip(targets.example_A, targets.step_A, targets.first_A, targets.count_A, strict=True)
+        if not np.isnan(logp_N[first])
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=TOKEN_LOGPROBS_SCHEMA), folder / TOKEN_LOGPROBS)

@@ -7,15 +7,14 @@ import torch
 
 from nbrl.tasks.layout.checkpoints import STATE
 from nbrl.tasks.learner.arrays import Floats
-from nbrl.tasks.learner.batch.batch import Batch
-from nbrl.tasks.learner.batch.minibatches import minibatches
+from nbrl.tasks.learner.batch.batch import Batch, minibatches
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.process.timing import Timer
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.learner.step.batch_constants import BatchConstants
 from nbrl.tasks.learner.step.optimizer import OptimizedModel
 from nbrl.tasks.learner.step.passes import Passes
-from nbrl.tasks.learner.step.token_logprobs import gather
+from nbrl.tasks.learner.step.proving import gather_token_logprobs
 from nbrl.tasks.metrics import Metric, reduce
 
 
@@ -66,4 +65,4 @@ def train(
         "update/unique_tokens": float(batch.forest.tokens),
         "update/steps": float(len(shares)) - metrics["update/skipped"],
     }
-    return Trained(metrics, "; ".join(reasons), gather(constants, targets, shares[0], first_N))
+    return Trained(metrics, "; ".join(reasons), gather_token_logprobs(constants, targets, shares[0], first_N))

@@ -15,7 +15,7 @@ from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
 from nbrl.tasks.learner.batch.batch import to_device
 from nbrl.tasks.learner.batch.tree import Forest
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.model.critic import Critic
+from nbrl.tasks.learner.model.policy_model import Critic
 from nbrl.tasks.learner.orders import UpdateResult
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import EXACT, make_learner, weights

@@ -13,12 +13,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.learner.attention.tree_attention import NAME as TREE
 from nbrl.tasks.learner.batch.batch import to_device
-from nbrl.tasks.learner.batch.cost import Cost, cost_of
-from nbrl.tasks.learner.batch.partition import partition
+from nbrl.tasks.learner.batch.partition import Cost, cost_of, partition
 from nbrl.tasks.learner.batch.targets import Targets
 from nbrl.tasks.learner.batch.tree import Forest
-from nbrl.tasks.learner.losses.gspo import gspo
-from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
+from nbrl.tasks.learner.losses.losses import gspo, policy_gradient
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.settings import GspoLoss
 from tests.tasks.learner import update_lab

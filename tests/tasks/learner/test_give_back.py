@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nbrl.tasks.learner.process.memory import give_back
+from nbrl.tasks.learner.process.ranks import give_back
 
 PIECES, BYTES = 4_000, 1 << 16  # small enough for the heap, where what is freed stays below what is in use
 

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nbrl.tasks.learner.losses.cispo import cispo
-from nbrl.tasks.learner.losses.dppo import dppo
-from nbrl.tasks.learner.losses.gspo import gspo
-from nbrl.tasks.learner.losses.kl import kl
-from nbrl.tasks.learner.losses.means import mean_within
-from nbrl.tasks.learner.losses.policy_gradient import policy_gradient
-from nbrl.tasks.learner.losses.ppo import ppo
-from nbrl.tasks.learner.losses.tis import tis_weights
-from nbrl.tasks.learner.losses.value import value_loss
+from nbrl.tasks.learner.losses.losses import cispo, dppo, gspo, mean_within, policy_gradient, ppo, value_loss
+from nbrl.tasks.learner.losses.tis import kl, tis_weights
 from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss, TisSettings
 from nbrl.tasks.learner.step.metrics import ess_share
 

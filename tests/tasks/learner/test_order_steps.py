@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from nbrl.agent.trajectory import Trajectory
-from nbrl.tasks.learner.batch.batch import batch_of
-from nbrl.tasks.learner.batch.minibatches import minibatches
+from nbrl.tasks.learner.batch.batch import batch_of, minibatches
 from nbrl.tasks.learner.batch.targets import Targets
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import EXACT, make_learner, make_trajectories, weights, write_order

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbrl.agent.trajectory import Node
-from nbrl.tasks.learner.batch.cost import Cost
-from nbrl.tasks.learner.batch.partition import Partition, partition
+from nbrl.tasks.learner.batch.partition import Cost, Partition, partition
 from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab
 

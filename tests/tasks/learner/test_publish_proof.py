@@ -17,7 +17,7 @@ from nbrl.infra.engine.settings import EngineSettings
 from nbrl.infra.manifest import part_digest
 from nbrl.tasks.errors import BrokenInvariantError
 from nbrl.tasks.layout.checkpoints import HF
-from nbrl.tasks.learner.checkpoint.rounding import stochastic
+from nbrl.tasks.learner.checkpoint.hugging_face import stochastic
 from nbrl.tasks.nodes.publish import publish
 from nbrl.tasks.runs.scope import Artifact
 from nbrl.tasks.services.engine import Served

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nbrl.tasks.learner.step.learning_rate import learning_rate
+from nbrl.tasks.learner.step.optimizer import learning_rate
 
 
 def test_warm_up_then_constant() -> None:

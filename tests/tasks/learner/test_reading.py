@@ -7,9 +7,8 @@ from transformers import Qwen3Config
 
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.learner.batch.read import make_batch
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.batch.batch import make_batch
+from nbrl.tasks.learner.orders import UpdateOrder, read_tables
 from nbrl.tasks.learner.settings import UpdateSettings
 from tests.tasks.learner import update_lab
 

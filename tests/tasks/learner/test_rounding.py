@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nbrl.tasks.errors import ConfigError, UpdateError
-from nbrl.tasks.learner.checkpoint.rounding import Rounding, stochastic
+from nbrl.tasks.learner.checkpoint.hugging_face import Rounding, stochastic
 from nbrl.tasks.runs.config_check import check_config
 from nbrl.tasks.runs.recipes import load
 from tests.tasks.learner import update_lab

@@ -17,7 +17,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.checkpoint.folder_shelf import FolderShelf
-from nbrl.tasks.learner.checkpoint.repeats import repeats
+from nbrl.tasks.learner.checkpoint.identity import repeats
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
 from nbrl.tasks.learner.places import Places

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbrl.agent.trajectory import ROOT
-from nbrl.tasks.learner.batch.minibatches import minibatches
+from nbrl.tasks.learner.batch.batch import minibatches
 from nbrl.tasks.learner.batch.targets import Targets, token_weights
 from nbrl.tasks.learner.batch.tree import Forest
 from tests.tasks.learner import update_lab

@@ -15,8 +15,7 @@ from nbrl.tasks.advantage.settings import AdvantageSettings
 from nbrl.tasks.learner.checkpoint import hugging_face
 from nbrl.tasks.learner.learner import Learner
 from nbrl.tasks.learner.model import sharding
-from nbrl.tasks.learner.model.critic import Critic
-from nbrl.tasks.learner.model.policy_model import PolicyModel
+from nbrl.tasks.learner.model.policy_model import Critic, PolicyModel
 from tests.tasks.learner import update_lab
 from tests.tasks.learner.update_lab import make_learner
 

@@ -23,8 +23,7 @@ from nbrl.tasks.advantage.settings import ADVANTAGES_SCHEMA, REWARDS_SCHEMA
 from nbrl.tasks.learner.batch.examples import Example, examples_of
 from nbrl.tasks.learner.checkpoint.identity import order_digest
 from nbrl.tasks.learner.learner import Learner
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult
+from nbrl.tasks.learner.orders import StoredTable, UpdateOrder, UpdateResult, read_tables
 from nbrl.tasks.learner.places import Places
 from nbrl.tasks.learner.settings import UpdateSettings
 

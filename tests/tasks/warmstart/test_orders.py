@@ -14,8 +14,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments import stored
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.learner.batch.batch import Batch, batch_of
-from nbrl.tasks.learner.order_tables import read_tables
-from nbrl.tasks.learner.orders import UpdateOrder
+from nbrl.tasks.learner.orders import UpdateOrder, read_tables
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.warmstart.demonstrators.play import Stage
 from nbrl.tasks.warmstart.orders import make_plan, order_of, unseen, walk

@@ -1,0 +1,88 @@
+"""Losses of single sampled tokens: each gives [N] losses and, where it has a bound, [N] flags of the tokens that met it."""
+
+import torch
+from torch import Tensor
+
+from nbrl.tasks.learner.settings import CispoLoss, DppoLoss, GspoLoss, PpoLoss
+
+
+def ppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: PpoLoss) -> tuple[Tensor, Tensor]:
+    """PPO's clipped surrogate (arXiv 1707.06347, equation 7) with separate bounds on either side (DAPO, arXiv 2503.14476,
+    equation 8) and the dual clip (arXiv 1912.09729).
+
+    -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most -c A, with r = exp(logp - old).
+
+    A clipped token has no gradient.
+    """
+    ratio_N = torch.exp(logp_N - old_N)
+    free_N = ratio_N * advantage_N
+    held_N = ratio_N.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantage_N
+    clipped_N = held_N < free_N
+    gain_N = torch.minimum(free_N, held_N)
+    if settings.dual_clip is not None:
+        bound_N = settings.dual_clip * advantage_N
+        bounded_N = (advantage_N < 0) & (gain_N < bound_N)
+        gain_N = torch.where(bounded_N, bound_N, gain_N)
+        clipped_N = clipped_N | bounded_N
+    return -gain_N, clipped_N
+
+
+def policy_gradient(logp_N: Tensor, advantage_N: Tensor) -> Tensor:
+    """-A log pi: the gradient of the sum is -sum over tokens of advantage * grad log pi(token)."""
+    return -(advantage_N * logp_N)
+
+
+def mean_within(value_N: Tensor, owner_N: Tensor) -> Tensor:
+    """For each token the mean of `value_N` over the tokens with the same owner, which must all be present."""
+    names_A, local_N = torch.unique(owner_N, return_inverse=True)
+    sums_A = torch.zeros(len(names_A), dtype=value_N.dtype, device=value_N.device).index_add(0, local_N, value_N)
+    mean_A = sums_A / torch.bincount(local_N, minlength=len(names_A))
+    return mean_A[local_N]
+
+
+def cispo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: CispoLoss) -> tuple[Tensor, Tensor]:
+    """CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5).
+
+    -sg(clip(r, 1 - low, 1 + high)) A log pi: the weight is clipped and constant, so no token loses its gradient.
+    """
+    ratio_N = torch.exp(logp_N - old_N).detach()
+    weight_N = ratio_N.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    return -(weight_N * advantage_N * logp_N), weight_N != ratio_N
+
+
+def dppo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, settings: DppoLoss) -> tuple[Tensor, Tensor]:
+    """DPPO with the binary total variation (arXiv 2602.04879): a trust region of probabilities where PPO has one of ratios.
+
+    -r A with r = exp(logp - old), without a gradient where the probability of the token has already moved by more than delta
+    in the direction of A: above for A > 0, below for A < 0.
+    """
+    ratio_N = torch.exp(logp_N - old_N)
+    moved_N = (torch.exp(logp_N) - torch.exp(old_N)).detach()
+    clipped_N = ((advantage_N > 0) & (moved_N > settings.delta)) | ((advantage_N < 0) & (moved_N < -settings.delta))
+    return -torch.where(clipped_N, ratio_N.detach(), ratio_N) * advantage_N, clipped_N
+
+
+def gspo(logp_N: Tensor, old_N: Tensor, advantage_N: Tensor, action_N: Tensor, settings: GspoLoss) -> tuple[Tensor, Tensor]:
+    """GSPO (arXiv 2507.18071). The sequence is the sampled action of one step, because an advantage belongs to an action.
+
+    -min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean over the action of logp - old): equation 5, s from equation 7.
+
+    Written per token as equation 14, sg(s) pi / sg(pi): the same gradient if the tokens of an action share one advantage, and
+    also defined if they do not.
+    """
+    ratio_N = torch.exp(mean_within((logp_N - old_N).detach(), action_N) + logp_N - logp_N.detach())
+    free_N = ratio_N * advantage_N
+    held_N = ratio_N.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantage_N
+    return -torch.minimum(free_N, held_N), held_N < free_N
+
+
+def value_loss(value_N: Tensor, before_N: Tensor, return_N: Tensor, clip: float | None) -> Tensor:
+    """The critic's loss (arXiv 1707.06347, equation 9; clipped as in PPO's published code, arXiv 2005.12729, section 3).
+
+    (V - R)^2 / 2; with `clip`, the larger of that and the same for V held within `clip` of the value before.
+    """
+    loss_N = (value_N - return_N).square()
+    if clip is not None:
+        held_N = before_N + (value_N - before_N).clamp(-clip, clip)
+        loss_N = torch.maximum(loss_N, (held_N - return_N).square())
+    return loss_N / 2
