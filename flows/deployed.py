@@ -30,8 +30,7 @@ from nbrl.infra.errors import HeldError
 from nbrl.infra.process.identity import end_with_parent
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import StoppedError
-from nbrl.tasks.prepare.preflight import check
-from nbrl.tasks.prepare.recipe import load
+from nbrl.tasks.prepare.preflight import check, load
 from nbrl.tasks.runs.changes import DIFFERING, Changes, as_overrides
 from nbrl.tasks.runs.preflight import preflight, prepared
 from nbrl.tasks.runs.prepared import Prepared

@@ -12,8 +12,8 @@ from nbrl.tasks.nodes.record import Timing
 from nbrl.tasks.runs.history import Position, Record, policy_after, position_after, published_mismatch, sampler_of
 from nbrl.tasks.runs.lease import Writer
 from nbrl.tasks.runs.scope import Scope
-from nbrl.tasks.services.busy import Busy
 from nbrl.tasks.services.concurrently import all_of, beside, settled
+from nbrl.tasks.services.progress import Busy
 from nbrl.tasks.services.restarts import curable
 from nbrl.tasks.services.services import Services
 

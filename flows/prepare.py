@@ -19,21 +19,15 @@ from nbrl.infra import ray_cluster
 from nbrl.infra.home import Home
 from nbrl.infra.ray_data import map_tables
 from nbrl.tasks.errors import PrepareError
-from nbrl.tasks.prepare import outputs
-from nbrl.tasks.prepare.card import Card
-from nbrl.tasks.prepare.decontaminate import decontaminate
-from nbrl.tasks.prepare.deduplicate import deduplicate
+from nbrl.tasks.prepare.card import Card, finished, write
 from nbrl.tasks.prepare.difficulty import difficulty
 from nbrl.tasks.prepare.endpoint import asker
-from nbrl.tasks.prepare.filters import by_pass_rate, by_ratings
-from nbrl.tasks.prepare.folder import REPLIES, opened
-from nbrl.tasks.prepare.identity import identity
 from nbrl.tasks.prepare.rate import rate
-from nbrl.tasks.prepare.rows import drops, kept
+from nbrl.tasks.prepare.rows import by_pass_rate, by_ratings, drops, kept, split
 from nbrl.tasks.prepare.settings import DifficultySettings, PrepareSettings, RateSettings
+from nbrl.tasks.prepare.similar import decontaminate, deduplicate
 from nbrl.tasks.prepare.source_files import read_evaluation
-from nbrl.tasks.prepare.split import split
-from nbrl.tasks.prepare.stages import Made, Stages, check_whole
+from nbrl.tasks.prepare.stages import REPLIES, Made, Stages, check_whole, identity, opened
 from nbrl.tasks.prepare.unify import unify
 from nbrl.tasks.runs.decisive import decisive
 from nbrl.tasks.services.progress import Progress, timed
@@ -52,7 +46,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
     async with AsyncExitStack() as stack:
         progress = stack.enter_context(ProgressDisplay(err, get_run_logger().info))
         storage = stack.enter_context(opened(folder, wanted))
-        if (card := await asyncio.to_thread(outputs.finished, storage)) is not None:
+        if (card := await asyncio.to_thread(finished, storage)) is not None:
             return card
         progress.begin(f"preparing {folder}")
         await timed(progress, "Ray", _ray(stack, settings, Home(home)))
@@ -74,7 +68,7 @@ async def prepare(settings: PrepareSettings, folder: Path, home: str) -> Card:
             )
             await chain.run("filter-pass-rate", decisive(settings.filter), lambda rows: by_pass_rate(rows, settings.filter))
         await chain.run("split", decisive(settings.split), lambda rows: split(rows, settings.split))
-        return await asyncio.to_thread(outputs.write, storage, chain.tables, wanted)
+        return await asyncio.to_thread(write, storage, chain.tables, wanted)
 
 
 class Chain:

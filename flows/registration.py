@@ -1,6 +1,8 @@
 """Registers deployments, and the automations that report of them, at a Prefect server."""
 
+import asyncio
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +24,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import CallWebhook, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
+from prefect.runner import Runner
 
 from nbrl.flows.deployments import TAG
 from nbrl.flows.events import WORSE
@@ -32,6 +35,9 @@ from nbrl.tasks.services.restarts import first_line
 
 POOL = re.compile(r"\w[\w.-]*")
 FAILED = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
+
+
+QUERY_S = 5.0
 
 
 async def register(deployments: list[RunnerDeployment], pool: str, folder: Path) -> str:
@@ -112,3 +118,28 @@ async def report_to(url: str) -> None:
             for earlier in await client.read_automations_by_name(name):
                 await client.delete_automation(earlier.id)
             await automation.acreate()
+
+
+def serve(deployments: list[RunnerDeployment]) -> None:
+    """Serve until SIGINT or SIGTERM; end the flow runs that are under way, and pause the schedules."""
+    asyncio.run(_serve(deployments))
+
+
+async def _serve(deployments: list[RunnerDeployment]) -> None:
+    runner = Runner(name="nbrl", query_seconds=QUERY_S, limit=None, pause_on_shutdown=True)
+    for each in deployments:
+        each.paused = False
+        await runner.aadd_deployment(each)
+    running = asyncio.create_task(runner.start())
+    asked = asyncio.Event()
+    await asyncio.sleep(0)  # the runner takes SIGTERM when it starts
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    waiting = asyncio.create_task(asked.wait())
+    await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        await runner.astop()
+    await running
+    if asked.is_set():
+        raise KeyboardInterrupt

@@ -21,9 +21,8 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, timed
-from nbrl.tasks.warmstart.fresh.make import make_folder
-from nbrl.tasks.warmstart.orders import make_plan, order_of
-from nbrl.tasks.warmstart.plan import digest_of
+from nbrl.tasks.warmstart.fresh.model import make_folder
+from nbrl.tasks.warmstart.orders import digest_of, make_plan, order_of
 from nbrl.tasks.warmstart.settings import WarmstartSettings
 from nbrl.tasks.warmstart.stage import held_out, stages_of
 from nbrl.tasks.warmstart.start import start_folder

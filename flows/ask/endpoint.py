@@ -16,7 +16,7 @@ from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.flows.ask.options import checked
+from nbrl.flows.ask.question import checked
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.messages import with_files
@@ -20,15 +23,49 @@ from nbrl.agent.tools.settings import ToolSettings
 from nbrl.agent.trajectory import Status, Trajectory
 from nbrl.agent.watcher import Watcher
 from nbrl.flows.ask.endpoint import Endpoint, connect
-from nbrl.flows.ask.made_files import write_files
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
-from nbrl.tasks.errors import ConfigError
+from nbrl.sandbox.workspace import Collected
+from nbrl.tasks.errors import ConfigError, first_fault
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
+
+SHOWN = 3  # files left out that are named
+
 
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
 PICTURE_BYTES = 8 * MIB
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError unless nothing can be overwritten in `folder`, and no link in it can lead elsewhere."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"--files-to {folder} is no folder; name one that is new or empty")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"--files-to {folder} has files in it; name a folder that is new or empty")
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(f"--files-to: there is no folder {folder.absolute().parent}; make it first")
+
+
+def write_files(folder: Path, collected: Collected, attached: Mapping[str, bytes]) -> str:
+    """Write what was collected into an empty folder, but for attached files that were left as they were; say what was written.
+
+    Names are relative and without `..`, and every folder on the way is made here. Raises ConfigError when the disk refuses.
+    """
+    made = [file for file in collected.files if attached.get(file.path) != file.data]
+    try:
+        folder.mkdir(exist_ok=True)
+        for file in made:
+            target = folder / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.data)
+    except OSError as error:
+        raise ConfigError(f"the agent's files cannot be written to {folder}: {error.strerror}") from error
+    left_out = "".join(f"; left out: {path} ({reason})" for path, reason in collected.left_out[:SHOWN])
+    return f"files of the agent written to {folder}: {len(made)}{left_out}"
 
 
 @dataclass(frozen=True)
@@ -142,3 +179,21 @@ def attachments(paths: Sequence[Path]) -> dict[str, bytes]:
         except OSError as error:
             raise ConfigError(f"the file {path} cannot be read: {error.strerror}") from error
     return files
+
+
+def checked(model: type[Model], /, **options: Any) -> Model:
+    """Return a settings model with these values. Raises ConfigError in one sentence that names the option."""
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        place, fault = first_fault(error)
+        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {fault}" if place else fault) from error
+
+
+def checked_file(model: type[Model], content: Any, file: Path) -> Model:
+    """Return a settings model with the `content` of `file`. Raises ConfigError in one sentence that names file and key."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        place, fault = first_fault(error)
+        raise ConfigError(f"{file}: {'.'.join(place)}: {fault}" if place else f"{file}: {fault}") from error

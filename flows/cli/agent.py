@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import cancel_on_term, guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, cancel_on_term, guard
 from nbrl.flows.cli.options import Trust
 from nbrl.flows.cli.stored import storage_at
 from nbrl.flows.display.terminal import err, out, plain, say
@@ -137,12 +136,9 @@ def agent(
             from nbrl.agent.settings import AgentSettings
             from nbrl.agent.tools.library import Equipment
             from nbrl.flows.ask.endpoint import Endpoint
-            from nbrl.flows.ask.made_files import check_folder
-            from nbrl.flows.ask.options import checked
-            from nbrl.flows.ask.question import Question, answer, attachments
-            from nbrl.flows.ask.replay import load, verdict
+            from nbrl.flows.ask.question import Question, answer, attachments, check_folder, checked
             from nbrl.flows.ask.tools import ToolOptions, require_keys
-            from nbrl.flows.ask.trained import trained
+            from nbrl.flows.ask.trained import load, trained, verdict
             from nbrl.flows.display.episode import Live
             from nbrl.flows.display.save import save as write
             from nbrl.flows.display.save import writable

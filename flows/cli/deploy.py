@@ -10,8 +10,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, Set, Trust, checked_home
 from nbrl.flows.cli.run_flow import in_environment
 from nbrl.flows.cli.stored import Root
@@ -100,8 +99,7 @@ def schedule(
         with in_environment(checked_home(home), os.environ.get(URL, "")) as url:
             with Importing():
                 from nbrl.flows.deployments import Wish, wished
-                from nbrl.flows.registration import answered, report_to
-                from nbrl.flows.schedule import serve
+                from nbrl.flows.registration import answered, report_to, serve
 
             wish = _wish(Wish, kind, recipe, run, cron, folder, webhook, root, set_, home, trust)
             deployments = wished(wish)

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.display.terminal import out, plain, say
@@ -36,8 +35,7 @@ def prepare(
 
     def work() -> None:
         with Importing():
-            from nbrl.tasks.prepare.preflight import check, plan
-            from nbrl.tasks.prepare.recipe import load
+            from nbrl.tasks.prepare.preflight import check, load, plan
 
         settings, target = load(recipe, set_ or []), expanded(folder).absolute()
         counts = check(settings, target)

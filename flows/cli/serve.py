@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, Set, checked_home
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import err, out

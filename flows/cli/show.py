@@ -8,8 +8,7 @@ import typer
 
 from nbrl.flows.cli import completion
 from nbrl.flows.cli.completion import ROOT
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.stored import Root, storage_at
 from nbrl.flows.display.terminal import out
 
@@ -164,7 +163,7 @@ def _show(
             if html is None:
                 save(target, match, rewards)
             else:
-                from nbrl.flows.pages.export import page
+                from nbrl.flows.pages.app import page
 
                 put(target, page(storage, run, key, identity).encode())
             out.print(f"{target}   {key}", markup=False, highlight=False, soft_wrap=True)

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import Recipe, Restarts, Set, TakeOver, home_flag, root_flag, with_restarts
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.display.terminal import out, say

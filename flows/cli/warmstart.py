@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from nbrl.flows.cli import completion
-from nbrl.flows.cli.guard import guard
-from nbrl.flows.cli.interrupt import Importing
+from nbrl.flows.cli.guard import Importing, guard
 from nbrl.flows.cli.options import HOME, Home, checked_home
 from nbrl.flows.cli.run_flow import run_flow
 from nbrl.flows.cli.stored import Root, storage_at
@@ -72,7 +71,7 @@ def warmstart(
 
 
 def _warmstart(settings: Any, storage: Any, target: Path, home: str, dry_run: bool, begun: list[bool]) -> None:
-    from nbrl.tasks.warmstart.plan import check, describe
+    from nbrl.tasks.warmstart.orders import check, describe
     from nbrl.tasks.warmstart.stage import training_of
 
     training = training_of(settings, storage)
@@ -118,7 +117,7 @@ def distill(
 
     def work() -> None:
         with Importing():
-            from nbrl.tasks.warmstart.distill import write
+            from nbrl.tasks.warmstart.recipe import write
 
         count = write(storage_at(root), run, best, expanded(file))
         shown = shlex.quote(str(file)) + ("" if root == completion.ROOT else f" --root {shlex.quote(root)}")

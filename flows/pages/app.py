@@ -9,12 +9,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from nbrl.flows.pages import render
-from nbrl.flows.pages.reading import Reading, Row
+from nbrl.flows.pages.reading import KINDS, Reading, Row
+from nbrl.flows.pages.render import trajectory_page
 from nbrl.flows.pages.tokens import Decode, decoder
 from nbrl.infra.errors import InfraError
 from nbrl.infra.process.own_pages import LOCAL, Application, for_own_pages
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, RunError
+from nbrl.tasks.layout.runs import layout_of
 from nbrl.tasks.runs.kept import fitting
 from nbrl.tasks.runs.run import find_run, stored_config
 
@@ -96,3 +98,12 @@ def model_of(storage: Storage, kind: str, name: str) -> str:
         return stored_config(storage, known).policy.path if known else ""
     except (InfraError, RunError):
         return ""
+
+
+def page(storage: Storage, name: str, table: str, identity: str) -> str:
+    """The page of a trajectory, which is in the table with this key. Raises ConfigError if it is not there."""
+    reading = Reading(storage)
+    kind = next(kind for kind in KINDS if table.startswith(f"{layout_of(kind, name).folder}/"))
+    stage = next(stage for stage in reading.stages(kind, name) if table in stage.tables)
+    found = reading.trajectory(kind, name, stage, identity)
+    return trajectory_page(kind, name, stage, found, decoder(model_of(storage, kind, name)), alone=True)

@@ -13,8 +13,7 @@ from nbrl.agent.context.notepad import notes
 from nbrl.agent.pictures import picture_kind
 from nbrl.agent.trajectory import Step
 from nbrl.flows.pages.reading import Found, Row, Stage
-from nbrl.flows.pages.tokens import DIFFERS, Action, Decode, action
-from nbrl.flows.pages.tree import branches
+from nbrl.flows.pages.tokens import DIFFERS, Action, Decode, action, branches
 
 FACETS = ("total", "success", "em", "f1", "qa", "answered", "format", "execution", "length")
 

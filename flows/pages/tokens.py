@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from nbrl.agent.errors import TokenizerError
 from nbrl.agent.tokens.rendering import guarded
 from nbrl.agent.tokens.tokenizer import UNKNOWN
-from nbrl.agent.trajectory import Node
+from nbrl.agent.trajectory import ROOT, Node, Trajectory
 
 DIFFERS = 0.1  # nats
 Decode = Callable[[int], str]
@@ -103,3 +103,30 @@ def action(node: Node, decode: Decode, learner: Sequence[float] = ()) -> Action:
     other = learner if len(learner) == len(node.token_ids) else [None] * len(node.token_ids)
     rows = zip(node.token_ids, node.logprobs, other, strict=True)
     return Action([Token(decode(token), token, engine, trainer) for token, engine, trainer in rows])
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A node of the tree: `depth` counts the forks above it, `children` its direct successors."""
+
+    number: int
+    kind: str
+    step: int
+    tokens: int
+    depth: int
+    children: int
+
+
+def branches(trajectory: Trajectory) -> list[Branch]:
+    """All nodes, each after its parent; what follows a fork is one deeper than what stands before it."""
+    children: dict[int, list[int]] = {}
+    for number, node in enumerate(trajectory.nodes):
+        children.setdefault(node.parent, []).append(number)
+    found: list[Branch] = []
+    left = [(number, 0) for number in reversed(children.get(ROOT, []))]
+    while left:
+        number, depth = left.pop()
+        node, below = trajectory.nodes[number], children.get(number, [])
+        found.append(Branch(number, node.kind, node.step, len(node.token_ids), depth, len(below)))
+        left += [(child, depth + (len(below) > 1)) for child in reversed(below)]
+    return found

@@ -23,8 +23,8 @@ from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.history import Position, Record
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.retire import SCHEMA as RETIRED_SCHEMA
-from nbrl.tasks.selection.retire import retired
+from nbrl.tasks.selection.judge import RETIRED_SCHEMA as RETIRED_SCHEMA
+from nbrl.tasks.selection.judge import retired
 
 CLOSE = 1e-9  # floats that another processor computes may differ in their last bits
 

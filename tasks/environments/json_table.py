@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.tasks.environments import text_file
-from nbrl.tasks.environments.text_file import contents, is_zipped, kind_of, opened, too_long
+from nbrl.tasks.environments import csv_table
+from nbrl.tasks.environments.csv_table import contents, is_zipped, kind_of, opened, too_long
 
 LINE_BYTES = 1 << 27  # of a line
 MOST_NAMES = 10_000  # of columns in a file
@@ -109,7 +109,7 @@ def _listed(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
 
 def _lines(path: Path, decoder: json.JSONDecoder) -> Iterator[tuple[int, Any]]:
     with opened(path) as file:
-        left = text_file.TEXT_BYTES if is_zipped(path) else math.inf  # a file that is not packed has what it takes on the disk
+        left = csv_table.TEXT_BYTES if is_zipped(path) else math.inf  # a file that is not packed has what it takes on the disk
         for place, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), 1):
             left -= len(line)
             if left < 0:

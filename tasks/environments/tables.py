@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from nbrl.infra.arrow_files import read_ipc, read_parquet
 from nbrl.infra.parse import json_value
-from nbrl.tasks.environments.csv_table import csv_table
+from nbrl.tasks.environments.csv_table import ZIPPED, csv_table, kind_of
 from nbrl.tasks.environments.json_table import Convert, Number, json_table, objects
-from nbrl.tasks.environments.text_file import ZIPPED, kind_of
 from nbrl.tasks.errors import ConfigError
 
 JSON = (".jsonl", ".ndjson", ".json")

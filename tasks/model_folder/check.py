@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.model_folder.config_json import architecture
-from nbrl.tasks.model_folder.json_files import read_json
+from nbrl.tasks.model_folder.config_json import architecture, read_json
 from nbrl.tasks.model_folder.safetensors_files import FLOATS, tensors, weights
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # peft's names

@@ -1,13 +1,18 @@
 """What of a model's config.json decides whether it can be trained exactly; the rest is transformers' affair."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nbrl.tasks.errors import UpdateError
-from nbrl.tasks.model_folder.json_files import read_json
+from nbrl.infra.parse import json_value
+from nbrl.infra.paths import content
+from nbrl.tasks.errors import UpdateError, fault_in_words
+
+Model = TypeVar("Model", bound=BaseModel)
+
 
 # Those whose attention and log-probs on trees are proved equal to their own; others cap, scale or sink scores in ways of theirs.
 FAMILIES = ("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
@@ -26,6 +31,25 @@ REFUSED = {
 }
 
 Size = Annotated[int, Field(gt=0)]
+
+
+def read_json(path: Path, model: type[Model]) -> Model:
+    """Raises UpdateError, in one sentence, when the file is not JSON of that form."""
+    try:
+        return model.model_validate_json(content(path))
+    except OSError as error:
+        raise UpdateError(f"{path} cannot be read: {error}") from error
+    except ValidationError as error:
+        raise UpdateError(f"{path} is not as it should be: {fault_in_words(error)}; fetch or save it again") from error
+
+
+def name_dtype(folder: Path, dtype: str) -> None:
+    """Let the config.json of a model folder name this dtype of its weights; the file stays as it is where it does."""
+    path = folder / "config.json"
+    config = json_value(path.read_text())
+    named = config.pop("torch_dtype", None)  # the older name of the same key
+    if config.get("dtype", named) != dtype:
+        path.write_text(json.dumps(config | {"dtype": dtype}, indent=2, sort_keys=True) + "\n")
 
 
 class Origin(BaseModel):

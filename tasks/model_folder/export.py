@@ -11,7 +11,7 @@ from nbrl.agent.errors import TokenizerError
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.model_folder.json_files import name_dtype
+from nbrl.tasks.model_folder.config_json import name_dtype
 from nbrl.tasks.model_folder.source import copied_with_weights
 
 Dtype = Literal["float32", "bfloat16", "float16"]

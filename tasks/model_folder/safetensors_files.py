@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from nbrl.infra.paths import opened
 from nbrl.tasks.errors import UpdateError, fault_in_words
-from nbrl.tasks.model_folder.json_files import read_json
+from nbrl.tasks.model_folder.config_json import read_json
 
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

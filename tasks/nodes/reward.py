@@ -14,7 +14,7 @@ from nbrl.tasks.nodes.by_parts import over_parts
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.parts import referenced, score_parts, to_grade
-from nbrl.tasks.reward.rules.grade import RULE
+from nbrl.tasks.reward.rules.rule import RULE
 from nbrl.tasks.reward.unscored import check_unscored
 from nbrl.tasks.rollout.index import places_of
 from nbrl.tasks.runs.scope import Artifact, Scope

@@ -9,9 +9,7 @@ import pyarrow.compute as pc
 from nbrl.tasks.metrics import of
 from nbrl.tasks.nodes.durable import durable
 from nbrl.tasks.runs.scope import Artifact, Scope
-from nbrl.tasks.selection.groups import by_group
-from nbrl.tasks.selection.judge import DROPPED, SCHEMA, TRAJECTORIES, judge_table
-from nbrl.tasks.selection.resample import resampled
+from nbrl.tasks.selection.judge import DROPPED, SCHEMA, TRAJECTORIES, by_group, judge_table, resampled
 from nbrl.tasks.selection.settings import SelectSettings
 from nbrl.tasks.services.services import Services
 

@@ -7,14 +7,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.infra.errors import DamagedError, MissingError
+from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.prepare import decontaminate
-from nbrl.tasks.prepare.identity import Identity
-from nbrl.tasks.prepare.rows import DROPPED, drops, kept
-from nbrl.tasks.prepare.split import SPLITS
+from nbrl.tasks.prepare import similar
+from nbrl.tasks.prepare.rows import DETAIL, DROPPED, SPLITS, drops, kept, part
+from nbrl.tasks.prepare.stages import Identity
 
 Card = dict[str, Any]
 RATINGS = ("objectivity", "stability", "pass_rate")
+
+
+CARD, READABLE = "card.json", "card.md"
+GONE = ("id", "source", "question", DROPPED, DETAIL)
 
 
 def card(stages: Mapping[str, pa.Table], wanted: Identity) -> Card:
@@ -58,7 +63,7 @@ def _source(name: str, stages: Mapping[str, pa.Table], wanted: Identity) -> Card
 
 def _because_of(stages: Mapping[str, pa.Table], evaluation: str) -> int:
     """Number of questions dropped for one of this evaluation file."""
-    table = stages[decontaminate.STAGE]
+    table = stages[similar.STAGE]
     details = table.filter(pc.is_valid(table[DROPPED]))["detail"].to_pylist()
     return sum(detail.partition(": ")[0] == evaluation for detail in details)
 
@@ -113,3 +118,38 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def write(storage: Storage, stages: Mapping[str, pa.Table], wanted: Identity) -> Card:
+    """Write all files and return the card; a split of share 0 has no file."""
+    figures = card(stages, wanted)
+    tables = {f"{name}.parquet": part(stages["split"], name) for name in SPLITS if wanted[f"split.{name}"]}
+    tables["dropped.parquet"] = _gone(stages)
+    outputs = {
+        name: {"rows": len(table), "sha256": storage.write_table(name, table.combine_chunks())} for name, table in tables.items()
+    }
+    storage.write_bytes(READABLE, markdown(figures, outputs).encode())
+    figures["outputs"] = outputs
+    storage.write_json(CARD, figures)
+    return figures
+
+
+def finished(storage: Storage) -> Card | None:
+    """The card of a finished preparation; None if it, or a file that it names, is not there or damaged."""
+    try:
+        figures = storage.read_json(CARD)
+        for name, each in figures["outputs"].items():
+            storage.read_bytes(name, each["sha256"])
+        storage.read_bytes(READABLE)
+    except (MissingError, DamagedError):
+        return None
+    return figures
+
+
+def _gone(stages: Mapping[str, pa.Table]) -> pa.Table:
+    """All dropped questions with stage, reason and detail."""
+    parts = []
+    for name, table in stages.items():
+        gone = table.filter(pc.is_valid(table[DROPPED])).select(GONE)
+        parts.append(gone.add_column(0, "stage", pa.array([name] * len(gone), pa.string())))
+    return pa.concat_tables(parts)

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from nbrl.agent.messages import Message
 from nbrl.tasks.prepare.endpoint import Asker, NoReplyError, each
+from nbrl.tasks.prepare.rate import UNRATED, Unrated
 from nbrl.tasks.prepare.rows import Map, blocks, marked
 from nbrl.tasks.prepare.settings import DifficultySettings
-from nbrl.tasks.prepare.unrated import UNRATED, Unrated
 from nbrl.tasks.reward.rules.rule import judge
 from nbrl.tasks.services.progress import Progress
 

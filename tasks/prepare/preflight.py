@@ -1,21 +1,24 @@
 """Checks everything that a preparation needs before it begins."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbrl.infra.paths import expanded
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.endpoint import key_of
-from nbrl.tasks.prepare.folder import check_folder
-from nbrl.tasks.prepare.identity import identity
 from nbrl.tasks.prepare.rows import DROPPED
 from nbrl.tasks.prepare.settings import PrepareSettings
 from nbrl.tasks.prepare.source_files import read_evaluation
+from nbrl.tasks.prepare.stages import check_folder, identity
 from nbrl.tasks.prepare.unify import unify
 from nbrl.tasks.reward.rules.rule import CODE, FILES, JUDGE
+from nbrl.tasks.runs.recipe_tree import RecipeTree
+from nbrl.tasks.runs.recipes import from_settings
 
 
 class Counts(NamedTuple):
@@ -75,3 +78,31 @@ def plan(settings: PrepareSettings, folder: Path, counts: Counts) -> str:
 def _by_source(table: pa.Table, names: list[str]) -> dict[str, int]:
     sources = table["source"].to_pylist()
     return {name: sources.count(name) for name in names}
+
+
+def load(recipe: Path, overrides: Iterable[str] = ()) -> PrepareSettings:
+    """The settings in a YAML file with `a.b=c` overrides.
+
+    Paths in the file are relative to its folder, paths in an override to the current folder. Raises ConfigError naming the file
+    or the override, the key and the remedy.
+    """
+    path = _found(str(recipe), Path.cwd())
+    values = RecipeTree.read(path, _found).settings
+    _anchor(values, path.parent)
+    return from_settings(PrepareSettings, values, str(path), overrides)
+
+
+def _found(recipe: str, folder: Path) -> Path:
+    path = Path(folder, expanded(recipe)).absolute()
+    if not path.is_file():
+        raise ConfigError(f"there is no recipe {path}; give the path of a YAML file, see examples/prepare/recipe.yaml")
+    return path
+
+
+def _anchor(values: dict[str, Any], folder: Path) -> None:
+    """Make the paths absolute: they are meant from `folder`."""
+    lists = [each for each in (values.get("sources"), values.get("evaluation")) if isinstance(each, list)]
+    for item in [values, *(item for each in lists for item in each if isinstance(item, dict))]:
+        key = "replies" if item is values else "path"
+        if isinstance(item.get(key), str) and item[key]:
+            item[key] = str(Path(folder, expanded(item[key])).absolute())

@@ -1,5 +1,6 @@
 """What a stage of the preparation takes and gives: a table of questions, in which each dropped one keeps its reason."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbrl.tasks.environments.questions import SCHEMA
+from nbrl.tasks.prepare.settings import FilterSettings, SplitSettings
 
 # The columns that files of questions may have.
 QUESTIONS = pa.schema([SCHEMA.field(name) for name in ("id", "question", "answers", "ability", "source", "rule")])
@@ -16,6 +18,9 @@ BLOCK_ROWS = 2048  # rows of one Ray task
 
 # Why a row is dropped, and what it was found to be like or wrong with; None for a row that stays.
 Reason = tuple[str, str] | None
+
+
+SPLITS = ("train", "held_out", "test")
 
 
 class Map(Protocol):
@@ -46,3 +51,50 @@ def drops(table: pa.Table) -> dict[str, int]:
 def blocks(table: pa.Table) -> list[pa.Table]:
     """The rows in tables of BLOCK_ROWS; one table if there are none."""
     return [table.slice(first, BLOCK_ROWS) for first in range(0, max(1, len(table)), BLOCK_ROWS)]
+
+
+def by_ratings(questions: pa.Table, settings: FilterSettings) -> pa.Table:
+    """The questions, marked; `questions` has the columns that `rate` adds."""
+
+    def reason(objectivity: int, stability: int) -> Reason:
+        if objectivity < settings.min_objectivity:
+            return "not objective enough", f"objectivity {objectivity}"
+        if stability < settings.min_stability:
+            return "not stable enough", f"stability {stability}"
+        return None
+
+    return marked(questions, [reason(*each) for each in _rows(questions, "objectivity", "stability")])
+
+
+def by_pass_rate(questions: pa.Table, settings: FilterSettings) -> pa.Table:
+    """The questions, marked; `questions` has the column that `difficulty` adds."""
+
+    def reason(rate: float) -> Reason:
+        if rate < settings.min_pass_rate:
+            return "too hard", f"pass rate {rate:.3g}"
+        return ("too easy", f"pass rate {rate:.3g}") if rate > settings.max_pass_rate else None
+
+    return marked(questions, [reason(*each) for each in _rows(questions, "pass_rate")])
+
+
+def _rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def split_of(name: str, settings: SplitSettings) -> str:
+    """The split of the question with this id: where a uniform number made of id and seed falls among the shares."""
+    place = int.from_bytes(hashlib.sha256(f"{settings.seed}:{name}".encode()).digest()[:8]) / 2**64
+    if place < settings.train:
+        return "train"
+    return "held_out" if place < settings.train + settings.held_out or not settings.test else "test"
+
+
+def split(questions: pa.Table, settings: SplitSettings) -> pa.Table:
+    """The questions with the column `split`, marked; none is dropped."""
+    names = [split_of(name, settings) for name in questions["id"].to_pylist()]
+    return marked(questions.append_column("split", pa.array(names, pa.string())), [None] * len(names))
+
+
+def part(table: pa.Table, name: str) -> pa.Table:
+    """The questions of one split, with the columns of a file of questions."""
+    return table.filter(pc.equal(table["split"], name)).select(QUESTIONS.names)

@@ -1,19 +1,29 @@
-"""Questions that are nearly the same: candidates by MinHash and LSH (datasketch), each confirmed by its exact similarity."""
+"""Questions that are alike: found by their words, and left out where they repeat each other or those of a benchmark."""
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from nbrl.tasks.prepare.rows import Map, blocks
-from nbrl.tasks.prepare.settings import SimilaritySettings
+from nbrl.tasks.prepare.rows import Map, Reason, blocks, marked
+from nbrl.tasks.prepare.settings import DecontaminateSettings, DeduplicateSettings, SimilaritySettings
+from nbrl.tasks.reward.rules import qa
 
 SEED, SCHEME = 1, "affine32"  # of the permutations; signatures of others cannot be compared with these
 RECALL = 0.99
 _SPACE, _EDGE = re.compile(r"\s+"), " \t?!.,;:'\"‘’“”…"
+
+
+STAGE = "decontaminate"
+EQUAL, NEAR, SHARED = "equals an evaluation question", "near an evaluation question", "shares words with an evaluation question"
+SHOWN_CHARS = 120
+_WORD = re.compile(r"\w+")
+
+
+DUPLICATE, NEAR_DUPLICATE = "duplicate", "near duplicate"
 
 
 def normalise(question: str) -> str:
@@ -87,3 +97,69 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
 
 def _lean(signature: np.ndarray) -> LeanMinHash:
     return LeanMinHash(seed=SEED, hashvalues=signature, scheme=SCHEME)
+
+
+def decontaminate(
+    questions: pa.Table, evaluation: Mapping[str, Sequence[str]], settings: DecontaminateSettings, map_: Map
+) -> pa.Table:
+    """The questions, marked; `evaluation` has the questions of each evaluation file by its name.
+
+    The detail of a reason is the name of the evaluation file and the question of it.
+    """
+    asked = {normalise(each): f"{name}: {each[:SHOWN_CHARS]}" for name, texts in evaluation.items() for each in texts}
+    texts, names = list(asked), list(asked.values())
+    index = Index(settings)
+    for number, signature in enumerate(signatures(texts, settings, map_)):
+        index.add(number, texts[number], signature)
+    phrases = {phrase: number for number, text in enumerate(texts) for phrase in _phrases(text, settings.shared_words)}
+
+    def reason(text: str, signature: np.ndarray) -> Reason:
+        if text in asked:
+            return EQUAL, asked[text]
+        alike = next((number for number in index.candidates(signature) if index.alike(number, text)), None)
+        if alike is not None:
+            return NEAR, names[alike]
+        shared = next((phrases[phrase] for phrase in _phrases(text, settings.shared_words) if phrase in phrases), None)
+        return None if shared is None else (SHARED, names[shared])
+
+    trained = [normalise(text) for text in questions["question"].to_pylist()]
+    return marked(questions, [reason(*each) for each in zip(trained, signatures(trained, settings, map_), strict=True)])
+
+
+def _phrases(text: str, words: int | None) -> list[tuple[str, ...]]:
+    """All runs of so many words."""
+    if words is None:
+        return []
+    found = _WORD.findall(text)
+    return [tuple(found[start : start + words]) for start in range(len(found) - words + 1)]
+
+
+def deduplicate(questions: pa.Table, sources: Sequence[str], settings: DeduplicateSettings, map_: Map) -> pa.Table:
+    """The questions, marked; the detail of a reason is the id of the question that stays in its place.
+
+    Of two the one of the earlier source stays, or of the smaller id. So the order of the rows decides nothing, and each dropped
+    question is like one that stays.
+    """
+    rows = questions.select(["id", "question", "answers", "source"]).to_pylist()
+    texts = [normalise(row["question"]) for row in rows]
+    signed = signatures(texts, settings, map_)
+    ranks = {name: rank for rank, name in enumerate(sources)}
+    order = sorted(range(len(rows)), key=lambda place: (ranks[rows[place]["source"]], rows[place]["id"]))
+    words = [{qa.normalise(answer) for answer in row["answers"]} for row in rows]
+    reasons: list[Reason] = [None] * len(rows)
+    stays: dict[str, int] = {}  # the row that stays for each normalised text
+    index = Index(settings)  # of the rows that stay, by their number in `order`
+    for number, place in enumerate(order):
+        text = texts[place]
+        if text in stays:
+            reasons[place] = (DUPLICATE, rows[stays[text]]["id"])
+            continue
+        for near in index.candidates(signed[place]):
+            if (not settings.same_answer or words[order[near]] & words[place]) and index.alike(near, text):
+                reasons[place] = (NEAR_DUPLICATE, rows[order[near]]["id"])
+                stays[text] = order[near]
+                break
+        else:
+            stays[text] = place
+            index.add(number, text, signed[place])
+    return marked(questions, reasons)

@@ -1,19 +1,91 @@
 """Results of stages: Parquet files named by a digest of all that decides them, so that a finished stage is never done again."""
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from nbrl.infra.errors import DamagedError, MissingError
-from nbrl.infra.storage import Storage
-from nbrl.tasks.errors import BrokenInvariantError
-from nbrl.tasks.prepare.folder import STAGES
+from nbrl.infra.manifest import file_sha256
+from nbrl.infra.storage import Storage, StorageSettings
+from nbrl.tasks.errors import BrokenInvariantError, ConfigError
+from nbrl.tasks.prepare.settings import PrepareSettings
+from nbrl.tasks.runs.decisive import decisive
+
+Identity = dict[str, Any]
+SHOWN_CHARS = 60  # of a value
+
+
+PREPARATION, LOCK = "preparation.json", ".lock"
+STAGES, REPLIES = "stages", "replies.sqlite"
+SHOWN = 3  # differences named at once
+
 
 VERSION = 1  # of the stages' code: a higher number has all stages done again
+
+
+def identity(settings: PrepareSettings) -> Identity:
+    """The settings that decide the prepared data, by dotted key; each source and evaluation file with its SHA-256."""
+    leaves = decisive(settings)
+    for kind, files in (("sources", settings.sources), ("evaluation", settings.evaluation)):
+        leaves[kind] = [file.name for file in files]
+        for file in files:
+            leaves[f"{kind}.{file.name}"] = file.model_dump(mode="json") | {"sha256": file_sha256(file.path)}
+    return leaves
+
+
+def differences(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One phrase for each key in which two preparations differ."""
+    return [
+        f"{key} is {_shown(now.get(key))}, it was {_shown(began.get(key))}"
+        for key in dict.fromkeys([*now, *began])
+        if now.get(key) != began.get(key)
+    ]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def check_folder(folder: Path, wanted: Identity) -> None:
+    """Raises ConfigError unless the folder is empty, does not exist yet, or holds this very preparation."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder} is a file; name a folder")
+    storage = Storage(StorageSettings(root=str(folder)))
+    if storage.exists(PREPARATION):
+        if differs := differences(storage.read_json(PREPARATION), wanted):
+            raise ConfigError(
+                f"{folder} holds another preparation: {'; '.join(differs[:SHOWN])}. Choose another --out; `replies` can name "
+                f"{folder / REPLIES}, so that no model is asked twice"
+            )
+    elif folder.is_dir() and (others := [each.name for each in folder.iterdir() if not each.name.startswith(".")]):
+        raise ConfigError(f"{folder} holds other files, such as {sorted(others)[0]!r}; choose an empty folder or a new one")
+
+
+@contextmanager
+def opened(folder: Path, wanted: Identity) -> Iterator[Storage]:
+    """The folder as a storage, for this process alone. Raises ConfigError as `check_folder` does, or if it is in use."""
+    check_folder(folder, wanted)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be written to: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another process prepares data in {folder}; wait for it, or choose another --out") from error
+        storage = Storage(StorageSettings(root=str(folder)))
+        storage.create_json(PREPARATION, wanted)
+        yield storage
 
 
 class Made(BaseModel):

@@ -5,7 +5,7 @@ import pyarrow as pa
 from nbrl.agent.trajectory import SCHEMA as TRAJECTORIES
 from nbrl.infra.parts import joined
 from nbrl.infra.storage import Storage
-from nbrl.tasks.reward.judge.columns import GRADES, NEEDED
+from nbrl.tasks.reward.judge.settings import GRADES, NEEDED
 from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from nbrl.tasks.reward import l0
-from nbrl.tasks.reward.length import length_of
-from nbrl.tasks.reward.rules.rule import FILES, QA, Judged, given, judge
+from nbrl.tasks.reward import facets
+from nbrl.tasks.reward.facets import length_of
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.rule import FILES, QA, given, judge
 from nbrl.tasks.reward.settings import RewardSettings
 
 SCHEMA = pa.schema(
@@ -73,7 +74,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     steps = row["steps"]
     answer = given(row["answer"])
     if as_l0 and row["rule"] == QA:
-        qa = l0.qa_reward(row["answer"], row["answers"], settings.qa_weights)
+        qa = facets.qa_reward(row["answer"], row["answers"], settings.qa_weights)
     elif judged.value is not None:
         qa = settings.qa_weights.scaled(judged.value)
     elif answer is None and row["rule"] != FILES:  # by that rule files are right or wrong, whatever is said
@@ -81,7 +82,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     else:
         qa = settings.qa_weights.reward(judged.exact, judged.partial, answered=answer is not None)
     formats = [format_of(step) for step in steps]
-    executions = [l0.execution_of(step) if as_l0 else execution_of(step) for step in steps]
+    executions = [facets.execution_of(step) if as_l0 else execution_of(step) for step in steps]
     lengths = [thought_length(step, settings.length_target) for step in steps]
     count, cells = max(1, len(steps)), max(1, sum(step["kind"] == "cell" for step in steps))
     rewards = [
@@ -92,7 +93,7 @@ def _score(row: Mapping[str, Any], judged: Judged, settings: RewardSettings) -> 
     if judged.steps:
         rewards = [reward + settings.qa * paid for reward, paid in zip(rewards, judged.steps, strict=True)]
     else:
-        for place in every if as_l0 and row["rule"] == QA and l0.empty_gold(row["answers"]) else every[-1:]:
+        for place in every if as_l0 and row["rule"] == QA and facets.empty_gold(row["answers"]) else every[-1:]:
             rewards[place] += settings.qa * qa
     return {
         "trajectory": row["id"],

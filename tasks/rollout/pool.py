@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,11 @@ from nbrl.sandbox.errors import SandboxError
 from nbrl.tasks.errors import RolloutError
 from nbrl.tasks.rollout.desk import Desk, Seen
 from nbrl.tasks.rollout.index import in_order
-from nbrl.tasks.rollout.lane import first_map, run_lane
 from nbrl.tasks.rollout.plan import EngineAddress, RoundPlan, RunnerPlan
 from nbrl.tasks.rollout.runner import PooledRunner
+
+AGAIN_S = 1.0  # between two attempts to reach a runner that is being started again
+
 
 POLL_S = 1.0
 CPU_SHARE = 0.01  # runners share the cores with engines and ranks; Ray spreads only what asks for something
@@ -33,6 +36,34 @@ STOP_S = 10.0
 ANSWER_S = 2.0
 LANE = 64  # runners of one task, whose process takes 130 MB of this machine
 FIND_S = 600.0  # a runner may take so long to look through chunks
+
+
+def first_map(table: pa.Table) -> pa.Table:
+    """Return the table. Ray Data's first map starts two processes, which takes two seconds: this does it before a round."""
+    return table
+
+
+def run_lane(lane: pa.Table, runners: Sequence[Any], desk: Any, name: str, plan: RoundPlan) -> pa.Table:
+    """Keep runners at the round until that is over, whoever finishes it; return the rows of the index that they brought.
+
+    A runner that ends is asked again as soon as it lives. Raises what one raises, and RayActorError when the desk is gone.
+    """
+    numbers = lane["runner"].to_pylist()
+    over = desk.completed.remote(name)
+    work = {runners[number].run.remote(name, plan): number for number in numbers}
+    while True:
+        if over in ray.wait([over, *work])[0]:
+            break
+        for ended in ray.wait(list(work), num_returns=len(work), timeout=0)[0]:
+            with suppress(RayActorError):
+                ray.get(ended)
+            number = work.pop(ended)
+            work[runners[number].run.remote(name, plan)] = number
+        if ray.wait([over], timeout=AGAIN_S)[0]:
+            break
+    ray.get(over)
+    found: list[pa.Table] = ray.get([desk.index.remote(name, number) for number in numbers])
+    return pa.concat_tables(found)
 
 
 class RunnerPool:

@@ -1,6 +1,11 @@
-"""Pure functions that judge groups."""
+"""Pure functions that judge groups.
 
-from collections import Counter
+Resampling on correct (GRPO-RoC of rStar2-Agent, arXiv 2508.20722): many are sampled, and the cleanest successes stay.
+
+Among successes the paper draws by their flaws; its authors' code, as here, takes those with the fewest.
+"""
+
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nbrl.agent.trajectory import Status
+from nbrl.tasks.reward.score import completed
 from nbrl.tasks.seeds import derive_seed
 from nbrl.tasks.selection.settings import SelectSettings
 
@@ -15,6 +21,9 @@ SCHEMA = pa.schema([("group", pa.string()), ("kept", pa.bool_()), ("reason", pa.
 TRAJECTORIES = "trajectories"  # column of those of a kept group that are learned from, where not all of them are
 UNSCORED = "unscored"
 DROPPED = "select/dropped/"  # metrics: how many groups, by reason
+
+
+RETIRED_SCHEMA = pa.schema([("id", pa.string()), ("success", pa.float64()), ("iteration", pa.int32())])
 
 
 def judge(group: str, success: list[float], fates: list[str], settings: SelectSettings, seed: int) -> dict[str, Any]:
@@ -54,3 +63,52 @@ def no_signal(rounds: Sequence[Mapping[str, float]]) -> str:
         f"of {counts.total()} groups {counts['all_wrong']} are all wrong, {counts['all_right']} all right, "
         f"{counts['failed']} failed{unscored}"
     )
+
+
+def by_group(rewards: pa.Table) -> pa.Table:
+    """One row per group, in order of appearance."""
+    success: dict[str, list[float]] = defaultdict(list)
+    fate: dict[str, list[str]] = defaultdict(list)
+    for row in completed(rewards).select(["group", "success", "status", "unscored"]).to_pylist():
+        success[row["group"]].append(row["success"])
+        fate[row["group"]].append(UNSCORED if row["unscored"] else row["status"])
+    return pa.table({"group": list(success), "success": list(success.values()), "fates": list(fate.values())})
+
+
+def resampled(rewards: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[str]:
+    """Ids of the `count` trajectories of a group that are learned from, in the order of `rewards`, its rows.
+
+    Right and wrong ones keep their shares, with at least one of each kind that there is. Of the right ones those stay that
+    had the fewest cells with errors and the fewest malformed steps; of the wrong ones any, at random by the seed, so that all
+    kinds of failure are kept. Of equal ones chance decides, too.
+    """
+    chance = {row["trajectory"]: np.random.default_rng(derive_seed(seed, row["trajectory"])).random() for row in rewards}
+    right = sorted((row for row in rewards if row["success"] > 0), key=lambda row: (flaws(row), chance[row["trajectory"]]))
+    wrong = sorted((row for row in rewards if row["success"] <= 0), key=lambda row: chance[row["trajectory"]])
+    of_right = round(count * len(right) / len(rewards))
+    of_right = min(max(of_right, bool(right)), count - bool(wrong))
+    chosen = {row["trajectory"] for row in [*right[:of_right], *wrong[: count - of_right]]}
+    return [row["trajectory"] for row in rewards if row["trajectory"] in chosen]
+
+
+def flaws(rewards: Mapping[str, Any]) -> float:
+    """Share of the cells of a trajectory that failed, and of its steps that were malformed, together."""
+    return (1 - float(rewards["execution"])) + (1 - float(rewards["format"]))
+
+
+def retired(before: pa.Table, prompts: pa.Table, rewards: pa.Table, share: float, iteration: int) -> pa.Table:
+    """No-positive-resampling (ScaleRL, arXiv 2510.13786): a question that is nearly always answered right is not asked again.
+
+    Rows of SCHEMA: `before`, and the questions of a round that at least this share of their group answered right.
+
+    A group with a trajectory that failed or could not be scored says nothing of its question.
+    """
+    question = dict(zip(prompts["group"].to_pylist(), prompts["id"].to_pylist(), strict=True))
+    known = set(before["id"].to_pylist())
+    rows = before.to_pylist()
+    for group in by_group(rewards).to_pylist():
+        success, id_ = sum(group["success"]) / len(group["success"]), question[group["group"]]
+        if success >= share and id_ not in known and not {Status.FAILED, UNSCORED} & set(group["fates"]):
+            known.add(id_)
+            rows.append({"id": id_, "success": success, "iteration": iteration})
+    return pa.Table.from_pylist(rows, schema=RETIRED_SCHEMA)

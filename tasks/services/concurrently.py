@@ -9,6 +9,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+LOOK_S = 1.0
+
+
 async def all_of(several: Iterable[Awaitable[T]]) -> list[T]:
     """Await all concurrently; if one fails, cancel and await the others, and raise the first error unchanged."""
     tasks = [asyncio.ensure_future(each) for each in several]
@@ -94,3 +97,31 @@ async def told_if_slow(work: Awaitable[T], limit_s: float, tell: Callable[[], No
         return await task
     finally:
         task.cancel()
+
+
+@asynccontextmanager
+async def watched(*checks: Callable[[], None]) -> AsyncIterator[None]:
+    """Cancel the body when a check raises, and raise that error in its place."""
+    body = asyncio.current_task()
+    assert body is not None
+    failures: list[Exception] = []
+
+    async def watch() -> None:
+        while not failures:
+            await asyncio.sleep(LOOK_S)
+            try:
+                for check in checks:
+                    check()
+            except Exception as error:
+                failures.append(error)
+                body.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failures and not body.uncancel():  # else it was cancelled from outside too
+            raise failures[0] from None
+        raise
+    finally:
+        watching.cancel()

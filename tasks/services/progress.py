@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable
+from types import TracebackType
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -66,3 +67,24 @@ async def timed(progress: Progress, name: str, work: Awaitable[T]) -> tuple[T, f
         seconds = time.monotonic() - started
         progress.ended(name, seconds)
     return result, seconds
+
+
+class Busy:
+    """A context for each piece of work; `seconds` is for how long at least one has been open."""
+
+    def __init__(self) -> None:
+        self._open, self._since, self._total_s = 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        if not self._open:
+            self._since = time.monotonic()
+        self._open += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open -= 1
+        if not self._open:
+            self._total_s += time.monotonic() - self._since
+
+    @property
+    def seconds(self) -> float:
+        return self._total_s + (time.monotonic() - self._since if self._open else 0.0)

@@ -1,22 +1,81 @@
 """The services that are alive during a run. start.py starts and ends all of them."""
 
+import tempfile
+import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from nbrl.infra.manifest import MANIFEST, manifest_bytes
 from nbrl.infra.node_cache import NodeCache
 from nbrl.infra.placed_folder import PlacedFolder
 from nbrl.infra.storage import Storage
+from nbrl.tasks.environments import stored
+from nbrl.tasks.layout.checkpoints import initial_policy, initial_texts
+from nbrl.tasks.layout.runs import DataLayout
+from nbrl.tasks.model_folder.source import content_digest, files_of
 from nbrl.tasks.rollout.pool import RunnerPool
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.scope import Artifact, Scope
 from nbrl.tasks.services.fleet import EngineFleet, WeightSource
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.progress import Progress, Titled
-from nbrl.tasks.services.reads import Reads
 from nbrl.tasks.tracking.delivery import Delivery
+
+K = TypeVar("K")
+V = TypeVar("V")
+TABLES = 8  # so that the rewards of a round are still there when its iteration ends
+
+
+class Reads:
+    """Keeps the tables that were read last, all questions, and the keys of the stages in progress. Threads may share it."""
+
+    def __init__(self, storage: Storage, stages: int = 1) -> None:
+        """`stages`: how many are in progress at once."""
+        self._storage, self._stages = storage, stages
+        self._tables: dict[tuple[str, str], pa.Table] = {}
+        self._questions: dict[str, pa.Table] = {}
+        self._keys: dict[str, frozenset[str]] = {}
+        self._changing = threading.Lock()
+
+    def table(self, artifact: Artifact) -> pa.Table:
+        """The table of an artifact. Raises DamagedError where it is not what the node wrote."""
+        place = artifact.path, artifact.digest
+        table = self._tables.get(place)
+        if table is None:
+            table = self._storage.read_table(*place)
+        with self._changing:
+            _keep(self._tables, place, table, TABLES)
+        return table
+
+    def questions(self, layout: DataLayout, split: str) -> pa.Table:
+        """The questions of a split. Raises DamagedError where they are not what was written."""
+        key = layout.split(split)
+        if key not in self._questions:
+            self._questions[key] = stored.read(self._storage, layout, split)
+        return self._questions[key]
+
+    def keys_of(self, scope: Scope) -> frozenset[str]:
+        """Keys below an iteration or evaluation, as they were when this process came to it."""
+        folder = scope.layout.folder
+        keys = self._keys.get(folder)
+        if keys is None:
+            keys = frozenset(self._storage.list(folder))
+        with self._changing:
+            _keep(self._keys, folder, keys, self._stages)
+        return keys
+
+
+def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put a value in, as the newest, in place of the oldest of too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    for oldest in list(kept)[:-most]:
+        del kept[oldest]
 
 
 @dataclass(frozen=True)
@@ -88,3 +147,29 @@ class Services:
     def checkpoint(self, path: str) -> PlacedFolder:
         """A checkpoint of the storage, for whichever machine needs it."""
         return PlacedFolder(path, self.storage)
+
+
+class PlacedModel(NamedTuple):
+    """A model for engines and ranks, and all of it but the weights for runners, which need its tokenizer."""
+
+    whole: PlacedFolder
+    texts: PlacedFolder
+
+
+def place(folder: Path, storage: Storage, cluster: bool) -> PlacedModel:
+    """The model in a folder of this machine. In a cluster of several machines it is stored, once, by its content."""
+    if not cluster:
+        return PlacedModel(PlacedFolder(str(folder)), PlacedFolder(str(folder)))
+    digest, files = content_digest(folder), files_of(folder)
+    texts = [path for path in files if path.suffix != ".safetensors"]
+    return PlacedModel(_stored(files, storage, initial_policy(digest)), _stored(texts, storage, initial_texts(digest)))
+
+
+def _stored(files: list[Path], storage: Storage, key: str) -> PlacedFolder:
+    if not storage.exists(f"{key}/{MANIFEST}"):
+        with tempfile.TemporaryDirectory(prefix="nbrl-model-") as folder:
+            for path in files:  # the model's folder itself stays as it is, and may be read-only
+                Path(folder, path.name).symlink_to(path.resolve())
+            digests = storage.upload_part(Path(folder), key)
+        storage.write_bytes(f"{key}/{MANIFEST}", manifest_bytes(digests))
+    return PlacedFolder(key, storage)

@@ -37,18 +37,25 @@ from nbrl.tasks.runs.history import damaged_checkpoint, newest_policy, policies_
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.seeds import derive_seed
-from nbrl.tasks.services.concurrently import all_of, beside, both, ended, errors_wait_for, raised, succeeded, told_if_slow
-from nbrl.tasks.services.endpoint_fleet import EndpointFleet
+from nbrl.tasks.services.concurrently import (
+    all_of,
+    beside,
+    both,
+    ended,
+    errors_wait_for,
+    raised,
+    succeeded,
+    told_if_slow,
+    watched,
+)
 from nbrl.tasks.services.engine import Served
-from nbrl.tasks.services.fleet import EngineFleet
+from nbrl.tasks.services.fleet import EndpointFleet, EngineFleet
 from nbrl.tasks.services.learner import LearnerService
 from nbrl.tasks.services.machines import check_machines
-from nbrl.tasks.services.placing import place
 from nbrl.tasks.services.progress import Progress, timed
 from nbrl.tasks.services.restarts import curable
-from nbrl.tasks.services.services import Services, Training
+from nbrl.tasks.services.services import Services, Training, place
 from nbrl.tasks.services.sglang_fleet import SglangFleet, adapter_room
-from nbrl.tasks.services.watch import watched
 from nbrl.tasks.services.weight_broadcast import WeightBroadcast
 from nbrl.tasks.tracking.books import Books
 from nbrl.tasks.tracking.curves import curves_of

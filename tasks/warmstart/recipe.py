@@ -1,12 +1,16 @@
 """Reads the recipe of a warm start."""
 
 import os
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from nbrl.agent.trajectory import to_table
 from nbrl.infra.paths import expanded
 from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import ConfigError, did_you_mean
@@ -18,6 +22,7 @@ from nbrl.tasks.runs.recipes import names as training_recipes
 from nbrl.tasks.warmstart.settings import OF_A_RUN, WarmstartSettings
 from nbrl.tasks.warmstart.sources.chat import holds_conversations
 from nbrl.tasks.warmstart.sources.recorded import SUFFIXES
+from nbrl.tasks.warmstart.sources.successes import successes
 
 FOLDER = RECIPES / "warmstart"
 
@@ -130,3 +135,21 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
 
 def _sections(value: Any) -> list[dict[str, Any]]:
     return [each for each in value.values() if isinstance(each, dict)] if isinstance(value, dict) else []
+
+
+def write(storage: Storage, run: str, best: int, file: Path) -> int:
+    """Write up to `best` right trajectories of each training question of a run, and return their number. Raises ConfigError."""
+    if file.suffix != ".parquet":
+        raise ConfigError(f"{file} must end in .parquet")
+    if os.path.lexists(file):
+        raise ConfigError(f"{file} exists; name a file that does not, nothing is overwritten")
+    found = successes(storage, run, best)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as beside:
+            made = Path(beside) / file.name
+            pq.write_table(to_table(found), made)
+            os.link(made, file)  # fails where there is something, a link too
+    except OSError as error:
+        raise ConfigError(f"{file} could not be written: {error.strerror}; name another") from error
+    return len(found)

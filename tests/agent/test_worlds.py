@@ -9,12 +9,10 @@ import pytest
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.corpus.corpus import Corpus, SearchTool
 from nbrl.agent.trajectory import Status, Trajectory
-from nbrl.tasks.environments.world.names import all_names, split_of
-from nbrl.tasks.environments.world.world import ABILITIES, Problem, World
+from nbrl.tasks.environments.world.world import ABILITIES, Problem, World, all_names, split_of
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.habits import HABITS, script
-from nbrl.tasks.warmstart.demonstrators.move import Move
-from nbrl.tasks.warmstart.demonstrators.play import Asked, Stage, play
+from nbrl.tasks.warmstart.demonstrators.play import Asked, Move, Stage, play
 
 TINY_AGENT = load("tiny-cpu").agent
 POLICY = Path(__file__).parents[2] / "infra" / "policies" / "tiny"

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nbrl.tasks.errors import BrokenInvariantError, RolloutError
-from nbrl.tasks.services.busy import Busy
 from nbrl.tasks.services.concurrently import all_of, beside, ended, errors_wait_for, raised, settled, succeeded
+from nbrl.tasks.services.progress import Busy
 from nbrl.tasks.services.restarts import curable
 
 
@@ -85,7 +85,7 @@ def test_what_has_settled_may_have_failed() -> None:
 
 def test_busy_counts_the_time_in_which_anything_is_in_progress_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("nbrl.tasks.services.busy.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nbrl.tasks.services.progress.time.monotonic", lambda: now[0])
     busy = Busy()
     with busy:
         now[0] = 1.0

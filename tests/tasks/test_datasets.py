@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nbrl.flows.cli.commands import app
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
 from nbrl.tasks.environments.datasets.fetch import Fetched, convert, from_hub
-from nbrl.tasks.environments.datasets.maths import boxed
+from nbrl.tasks.environments.datasets.published import boxed
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.environments.questions import SCHEMA
 from nbrl.tasks.errors import ConfigError

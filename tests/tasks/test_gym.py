@@ -13,7 +13,8 @@ from nbrl.tasks.environments.kinds import gym_battery
 from nbrl.tasks.environments.kinds.gym import REFUSED, GymEnvironment
 from nbrl.tasks.errors import ConfigError, RewardError
 from nbrl.tasks.reward.rules import confined, scorer
-from nbrl.tasks.reward.rules.rule import GYM, RIGHT, Judged, judge
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.rule import GYM, RIGHT, judge
 from nbrl.tasks.runs.recipes import load
 
 EXECUTING = ("countdown", "spiral_matrix", "polynomial_multiplication", "string_insertion")

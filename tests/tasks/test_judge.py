@@ -17,7 +17,8 @@ from nbrl.tasks.reward.judge.graded import graded
 from nbrl.tasks.reward.judge.grades import find, keep, key_of
 from nbrl.tasks.reward.judge.prompt import Asked
 from nbrl.tasks.reward.judge.settings import JudgeSettings
-from nbrl.tasks.reward.rules.rule import Judged, judge
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.rule import judge
 from tests.tasks.grader import Grader, grading
 
 ASKED = Asked("Which year?", ("1844",), "in 1844")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nbrl.tasks.environments.datasets.catalogue import CATALOGUE
-from nbrl.tasks.environments.kinds import hub
-from nbrl.tasks.environments.kinds.hub import HubEnvironment
+from nbrl.tasks.environments.kinds import question_files
+from nbrl.tasks.environments.kinds.question_files import HubEnvironment
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.prepare.preflight import check
 from nbrl.tasks.prepare.settings import PrepareSettings
@@ -71,7 +71,7 @@ def test_difficulty_cannot_ask_a_judge(tmp_path: Path) -> None:
 
 
 def test_a_known_data_set_may_be_judged_and_keeps_its_own_rule_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "from_hub", lambda name, split: iter([{"problem": "Which year?", "answer": "1844"}]))
+    monkeypatch.setattr(question_files, "from_hub", lambda name, split: iter([{"problem": "Which year?", "answer": "1844"}]))
     simple = {"kind": "hub", "dataset": "simple-qa", "weight": 0, "train": None}
     for change, rule in [({}, "qa"), ({"rule": "judge"}, "judge")]:
         made = HubEnvironment.model_validate(simple | change)

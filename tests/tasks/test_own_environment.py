@@ -17,7 +17,7 @@ from nbrl.tasks.reward.score import score_table
 from nbrl.tasks.reward.settings import RewardSettings
 from nbrl.tasks.runs.preflight import preflight
 from nbrl.tasks.runs.recipes import load
-from nbrl.tasks.selection.groups import by_group
+from nbrl.tasks.selection.judge import by_group
 
 SOURCE = '''
 import os

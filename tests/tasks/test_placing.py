@@ -6,7 +6,7 @@ from pathlib import Path
 from nbrl.infra.node_cache import NodeCache, NodeSettings
 from nbrl.infra.storage import StorageSettings
 from nbrl.tasks.model_folder.source import content_digest
-from nbrl.tasks.services.placing import place
+from nbrl.tasks.services.services import place
 from tests.clouds import FolderCloud
 
 TINY = Path(__file__).parents[2] / "infra/policies/tiny"

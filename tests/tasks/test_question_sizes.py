@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbrl.tasks.environments import json_table, text_file
+from nbrl.tasks.environments import csv_table, json_table
 from nbrl.tasks.environments.files import read_questions
 from nbrl.tasks.environments.json_table import _distinct
 from nbrl.tasks.environments.tables import read_rows
@@ -91,7 +91,7 @@ def test_objects_of_a_column_have_a_fair_part_of_its_keys(tmp_path: Path) -> Non
     effect="one sentence",
 )
 def test_a_small_file_does_not_unpack_to_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_file, "TEXT_BYTES", 8 << 20)
+    monkeypatch.setattr(csv_table, "TEXT_BYTES", 8 << 20)
     monkeypatch.setattr(json_table, "LINE_BYTES", 1 << 20)
     unpacks, line = "has more than 8 MB unpacked; cut it into several files", "line 1 has more than 1 MB"
     for name, repeated, words in (

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from nbrl.tasks.rollout import reach
-from nbrl.tasks.rollout.reach import Reach
+from nbrl.tasks.rollout import samplers
+from nbrl.tasks.rollout.samplers import Reach
 from tests.tasks.test_samplers import unused_port
 
 BACK = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
@@ -18,8 +18,8 @@ BACK = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "EVERY_S", 0.02)
-    monkeypatch.setattr(reach, "LIMIT_S", 0.2)
+    monkeypatch.setattr(samplers, "EVERY_S", 0.02)
+    monkeypatch.setattr(samplers, "LIMIT_S", 0.2)
 
 
 class Engine:
@@ -60,7 +60,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_an_engine_that_always_answers_was_never_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "LIMIT_S", 30)
+    monkeypatch.setattr(samplers, "LIMIT_S", 30)
 
     async def run() -> None:
         engine, began = Engine(), time.monotonic()
@@ -81,7 +81,7 @@ def test_an_engine_that_was_silent_is_missed_by_the_episodes_of_that_time_only(
         server, url = await serve(engine)
         async with watched(url) as watch:
             await until(lambda: watch.missed_s(before) > 0)
-            monkeypatch.setattr(reach, "LIMIT_S", 30)
+            monkeypatch.setattr(samplers, "LIMIT_S", 30)
             engine.silent, seen = False, engine.asked
             await until(lambda: engine.asked >= seen + 2)  # the first of them may have been asked while it was silent
             after = time.monotonic()

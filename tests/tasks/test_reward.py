@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from nbrl.tasks.errors import RewardError
-from nbrl.tasks.reward.length import length_of
+from nbrl.tasks.reward.facets import length_of
 from nbrl.tasks.reward.rules.files import reference_of
 from nbrl.tasks.reward.rules.qa import exact_match, f1, normalise
 from nbrl.tasks.reward.score import execution_of, format_of, score

@@ -6,7 +6,8 @@ import pytest
 
 from nbrl.tasks.environments.kinds.gym_battery import battery
 from nbrl.tasks.reward.rules import choice, gaia, number, qa
-from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, Judged, judge, readable
+from nbrl.tasks.reward.rules.judged import Judged
+from nbrl.tasks.reward.rules.rule import NO_ANSWERS, RULES, judge, readable
 
 ANSWERED = [rule for rule in RULES if rule not in NO_ANSWERS]
 

@@ -4,10 +4,7 @@ import pyarrow as pa
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nbrl.tasks.selection.groups import by_group
-from nbrl.tasks.selection.judge import judge, judge_table, no_signal
-from nbrl.tasks.selection.resample import resampled
-from nbrl.tasks.selection.retire import SCHEMA, retired
+from nbrl.tasks.selection.judge import RETIRED_SCHEMA, by_group, judge, judge_table, no_signal, resampled, retired
 from nbrl.tasks.selection.settings import SelectSettings
 
 ALWAYS, NEVER = SelectSettings(drop_rate=1.0), SelectSettings(drop_rate=0.0)
@@ -86,9 +83,9 @@ def rewards_of(groups: dict[str, list[float]], status: str = "answered") -> pa.T
 def test_a_question_is_retired_once_its_group_was_right_often_enough() -> None:
     prompts = pa.table({"id": ["q", "r", "s", "s"], "group": ["q.2", "r.1", "s", "s.1"]})
     groups = {"q.2": [1.0, 1.0, 0.0], "r.1": [1.0, 0.0, 0.0], "s": [1.0, 1.0, 1.0], "s.1": [1.0, 1.0, 1.0]}
-    before = pa.Table.from_pylist([{"id": "a", "success": 0.9, "iteration": 1}], schema=SCHEMA)
+    before = pa.Table.from_pylist([{"id": "a", "success": 0.9, "iteration": 1}], schema=RETIRED_SCHEMA)
     table = retired(before, prompts, rewards_of(groups), 0.66, 4)
     assert [(row["id"], row["iteration"]) for row in table.to_pylist()] == [("a", 1), ("q", 4), ("s", 4)]
     assert table["success"].to_pylist() == [0.9, 2 / 3, 1.0]
     assert retired(table, prompts, rewards_of(groups), 0.66, 5).equals(table)
-    assert len(retired(SCHEMA.empty_table(), prompts, rewards_of(groups, "failed"), 0.66, 4)) == 0
+    assert len(retired(RETIRED_SCHEMA.empty_table(), prompts, rewards_of(groups, "failed"), 0.66, 4)) == 0

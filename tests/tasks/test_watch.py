@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from nbrl.infra.errors import ServerError
-from nbrl.tasks.services import watch
-from nbrl.tasks.services.watch import watched
+from nbrl.tasks.services import concurrently
+from nbrl.tasks.services.concurrently import watched
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(concurrently, "LOOK_S", 0.01)
 
 
 def test_what_a_check_raises_ends_the_work_that_waits() -> None:

@@ -1,12 +1,17 @@
 """What is known of a published data set: where it is, what its rows are, and how a row becomes a question."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from nbrl.infra.parse import json_value
 from nbrl.tasks.reward.rules.rule import Rule
 
 Row = Mapping[str, Any]
+
+
+BOXED = re.compile(r"\\(?:boxed|fbox)\b\s*")
 
 
 class Asked(NamedTuple):
@@ -39,3 +44,118 @@ class Published:
     licence: str
     ask: Callable[[Row], Asked | None]
     passages: Callable[[Row], list[str]] = field(default=no_passages)
+
+
+def gaia(row: Row) -> Asked | None:
+    """GAIA (arXiv 2311.12983). None for a question that comes with a file, which only a folder with the files can bring."""
+    answer, level = row["Final answer"], str(row["Level"])
+    if row["file_name"] or answer.strip() == "?":
+        return None
+    return Asked(row["task_id"], row["Question"], [answer], f"level_{level}")
+
+
+def hotpot_qa(row: Row) -> Asked:
+    """HotpotQA (arXiv 1809.09600), of bridges and comparisons. Its own files name the id `_id`."""
+    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
+
+
+def two_wiki(row: Row) -> Asked:
+    """2WikiMultihopQA (arXiv 2011.01060). Its own files name the id `_id`."""
+    return Asked(row["_id"] if "_id" in row else row["id"], row["question"], [row["answer"]], row["type"])
+
+
+def musique(row: Row) -> Asked | None:
+    """MuSiQue (arXiv 2108.00573). Questions that its passages cannot answer are left out; the id begins with the hops."""
+    if not row["answerable"]:
+        return None
+    answers = list(dict.fromkeys([row["answer"], *row["answer_aliases"]]))
+    return Asked(row["id"].replace("__", "-"), row["question"], answers, row["id"].partition("_")[0])
+
+
+def titled_sentences(row: Row) -> list[str]:
+    """Passages of HotpotQA and 2WikiMultihopQA: lists of titles and of sentences, or in their own files pairs of both."""
+    context = row["context"]
+    titled = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
+    return [f"{title}: {' '.join(sentence.strip() for sentence in sentences)}" for title, sentences in titled]
+
+
+def paragraphs(row: Row) -> list[str]:
+    """Passages of MuSiQue."""
+    return [f"{each['title']}: {each['paragraph_text']}" for each in row["paragraphs"]]
+
+
+def nq_open(row: Row) -> Asked:
+    """Natural Questions without their articles (arXiv 1906.00300): `question`, and all accepted `answer`s."""
+    return Asked("", f"{row['question'].rstrip('?')}?", list(row["answer"]), "one_hop")
+
+
+def trivia_qa(row: Row) -> Asked:
+    """TriviaQA (arXiv 1705.03551): the answer's value and its aliases, the names of an article of Wikipedia."""
+    answer = row["answer"]
+    return Asked(row["question_id"], row["question"], _distinct([answer["value"], *answer["aliases"]]), "one_hop")
+
+
+def pop_qa(row: Row) -> Asked:
+    """PopQA (arXiv 2212.10511): `possible_answers` is a list within a string."""
+    return Asked(f"popqa-{row['id']}", row["question"], _distinct(json_value(row["possible_answers"])), "one_hop")
+
+
+def simple_qa(row: Row) -> Asked:
+    """SimpleQA (arXiv 2411.04368), whose one answer is meant for a model that grades; words and F1 are stricter."""
+    return Asked("", row["problem"], [row["answer"]], "one_hop")
+
+
+def bamboogle(row: Row) -> Asked:
+    """Bamboogle (arXiv 2210.03350): 125 questions of two hops that no page answers."""
+    return Asked("", row["Question"], [row["Answer"]], "two_hop")
+
+
+def _distinct(answers: list[str]) -> list[str]:
+    """Each answer that says something once, in their order."""
+    return list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
+
+
+def gsm8k(row: Row) -> Asked:
+    """GSM8K (arXiv 2110.14168): the number stands after "####" at the end of the solution, with commas in thousands."""
+    _, marker, answer = row["answer"].rpartition("####")
+    if not marker:
+        raise ValueError("the solution has no line that begins with ####")
+    return Asked("", row["question"], [answer.strip()], "arithmetic")
+
+
+def competition(row: Row) -> Asked | None:
+    """MATH (arXiv 2103.03874): the answer is in the last \\boxed of the solution; a few solutions have none."""
+    answer = boxed(row["solution"])
+    return Asked("", row["problem"], [answer], _ability(row["type"])) if answer else None
+
+
+def math_500(row: Row) -> Asked:
+    """The 500 problems of MATH that arXiv 2305.20050 evaluates on, with their answers."""
+    name = row["unique_id"].removesuffix(".json").replace("/", "-")
+    return Asked(name, row["problem"], [row["answer"]], _ability(row["subject"]))
+
+
+def aime(row: Row) -> Asked:
+    """AIME 2024: the answer is an integer from 0 to 999."""
+    return Asked(row["ID"], row["Problem"], [str(row["Answer"])], "competition")
+
+
+def boxed(solution: str) -> str:
+    """What the last \\boxed of a solution holds, braces within it included; empty if there is none."""
+    starts = list(BOXED.finditer(solution))
+    if not starts:
+        return ""
+    rest = solution[starts[-1].end() :]
+    if not rest.startswith("{"):  # \boxed 5
+        return rest.split("$")[0].strip(" .")
+    depth = 0
+    for place, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return rest[1:place].strip()
+    return ""
+
+
+def _ability(subject: str) -> str:
+    """The subject as a part of a metric's name."""
+    return re.sub(r"[^a-z0-9]+", "_", subject.lower())

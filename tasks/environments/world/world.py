@@ -12,8 +12,15 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from nbrl.tasks.environments.world.names import Split, all_names
 from nbrl.tasks.reward.rules.rule import Rule
+
+Split = Literal["train", "held_out"]
+
+_CONSONANTS = "bdfgklmnrstv"
+HEADS = [consonant.upper() + vowel for consonant in _CONSONANTS for vowel in "aeo"]
+ENDS = [consonant + ending for consonant in _CONSONANTS for ending in ("il", "un", "ur")]
+_HELD_OUT_EVERY = 4
+
 
 Ability = Literal["arithmetic", "one_hop", "two_hop", "notepad", "six_step"]
 ABILITIES: tuple[Ability, ...] = ("arithmetic", "one_hop", "two_hop", "notepad")  # of a world that is not told which
@@ -23,6 +30,17 @@ PLACES = ("village", "river", "lake", "bridge")
 ANIMALS = ("goats", "sheep", "hens", "bees")
 Key = TypeVar("Key")
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
+
+
+def split_of(name: str) -> Split:
+    """The split a name belongs to. Raises ValueError for a name that is not made of these syllables."""
+    return "held_out" if (HEADS.index(name[:2]) + ENDS.index(name[2:])) % _HELD_OUT_EVERY == 0 else "train"
+
+
+def all_names(split: Split) -> list[str]:
+    """Every name of a split, in a fixed order."""
+    names = (head + end for head in HEADS for end in ENDS)
+    return [name for name in names if split_of(name) == split]
 
 
 class Question(BaseModel):

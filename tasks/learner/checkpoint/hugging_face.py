@@ -12,7 +12,7 @@ from nbrl.infra.manifest import MANIFEST
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.learner.model.policy_model import PolicyModel
 from nbrl.tasks.learner.process.ranks import Ranks
-from nbrl.tasks.model_folder.json_files import name_dtype
+from nbrl.tasks.model_folder.config_json import name_dtype
 from nbrl.tasks.model_folder.safetensors_files import WEIGHT_SUFFIXES
 from nbrl.tasks.model_folder.source import copied_with_weights
 from nbrl.tasks.seeds import derive_seed

@@ -13,7 +13,7 @@ from nbrl.tasks.errors import RewardError
 from nbrl.tasks.reward.judge.grades import keep
 from nbrl.tasks.reward.judge.prompt import Asked, messages, read_grade
 from nbrl.tasks.reward.judge.settings import JudgeSettings
-from nbrl.tasks.reward.rules.grade import INCORRECT
+from nbrl.tasks.reward.rules.rule import INCORRECT
 
 SEED = 0
 SHOWN_CHARS, FAULT_CHARS = 80, 300

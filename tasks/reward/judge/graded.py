@@ -8,12 +8,10 @@ import pyarrow as pa
 
 from nbrl.infra.storage import Storage
 from nbrl.tasks.reward.judge.ask import ask
-from nbrl.tasks.reward.judge.columns import GRADES, NEEDED
 from nbrl.tasks.reward.judge.grades import find, key_of
 from nbrl.tasks.reward.judge.prompt import Asked, asked_of
-from nbrl.tasks.reward.judge.settings import JudgeSettings
-from nbrl.tasks.reward.rules.grade import RULE
-from nbrl.tasks.reward.rules.rule import given
+from nbrl.tasks.reward.judge.settings import GRADES, NEEDED, JudgeSettings
+from nbrl.tasks.reward.rules.rule import RULE, given
 from nbrl.tasks.reward.unscored import check_unscored
 
 

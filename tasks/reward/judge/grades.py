@@ -10,7 +10,7 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.layout.shared import judgement
 from nbrl.tasks.reward.judge.prompt import INSTRUCTIONS, RUBRIC, Asked
 from nbrl.tasks.reward.judge.settings import JudgeSettings
-from nbrl.tasks.reward.rules.grade import GRADES
+from nbrl.tasks.reward.rules.rule import GRADES
 
 REPLY_CHARS = 4000  # of a reply that is kept
 PARALLEL = 16

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nbrl.agent.messages import Message
 from nbrl.tasks.reward.judge.settings import PLACEHOLDERS
-from nbrl.tasks.reward.rules.grade import CORRECT, GRADES
+from nbrl.tasks.reward.rules.rule import CORRECT, GRADES
 
 ANSWER_CHARS = 4000  # of an answer; the rest is not shown to the grader
 INSTRUCTIONS = """You grade an answer to a question against reference answers that are known to be right.

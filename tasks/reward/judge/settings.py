@@ -9,6 +9,10 @@ FREE: JsonDict = {"decides": False}  # what does not change a grade
 PLACEHOLDERS = ("{question}", "{references}", "{answer}")
 
 
+NEEDED = ["id", "rule", "question", "answers", "answer"]  # what it is told, or told by
+GRADES = ("grade", "ungraded")  # what it said, and why it said nothing
+
+
 class JudgeSettings(BaseModel):
     """A model behind an OpenAI-compatible server that grades answers; for questions with the rule `judge`."""
 

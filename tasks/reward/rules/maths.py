@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nbrl.tasks.reward.rules import confined, number
-from nbrl.tasks.reward.rules.marks import plain, unmarked
+from nbrl.tasks.reward.rules.marks import plain, said, unmarked
 from nbrl.tasks.reward.rules.number import Quantity, is_product, same
 from nbrl.tasks.reward.rules.number_words import CURRENCIES
-from nbrl.tasks.reward.rules.sentence import said
 
 RULE = "math"
 MODULES = {

@@ -3,14 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from nbrl.tasks.reward.rules import choice, confined, files, gaia, grade, maths, number, own, qa
+from nbrl.tasks.reward.rules import choice, confined, files, gaia, maths, number, own, qa
 from nbrl.tasks.reward.rules.code import judge as code
 from nbrl.tasks.reward.rules.judged import Judged
 from nbrl.tasks.reward.rules.marks import INVISIBLE
 
+RULE = "judge"
+CORRECT, INCORRECT, NOT_ATTEMPTED = GRADES = ("CORRECT", "INCORRECT", "NOT_ATTEMPTED")
+NOBODY = "no model has graded it"
+
+
 Rule = Literal["qa", "number", "choice", "math", "files", "judge", "code", "gaia"]
 RULES: tuple[str, ...] = get_args(Rule)
-QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", grade.RULE, "code"
+QA, GYM, OWN, FILES, JUDGE, CODE = "qa", "reasoning_gym", own.RULE, "files", RULE, "code"
 CONFINED = ("math", GYM, OWN, CODE)
 NO_ANSWERS = (GYM, OWN, FILES, CODE)  # rules whose questions may have no accepted answers
 RIGHT = 0.99  # a score from which an answer is right; some tasks of reasoning-gym pay less for what is nearly right
@@ -22,6 +27,24 @@ _COMPARE: dict[str, tuple[Compare, Compare]] = {
     "choice": (choice.equal, choice.equal),
     "gaia": (gaia.equal, gaia.equal),
 }
+
+
+def graded(answer: str | None, row: Mapping[str, Any]) -> Judged:
+    """What the row's `grade` says, or the fault that its `ungraded` says; no answer was not attempted, whatever they say.
+
+    The facets are the shares of SimpleQA (arXiv 2411.04368).
+    """
+    if answer is None:
+        return Judged(0.0, 0.0, facets=_facets(NOT_ATTEMPTED))
+    grade = row["grade"]
+    if grade not in GRADES:
+        return Judged(0.0, 0.0, fault=row["ungraded"] or NOBODY)
+    right = float(grade == CORRECT)
+    return Judged(right, right, facets=_facets(grade))
+
+
+def _facets(grade: str) -> tuple[tuple[str, float], ...]:
+    return ("correct", float(grade == CORRECT)), ("not_attempted", float(grade == NOT_ATTEMPTED))
 
 
 def given(answer: str | None) -> str | None:
@@ -44,7 +67,7 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
         elif row["rule"] == FILES:
             judged[place] = files.judge({file["path"]: file["data"] for file in row["files"]}, row["reference"])
         elif row["rule"] == JUDGE:
-            judged[place] = grade.score(answer, row)
+            judged[place] = graded(answer, row)
     for rule in CONFINED:
         places = [place for place, row in enumerate(rows) if row["rule"] == rule and (rule == OWN or given(row["answer"]))]
         for place, score in zip(places, _confined(rule, [rows[place] for place in places]), strict=True):

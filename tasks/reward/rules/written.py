@@ -4,9 +4,8 @@ import re
 import unicodedata
 
 from nbrl.tasks.reward.rules import number_words as known
-from nbrl.tasks.reward.rules.marks import unstressed
+from nbrl.tasks.reward.rules.marks import carries, unstressed
 from nbrl.tasks.reward.rules.notation import FUNCTIONS, NAMES, STAND_IN
-from nbrl.tasks.reward.rules.sentence import carries
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 MARKED = re.compile(r"(?<!\\)\$+([^$]+)\$+|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)

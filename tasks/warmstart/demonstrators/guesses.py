@@ -13,8 +13,9 @@ from nbrl.agent.messages import Prompt
 from nbrl.agent.policy import Generation
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.tasks.environments.world.names import ENDS, HEADS
-from nbrl.tasks.warmstart.demonstrators.move import Move
+from nbrl.tasks.environments.kinds.gym import GymEnvironment
+from nbrl.tasks.environments.world.world import ENDS, HEADS, Problem, Question
+from nbrl.tasks.warmstart.demonstrators.play import Move
 
 NAME = re.compile(rf"\b(?:{'|'.join(HEADS)})(?:{'|'.join(ENDS)})\b")
 NUMBER = re.compile(r"\d+")
@@ -31,6 +32,10 @@ OF_NUMBERS = ("math.gcd({numbers})", "math.lcm({numbers})", "math.prod([{numbers
 OF_TEXTS = ("{text}.count({letter})", "len({text})", "{text}.find({letter})", "len({text}.split())")
 MOST_NUMBERS = 4
 NOTES = 1 / 4  # share of the look-ups that come with a note
+
+
+TASK = "chain_sum"
+SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 
 
 def calculation(question: str, rng: random.Random) -> Move:
@@ -84,3 +89,22 @@ class GuessingPolicy:
             case "number":
                 return self._rng.choice(numbers)
         return "".join(f"{self._rng.choice('+-*')}{number}" for number in numbers[:MOST_NUMBERS])[1:]
+
+
+def sums(seed: int, n: int) -> list[Problem]:
+    """n different sums; the same arguments give the same ones. Raises ConfigError without the package."""
+    if n == 0:
+        return []
+    settings = {TASK: SUMS}
+    environment = GymEnvironment(kind="reasoning_gym", tasks=(TASK,), settings=settings, seed=seed, train=n, held_out=1)
+    return [_problem(row) for row in environment.drawn("sums").train.to_pylist()]
+
+
+def _problem(row: dict[str, str]) -> Problem:
+    """The expression stands behind the colon, before an equals sign."""
+    expression = row["question"].rpartition(": ")[2].removesuffix(" =").replace(" ", "")
+    first = expression[: max(expression.rfind(sign) for sign in "+-")]
+    asked = Question(
+        id=row["id"], question=row["question"], answers=list(row["answers"]), ability=TASK, source=row["source"], rule="number"
+    )
+    return Problem(asked, "arithmetic", first, expression=expression)

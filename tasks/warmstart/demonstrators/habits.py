@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 from nbrl.tasks.environments.world.world import NUMBERS, Ability, Problem
-from nbrl.tasks.warmstart.demonstrators.move import Move
+from nbrl.tasks.warmstart.demonstrators.play import Move
 
 # Share of each bad habit among the trajectories that are not good.
 HABITS: dict[Ability, dict[str, float]] = {

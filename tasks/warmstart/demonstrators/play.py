@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from nbrl.agent.episode import Episode, Task
+from nbrl.agent.grammar import Grammar
 from nbrl.agent.kernels.inline import InlineKernel
 from nbrl.agent.kernels.prelude import prelude
 from nbrl.agent.policies.recorded import ScriptedPolicy
@@ -18,7 +19,17 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.agent.tools.base import Tool, Toolbox
 from nbrl.agent.trajectory import Trajectory
 from nbrl.tasks.errors import StoppedError
-from nbrl.tasks.warmstart.demonstrators.move import Move
+
+
+@dataclass(frozen=True)
+class Move:
+    """A thought and a cell. Without code the action is malformed: thinking alone."""
+
+    think: str
+    code: str = ""
+
+    def text(self, grammar: Grammar) -> str:
+        return grammar.write(self.think, self.code) if self.code else f"<{grammar.think_tag}>{self.think}</{grammar.think_tag}>"
 
 
 @dataclass(frozen=True)

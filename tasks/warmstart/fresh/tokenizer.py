@@ -12,9 +12,9 @@ from nbrl.agent.context.notepad import NotepadState, State
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import END, START
 from nbrl.tasks.environments.world.world import Problem, World
+from nbrl.tasks.warmstart.demonstrators.guesses import sums
 from nbrl.tasks.warmstart.demonstrators.habits import script
-from nbrl.tasks.warmstart.demonstrators.sums import sums
-from nbrl.tasks.warmstart.fresh.settings import FreshModel
+from nbrl.tasks.warmstart.fresh.model import FreshModel
 
 PAD = "<|endoftext|>"
 # Special tokens are numbered first, in the order given to the trainer.

@@ -17,11 +17,9 @@ from typer.testing import CliRunner
 from nbrl.agent.trajectory import Node, Output, Status, Step, ToolCall, Trajectory, from_table, to_table
 from nbrl.flows.cli.commands import app as command
 from nbrl.flows.cli.ui import newest_uri
-from nbrl.flows.pages.app import app
-from nbrl.flows.pages.export import page
+from nbrl.flows.pages.app import app, page
 from nbrl.flows.pages.reading import Reading
-from nbrl.flows.pages.tokens import Token, action, decoder
-from nbrl.flows.pages.tree import branches
+from nbrl.flows.pages.tokens import Token, action, branches, decoder
 from nbrl.infra.process.child import free_port
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.environments.questions import table_of

@@ -30,8 +30,7 @@ from nbrl.tasks.runs.run import drop_if_empty, find_run, open_run, opened
 from nbrl.tasks.runs.scope import Artifact, Scope, Weights
 from nbrl.tasks.runs.summary import Summary, finished
 from nbrl.tasks.services.progress import timed
-from nbrl.tasks.services.reads import Reads
-from nbrl.tasks.services.services import Services
+from nbrl.tasks.services.services import Reads, Services
 from tests.tasks.nodes.doubles import OURS, SCOPE, DoubleProgress, services
 
 SMALL = ["environments.world.train=8", "environments.world.held_out=4", "rollout.prompts=4"]

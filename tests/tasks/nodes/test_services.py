@@ -7,7 +7,7 @@ import pytest
 
 from nbrl.infra.errors import DamagedError, MissingError
 from nbrl.tasks.runs.scope import Artifact
-from nbrl.tasks.services.reads import TABLES
+from nbrl.tasks.services.services import TABLES
 from tests.tasks.nodes.doubles import services
 
 

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 
 from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import BrokenInvariantError, ConfigError
-from nbrl.tasks.prepare import outputs
-from nbrl.tasks.prepare.card import card, markdown
-from nbrl.tasks.prepare.folder import check_folder, opened
-from nbrl.tasks.prepare.identity import identity
+from nbrl.tasks.prepare.card import card, finished, markdown, write
 from nbrl.tasks.prepare.preflight import check, plan
-from nbrl.tasks.prepare.rows import kept, marked
+from nbrl.tasks.prepare.rows import kept, marked, split
 from nbrl.tasks.prepare.settings import DifficultySettings, EvaluationFile, PrepareSettings, RateSettings, Source
-from nbrl.tasks.prepare.split import split
-from nbrl.tasks.prepare.stages import Made, Stages, check_whole
+from nbrl.tasks.prepare.stages import Made, Stages, check_folder, check_whole, identity, opened
 from tests.tasks.prepare.doubles import question, table
 
 
@@ -135,10 +131,10 @@ def test_outputs_are_found_until_one_is_lost(tmp_path: Path) -> None:
     rows = marked(table(*(question(f"a:{n}", f"a | {n}?") for n in range(40))), [None] * 40)
     results = {"unify": rows, "decontaminate": rows, "split": split(kept(rows), settings(tmp_path).split)}
     storage = Storage(StorageSettings(root=str(tmp_path / "out")))
-    assert outputs.finished(storage) is None
-    figures = outputs.write(storage, results, wanted)
-    assert outputs.finished(storage) == figures
+    assert finished(storage) is None
+    figures = write(storage, results, wanted)
+    assert finished(storage) == figures
     assert sorted(figures["outputs"]) == ["dropped.parquet", "held_out.parquet", "train.parquet"]
     assert markdown(figures, figures["outputs"]) == (tmp_path / "out/card.md").read_text()
     (tmp_path / "out/train.parquet").unlink()
-    assert outputs.finished(storage) is None
+    assert finished(storage) is None

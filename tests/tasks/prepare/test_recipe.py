@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.prepare.recipe import load
+from nbrl.tasks.prepare.preflight import load
 
 SOURCE = {"name": "a", "path": "a.jsonl", "licence": "MIT"}
 RATER = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}

@@ -8,12 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.prepare.decontaminate import EQUAL, NEAR, SHARED, decontaminate
-from nbrl.tasks.prepare.deduplicate import DUPLICATE, deduplicate
-from nbrl.tasks.prepare.deduplicate import NEAR as NEARLY
 from nbrl.tasks.prepare.rows import kept
 from nbrl.tasks.prepare.settings import DecontaminateSettings, DeduplicateSettings
-from nbrl.tasks.prepare.similar import RECALL, bands, jaccard, normalise, shingles, signatures
+from nbrl.tasks.prepare.similar import (
+    DUPLICATE,
+    EQUAL,
+    NEAR_DUPLICATE,
+    RECALL,
+    SHARED,
+    bands,
+    decontaminate,
+    deduplicate,
+    jaccard,
+    normalise,
+    shingles,
+    signatures,
+)
+from nbrl.tasks.prepare.similar import NEAR_DUPLICATE as NEARLY
 from tests.tasks.prepare.doubles import map_here, question, reasons, table
 
 SENTENCE = "In which year did the harbour of the northern town lose its second lighthouse to the great storm"
@@ -72,7 +83,7 @@ def test_operators_are_no_punctuation() -> None:
     ("text", "reason"),
     [
         (SENTENCE.upper() + " ?!", EQUAL),
-        (SENTENCE.replace("lose", "loose").replace("great ", "") + "?", NEAR),
+        (SENTENCE.replace("lose", "loose").replace("great ", "") + "?", NEAR_DUPLICATE),
         (
             "Tell me, if you please, and leave nothing out of all the old tales that you ever heard: "
             + " ".join(SENTENCE.split()[2:]),

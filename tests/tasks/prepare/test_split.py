@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbrl.tasks.prepare.filters import by_pass_rate, by_ratings
-from nbrl.tasks.prepare.rows import kept
+from nbrl.tasks.prepare.rows import SPLITS, by_pass_rate, by_ratings, kept, part, split, split_of
 from nbrl.tasks.prepare.settings import FilterSettings, SplitSettings
-from nbrl.tasks.prepare.split import SPLITS, part, split, split_of
 from tests.tasks.prepare.doubles import question, reasons, table
 
 NAMES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=60, unique=True)

@@ -11,7 +11,7 @@ from nbrl.infra.storage import Storage, StorageSettings
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.runs.recipes import load as load_training
 from nbrl.tasks.runs.run import open_run
-from nbrl.tasks.warmstart.plan import check
+from nbrl.tasks.warmstart.orders import check
 from nbrl.tasks.warmstart.recipe import Given, names, source_of
 from nbrl.tasks.warmstart.recipe import load as load_given
 from nbrl.tasks.warmstart.settings import SupervisedSettings, WarmstartSettings
