@@ -12,11 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nbrl.agent.http.client import usable_key
 from nbrl.agent.policies.chat import ChatSettings
-from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, model_of, served
-from nbrl.flows.ask.question import checked
+from nbrl.flows.ask.endpoint import Endpoint, Flags, chat_url, check_limit, checked, model_of, served
 from nbrl.infra.storage import Storage, StorageSettings
-from nbrl.tasks.environments.environment import Environments
 from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
+from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.errors import ConfigError, did_you_mean
 from nbrl.tasks.evaluation.deliver import was_delivered
 from nbrl.tasks.evaluation.subject import Subject, check_began_with, run_of, subject_of_policy, subject_of_run

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from nbrl.agent.http.client import EncodingError, TooLargeError, body
 from nbrl.agent.policies.chat import ChatPolicy, ChatSettings
@@ -16,9 +17,11 @@ from nbrl.agent.policy import Policy, Sampling
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.estimated import EstimatingRenderer
 from nbrl.agent.tokens.tokenizer import ChatTokenizer, Renderer
-from nbrl.flows.ask.question import checked
 from nbrl.infra.parse import json_value
-from nbrl.tasks.errors import ConfigError
+from nbrl.tasks.errors import ConfigError, first_fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
 
 CONNECT_S = 10.0
 ABOUT_S, ABOUT_BYTES = 30.0, 4 << 20
@@ -219,3 +222,21 @@ async def connect(
     tokenizer = ChatTokenizer.load(folder, agent)
     session = await stack.enter_async_context(engine_session(ANSWER_S, endpoint.headers, client.trust_env))
     return SglangPolicy(session, endpoint.url, tokenizer.stop_ids, sampling, endpoint.seeded), tokenizer
+
+
+def checked(model: type[Model], /, **options: Any) -> Model:
+    """Return a settings model with these values. Raises ConfigError in one sentence that names the option."""
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        place, fault = first_fault(error)
+        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {fault}" if place else fault) from error
+
+
+def checked_file(model: type[Model], content: Any, file: Path) -> Model:
+    """Return a settings model with the `content` of `file`. Raises ConfigError in one sentence that names file and key."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        place, fault = first_fault(error)
+        raise ConfigError(f"{file}: {'.'.join(place)}: {fault}" if place else f"{file}: {fault}") from error

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from nbrl.agent.episode import Episode, Task
 from nbrl.agent.messages import with_files
@@ -26,7 +23,7 @@ from nbrl.flows.ask.endpoint import Endpoint, connect
 from nbrl.sandbox.kernel import SandboxKernel
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.sandbox.workspace import Collected
-from nbrl.tasks.errors import ConfigError, first_fault
+from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.rollout.notebooks import Notebooks, SandboxedKernel
 
 SHOWN = 3  # files left out that are named
@@ -35,9 +32,6 @@ SHOWN = 3  # files left out that are named
 STOPPED = "stopped before its end"
 MIB = 1024 * 1024
 PICTURE_BYTES = 8 * MIB
-
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def check_folder(folder: Path) -> None:
@@ -179,21 +173,3 @@ def attachments(paths: Sequence[Path]) -> dict[str, bytes]:
         except OSError as error:
             raise ConfigError(f"the file {path} cannot be read: {error.strerror}") from error
     return files
-
-
-def checked(model: type[Model], /, **options: Any) -> Model:
-    """Return a settings model with these values. Raises ConfigError in one sentence that names the option."""
-    try:
-        return model.model_validate(options)
-    except ValidationError as error:
-        place, fault = first_fault(error)
-        raise ConfigError(f"--{place[0].removesuffix('_s').replace('_', '-')}: {fault}" if place else fault) from error
-
-
-def checked_file(model: type[Model], content: Any, file: Path) -> Model:
-    """Return a settings model with the `content` of `file`. Raises ConfigError in one sentence that names file and key."""
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        place, fault = first_fault(error)
-        raise ConfigError(f"{file}: {'.'.join(place)}: {fault}" if place else f"{file}: {fault}") from error

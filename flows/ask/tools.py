@@ -13,8 +13,7 @@ from nbrl.agent.errors import ToolError
 from nbrl.agent.tools.corpus.corpus import Corpus
 from nbrl.agent.tools.settings import SimulatedSearch, ToolSettings, WebSearch
 from nbrl.agent.tools.web import search
-from nbrl.flows.ask.endpoint import Endpoint, chat_url
-from nbrl.flows.ask.question import checked, checked_file
+from nbrl.flows.ask.endpoint import Endpoint, chat_url, checked, checked_file
 from nbrl.infra.home import Home
 from nbrl.infra.manifest import file_sha256
 from nbrl.infra.parse import json_value, yaml_value

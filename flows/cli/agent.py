@@ -135,8 +135,8 @@ def agent(
             from nbrl.agent.policy import Sampling
             from nbrl.agent.settings import AgentSettings
             from nbrl.agent.tools.library import Equipment
-            from nbrl.flows.ask.endpoint import Endpoint
-            from nbrl.flows.ask.question import Question, answer, attachments, check_folder, checked
+            from nbrl.flows.ask.endpoint import Endpoint, checked
+            from nbrl.flows.ask.question import Question, answer, attachments, check_folder
             from nbrl.flows.ask.tools import ToolOptions, require_keys
             from nbrl.flows.ask.trained import load, trained, verdict
             from nbrl.flows.display.episode import Live

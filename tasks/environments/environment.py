@@ -1,24 +1,13 @@
 """An environment: questions to train and to evaluate on, each with its scorer; a corpus, tools, a line for the prompt."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from nbrl.tasks.environments.kinds.generated_world import WorldEnvironment
-from nbrl.tasks.environments.kinds.gym import GymEnvironment
-from nbrl.tasks.environments.kinds.own import OwnEnvironment
-from nbrl.tasks.environments.kinds.question_files import FilesEnvironment, HubEnvironment
 from nbrl.tasks.environments.questions import CORPUS_SCHEMA
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-AnyEnvironment = WorldEnvironment | FilesEnvironment | GymEnvironment | OwnEnvironment | HubEnvironment
-EnvironmentSettings = Annotated[AnyEnvironment, Field(discriminator="kind")]
-Environments = dict[str, EnvironmentSettings]
 
 
 @dataclass(frozen=True)
@@ -61,15 +50,3 @@ class Environment(BaseModel):
     def source(self) -> str:
         """SHA-256 of the code of its own that decides what it gives and how it scores; empty where nbrl has all of it."""
         return ""
-
-
-def unusable(name: object) -> str:
-    """Why an environment cannot have this name; empty if it can."""
-    if not isinstance(name, str):
-        return (
-            f"{name!r} is no name of an environment, as YAML reads no, yes, on, off, null and numbers without quotes; put the "
-            "name in quotes"
-        )
-    if not NAME.fullmatch(name):
-        return f"an environment cannot be named {name!r}: take up to 40 letters, digits, '_' and '-', a letter first"
-    return ""

@@ -2,7 +2,7 @@
 
 from nbrl.infra.errors import DamagedError
 from nbrl.infra.storage import Storage
-from nbrl.tasks.environments.environment import Environments
+from nbrl.tasks.environments.settings import Environments
 from nbrl.tasks.environments.stored import digests
 from nbrl.tasks.errors import ConfigError
 from nbrl.tasks.evaluation.summary import EvaluationSummary, read

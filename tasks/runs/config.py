@@ -15,7 +15,7 @@ from nbrl.infra.storage import StorageSettings
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.sandbox.settings import SandboxSettings
 from nbrl.tasks.advantage.settings import AdvantageSettings
-from nbrl.tasks.environments.environment import Environments, unusable
+from nbrl.tasks.environments.settings import Environments, unusable
 from nbrl.tasks.learner.proof import Mismatch
 from nbrl.tasks.learner.settings import UpdateSettings
 from nbrl.tasks.model_folder.source import PolicySettings

@@ -8,12 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from nbrl.infra.ray_cluster import RaySettings
 from nbrl.tasks.layout.runs import NAME
 from nbrl.tasks.learner.settings import StepSettings, UpdateSettings
-from nbrl.tasks.warmstart.fresh.model import FreshModel
+from nbrl.tasks.warmstart.fresh.tokenizer import FreshModel
 from nbrl.tasks.warmstart.sources.chat import ChatDemonstrations
 from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.successes import RunDemonstrations
-from nbrl.tasks.warmstart.sources.world import SumsDemonstrations, WorldDemonstrations
+from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
+from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
 
 Demonstrations = Annotated[
     WorldDemonstrations

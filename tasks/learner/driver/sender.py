@@ -1,15 +1,23 @@
 """Rank 0 gives weights to engines without a storage between: those of a checkpoint, from where its machine has them."""
 
+import base64
+import pickle
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
+import httpx
 import ray
 import torch
+from safetensors.torch import load_file
 
+from nbrl.infra.engine.client import adapter_name
 from nbrl.infra.engine.command import LOOPBACK
-from nbrl.infra.engine.weight_group import WeightGroup, send_adapter
-from nbrl.infra.errors import EngineError
+from nbrl.infra.engine.settings import headers
+from nbrl.infra.engine.weight_group import WeightGroup
+from nbrl.infra.errors import EngineError, shortened
 from nbrl.infra.node_cache import Lease
+from nbrl.infra.parse import json_value
 from nbrl.tasks.errors import UpdateError
 from nbrl.tasks.layout.checkpoints import ADAPTER, HF
 from nbrl.tasks.learner.checkpoint.buckets import Buckets
@@ -82,3 +90,22 @@ class Sender:
                 send_adapter(lease.path / ADAPTER, order.version, order.url, order.key, order.limit_s)
             except EngineError as error:
                 raise UpdateError(f"rank 0 could not send an adapter: {error}") from error
+
+
+def send_adapter(folder: Path, version: str, url: str, key: str, limit_s: float) -> None:
+    """Load peft's adapter in a folder, of the weights `version`, into the engine at `url`, which must not have it.
+
+    Raises EngineError if the engine does not take it within `limit_s` seconds.
+    """
+    body = {
+        "lora_name": adapter_name(version),
+        "config_dict": json_value((folder / "adapter_config.json").read_text()),
+        "serialized_tensors": base64.b64encode(pickle.dumps(load_file(folder / "adapter_model.safetensors"))).decode(),
+    }
+    try:
+        where = f"{url}/load_lora_adapter_from_tensors"
+        answer = httpx.post(where, json=body, headers=headers(key), timeout=limit_s, trust_env=False)
+    except httpx.HTTPError as error:
+        raise EngineError(f"the engine at {url} did not take an adapter: {shortened(error) or type(error).__name__}") from error
+    if answer.status_code != 200:
+        raise EngineError(f"the engine at {url} answered an adapter with {answer.status_code}: {answer.text[:300].strip()}")

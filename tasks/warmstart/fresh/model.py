@@ -4,38 +4,15 @@ import shutil
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from nbrl.agent.settings import AgentSettings
 from nbrl.agent.tokens.tokenizer import ChatTokenizer
-from nbrl.tasks.warmstart.fresh.tokenizer import PAD_ID, make_tokenizer, save_tokenizer
+from nbrl.tasks.warmstart.fresh.tokenizer import PAD_ID, FreshModel, make_tokenizer, save_tokenizer
 
 # Tied embeddings of about unit length, and branches that start almost silent: a token's identity reaches the last layer from the
 # first step on, which is what copying is made of.
 EMBEDDING_STD, WEIGHT_STD = 0.08, 0.04
-
-
-class FreshModel(BaseModel):
-    """A Qwen3 of a million parameters with a tokenizer of its own for the generated world."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    vocab_size: int = Field(640, ge=320, description="tokens of the byte-level BPE, special tokens included")
-    hidden_size: int = Field(128, ge=16, description="width of the model")
-    layers: int = Field(4, ge=1, description="transformer layers")
-    heads: int = Field(4, ge=1, description="attention heads of a layer")
-    kv_heads: int = Field(2, ge=1, description="key and value heads; several attention heads share one")
-    intermediate_size: int = Field(384, ge=16, description="width of the feed-forward layers")
-    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary position embedding")
-    max_positions: int = Field(1024, ge=256, description="maximum tokens of the model's context")
-    sums: float = Field(
-        0.0,
-        ge=0,
-        le=0.5,
-        description="share of sums of two numbers, as reasoning-gym's chain_sum asks for them, among the texts of the tokenizer; "
-        "needs the extra gym",
-    )
 
 
 def make_model(settings: FreshModel, seed: int, vocab_size: int, end_id: int, pad_id: int) -> Qwen3ForCausalLM:

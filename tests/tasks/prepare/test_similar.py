@@ -13,6 +13,7 @@ from nbrl.tasks.prepare.settings import DecontaminateSettings, DeduplicateSettin
 from nbrl.tasks.prepare.similar import (
     DUPLICATE,
     EQUAL,
+    NEAR,
     NEAR_DUPLICATE,
     RECALL,
     SHARED,
@@ -24,7 +25,6 @@ from nbrl.tasks.prepare.similar import (
     shingles,
     signatures,
 )
-from nbrl.tasks.prepare.similar import NEAR_DUPLICATE as NEARLY
 from tests.tasks.prepare.doubles import map_here, question, reasons, table
 
 SENTENCE = "In which year did the harbour of the northern town lose its second lighthouse to the great storm"
@@ -58,8 +58,8 @@ def test_of_near_duplicates_the_earlier_source_stays(order: list[int]) -> None:
     assert kept(marked)["id"].to_pylist() == ["b:0"]
     assert reasons(marked) == {
         "a:0": (DUPLICATE, "b:0"),
-        "b:1": (NEARLY, "b:0"),
-        "b:2": (NEARLY, "b:0"),
+        "b:1": (NEAR_DUPLICATE, "b:0"),
+        "b:2": (NEAR_DUPLICATE, "b:0"),
         "a:1": (DUPLICATE, "b:0"),
         "a:2": (DUPLICATE, "b:0"),
     }
@@ -71,7 +71,7 @@ def test_near_questions_with_other_answers_are_two_questions() -> None:
         question("a:2", "What is the capital of the ancient kingdom of Iraq?", "Baghdad"),
     )
     assert reasons(deduplicate(rows, ["a"], DeduplicateSettings(), map_here)) == {}
-    assert reasons(deduplicate(rows, ["a"], DeduplicateSettings(same_answer=False), map_here)) == {"a:2": (NEARLY, "a:1")}
+    assert reasons(deduplicate(rows, ["a"], DeduplicateSettings(same_answer=False), map_here)) == {"a:2": (NEAR_DUPLICATE, "a:1")}
 
 
 def test_operators_are_no_punctuation() -> None:
@@ -83,7 +83,7 @@ def test_operators_are_no_punctuation() -> None:
     ("text", "reason"),
     [
         (SENTENCE.upper() + " ?!", EQUAL),
-        (SENTENCE.replace("lose", "loose").replace("great ", "") + "?", NEAR_DUPLICATE),
+        (SENTENCE.replace("lose", "loose").replace("great ", "") + "?", NEAR),
         (
             "Tell me, if you please, and leave nothing out of all the old tales that you ever heard: "
             + " ".join(SENTENCE.split()[2:]),

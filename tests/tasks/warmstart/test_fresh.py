@@ -10,7 +10,8 @@ from nbrl.agent.tokens.tokenizer import ChatTokenizer
 from nbrl.tasks.environments.world.world import all_names
 from nbrl.tasks.runs.recipes import load
 from nbrl.tasks.warmstart.demonstrators.play import Stage
-from nbrl.tasks.warmstart.fresh.model import FreshModel, make_folder
+from nbrl.tasks.warmstart.fresh.model import make_folder
+from nbrl.tasks.warmstart.fresh.tokenizer import FreshModel
 from nbrl.tasks.warmstart.sources.world import WorldDemonstrations
 
 POLICY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"

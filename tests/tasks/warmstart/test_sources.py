@@ -25,8 +25,9 @@ from nbrl.tasks.warmstart.sources.gym import GymDemonstrations
 from nbrl.tasks.warmstart.sources.recorded import RecordedDemonstrations
 from nbrl.tasks.warmstart.sources.retell import retold
 from nbrl.tasks.warmstart.sources.source import Found
+from nbrl.tasks.warmstart.sources.sums import SumsDemonstrations
 from nbrl.tasks.warmstart.sources.turns import UnfitError, turns_of
-from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, SumsDemonstrations, WorldDemonstrations
+from nbrl.tasks.warmstart.sources.world import WORLDS_FROM, WorldDemonstrations
 
 TINY = Path(__file__).parents[3] / "infra" / "policies" / "tiny"
 AGENT = AgentSettings(max_steps=6, context_tokens=2000, action_tokens=200, system_prompt="Act: {form}.")
