@@ -4,7 +4,6 @@ What it reads otherwise than llama.cpp it does not always refuse: a model comes 
 """
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from nbrl.tasks.errors import ConfigError
 
 Dtype = Literal["float32", "bfloat16"]
 EXTRAS = {"gguf": "gguf", "torch": "train", "transformers": "train"}  # of the packages that a conversion needs
+MODE = 0o644
 REREAD = ("rms_norm_eps", "layer_norm_eps", "rope_theta")  # numbers of 32 bits in the file, which were written as decimal ones
 
 
@@ -31,14 +31,14 @@ def convert(gguf: Path, folder: Path, dtype: Dtype) -> None:
 
     transformers.utils.logging.disable_progress_bar()
     where: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
-    model: Any
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, output_loading_info=True, **where)
+        read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, output_loading_info=True, **where)
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, **where)
     except OSError:
         raise
     except Exception as error:  # what is no GGUF, or one of an architecture that it does not know, can raise anything
         raise ConfigError(f"{gguf} cannot be converted: {type(error).__name__}: {error}; fetch it again") from error
+    model, loading = read
     if strange := sorted({*loading["missing_keys"], *loading["unexpected_keys"]} - {"lm_head.weight"}):
         raise ConfigError(f"{gguf} cannot be converted: {strange[0]} is not where transformers has it; fetch it again")
     model.hf_quantizer = None  # what was quantised is not any more
@@ -55,7 +55,7 @@ def convert(gguf: Path, folder: Path, dtype: Dtype) -> None:
     except SafetensorError as error:  # of a full disk, too
         raise ConfigError(f"the weights could not be written: {error}; nothing was written") from error
     for file in folder.iterdir():  # some of them belong to their owner alone
-        file.chmod(0o666 & ~_umask())
+        file.chmod(MODE)
 
 
 def _decimal(value: float) -> float:
@@ -63,9 +63,3 @@ def _decimal(value: float) -> float:
     import numpy as np
 
     return float(str(np.float32(value)))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
