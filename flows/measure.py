@@ -9,19 +9,17 @@ from prefect import flow, get_run_logger
 
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
-from nbrl.flows.iterate import iterate
+from nbrl.flows.pipeline import Pipeline
 from nbrl.infra.gpu import MemoryPeak
 from nbrl.infra.storage import Storage
 from nbrl.infra.tracking import TrackingSettings
 from nbrl.tasks.nodes.evaluate import asked
 from nbrl.tasks.runs import aside, beginning
 from nbrl.tasks.runs.config import RunConfig
-from nbrl.tasks.runs.history import Position
 from nbrl.tasks.runs.lease import Writer, writing
 from nbrl.tasks.runs.measured import Measured
 from nbrl.tasks.runs.prepared import Prepared
 from nbrl.tasks.runs.run import opened
-from nbrl.tasks.runs.scope import Weights
 from nbrl.tasks.services.progress import Progress
 from nbrl.tasks.services.start import training_services
 
@@ -60,9 +58,11 @@ async def _measure(config: RunConfig, writer: Writer, progress: Progress) -> Mea
             await services.learner.ready()
             start_s = time.monotonic() - began
             progress.begin("measuring one iteration")
-            record = await iterate(services, writer.iteration(0, Weights(digest=writer.run.policy)), Position())
+            async with Pipeline(services, writer) as pipeline:
+                record = await pipeline.iterate([])
             held_out = await asyncio.to_thread(services.reads.questions, writer.run.layout.data, "held_out")
-            sizes = await asyncio.to_thread(services.storage.sizes, record.checkpoint) if record.checkpoint else {}
+        # The optimiser's state comes last, when the services have ended.
+        sizes = await asyncio.to_thread(services.storage.sizes, record.checkpoint) if record.checkpoint else {}
     return Measured(
         start_s=start_s,
         metrics=record.metrics,

@@ -9,9 +9,8 @@ from prefect import flow, get_run_logger, tags
 from nbrl.flows.display.pages import counted, page, publish_page, tag
 from nbrl.flows.display.progress import ProgressDisplay
 from nbrl.flows.display.terminal import err
-from nbrl.flows.iterate import iterate
 from nbrl.flows.logs import lines_kept
-from nbrl.flows.overlap import Overlap
+from nbrl.flows.pipeline import Pipeline
 from nbrl.infra.errors import StorageError
 from nbrl.infra.home import Home
 from nbrl.infra.storage import Storage
@@ -29,7 +28,6 @@ from nbrl.tasks.runs.history import (
     check_samples,
     check_unbroken,
     policy_after,
-    position_after,
     read_record,
     skipped_in_row,
 )
@@ -117,16 +115,16 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         scores = await asyncio.to_thread(scores_of, services.storage, writer.run)
         first = await _evaluate(services, writer, records, evaluations)
         await _show(services, writer, records, scores, evaluations)
-        async with Overlap(services, writer) as overlap:
+        async with Pipeline(services, writer) as pipeline:
             while len(records) < config.iterations and skipped_in_row(records) < config.select.patience:
-                records.append(await _iterate(services, writer, records, overlap))
+                records.append(await _iterate(services, writer, records, pipeline))
                 restarts.reached(len(records))
                 if config.evaluate.every and len(records) % config.evaluate.every == 0:
-                    await overlap.quiet()
+                    await pipeline.quiet()
                     await _evaluate(services, writer, records, evaluations)
                 if records[-1].epoch == writer.epoch:  # not one that was found
                     await asyncio.to_thread(check_newest, services.storage, writer.run.layout, writer.epoch)
-                    overlap.begin(records)
+                    pipeline.begin(records)
                     scores |= {updates: success_of(result.values) for updates, result in evaluations.items()}
                     await asyncio.to_thread(prune, services.storage, writer.run, records, scores, config.checkpoints)
                     await _show(services, writer, records, scores, evaluations)
@@ -137,17 +135,14 @@ async def _train(config: RunConfig, writer: Writer, progress: Progress, restarts
         return learned(await asyncio.to_thread(summarise, services, writer.run, first, last, records))
 
 
-async def _iterate(services: Services, writer: Writer, records: list[Record], overlap: Overlap) -> Record:
+async def _iterate(services: Services, writer: Writer, records: list[Record], pipeline: Pipeline) -> Record:
     """Run the next iteration after `records`, or read its record if it already happened."""
     record = await asyncio.to_thread(read_record, services.storage, writer.run, len(records))
     if record is None:
         check_samples(writer.run, records, services.config.update.ess_floor)
         scope = writer.iteration(len(records), policy_after(writer.run, records))
         services.progress.begin(f"{scope.run}: {scope.title} of {services.config.iterations}")
-        if services.config.pipeline.lag:
-            record = await overlap.iterate(records)
-        else:
-            record = await iterate(services, scope, position_after(records))
+        record = await pipeline.iterate(records)
         services.progress.say(_line([*records, record], services.config.select.patience))
     return record
 
