@@ -20,7 +20,7 @@ from nbrl.tasks.runs.summary import Summary
 from tests.flows.test_show import trajectory
 from tests.tasks.storing import stored
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 CONFIG = load("tiny-cpu", ["record.traces=1"])
 
 

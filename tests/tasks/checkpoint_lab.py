@@ -12,7 +12,7 @@ from nbrl.tasks.runs.results import keep
 from nbrl.tasks.runs.run import Run
 from nbrl.tasks.runs.scope import Artifact, Weights
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 FILES = ("hf/model.safetensors", "state/0.distcp", "critic/0.distcp", TOKEN_LOGPROBS, RESULT)
 
 

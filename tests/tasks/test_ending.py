@@ -16,7 +16,7 @@ from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.lease import Lease, last_ending, writing
 from nbrl.tasks.runs.run import Run
 
-RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0")
+RUN = Run(name="r", run_id="x", config_digest="d", seed=0, recipe="tiny", policy="w0", config={})
 
 
 @pytest.fixture

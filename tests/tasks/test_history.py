@@ -19,7 +19,7 @@ from nbrl.tasks.runs.history import (
 )
 from nbrl.tasks.runs.run import Run
 
-RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
+RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r", policy="w0", config={})
 
 
 def made(iteration: int, updates: int, skipped: str = "") -> Record:

@@ -50,7 +50,7 @@ def root(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made_run(root: Path, policy: str, updates: int, **settings: Any) -> Run:
-    run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r")
+    run = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r", policy="w0", config={})
     learner, before = (
         Learner(UpdateSettings(workers=1, lr=1e-3, **settings), update_lab.places(Path(policy)), torch.device("cpu")),
         None,
