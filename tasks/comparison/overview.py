@@ -11,7 +11,6 @@ from nbrl.infra.storage import Storage
 from nbrl.tasks.errors import OtherFormatError, RunError
 from nbrl.tasks.evaluation import summary as evaluation_summary
 from nbrl.tasks.layout.runs import EVALUATIONS, RUNS, EvaluationLayout, RunLayout, layout_of, name_of
-from nbrl.tasks.metrics import success_of
 from nbrl.tasks.runs.epochs import Epoch, first_and_newest
 from nbrl.tasks.runs.history import finished_iterations, newest_record
 from nbrl.tasks.runs.lease import holder, last_ending
@@ -120,7 +119,7 @@ def _scores(storage: Storage, run: Run) -> dict[str, float]:
     if scores := scores_of(storage, run):
         facts = {"first": scores[min(scores)], "last": scores[max(scores)], "best": max(scores.values())}
     newest = newest_record(storage, run)
-    return facts | ({"rollouts": success_of(newest.metrics, "reward/")} if newest else {})
+    return facts | ({"rollouts": newest.metrics["reward/success"]} if newest else {})
 
 
 def _planned(run: Run | None, newest: Epoch | None) -> int | None:

@@ -13,9 +13,7 @@ from nbrl.infra.errors import InfraError, MissingError, ServerError
 from nbrl.infra.metric_sink import log_missing
 from nbrl.infra.storage import Storage, sha256
 from nbrl.infra.tracking import Tracking
-from nbrl.tasks.environments.questions import completed as with_every_column
 from nbrl.tasks.errors import ConfigError
-from nbrl.tasks.reward.score import completed
 from nbrl.tasks.runs.beginning import without_passwords
 from nbrl.tasks.runs.config import RunConfig
 from nbrl.tasks.runs.ending import SILENT, Ending
@@ -161,10 +159,9 @@ class Books:
         if not self._config.record.traces:
             return
         first = record.rounds[0]
-        rewards = completed(self._storage.read_table(first.rewards.path, first.rewards.digest)).to_pylist()
-        prompts = with_every_column(self._storage.read_table(first.prompts.path, first.prompts.digest))
-        groups = prompts["group" if "group" in prompts.column_names else "id"].to_pylist()
-        answers = dict(zip(groups, prompts["answers"].to_pylist(), strict=True))
+        rewards = self._storage.read_table(first.rewards.path, first.rewards.digest).to_pylist()
+        prompts = self._storage.read_table(first.prompts.path, first.prompts.digest)
+        answers = dict(zip(prompts["group"].to_pylist(), prompts["answers"].to_pylist(), strict=True))
         trajectories = self._storage.read_table(first.trajectories.path, first.trajectories.digest)
         tags = {"run": self._run.name, "iteration": str(record.iteration)}
         chosen = samples(trajectories, choose(rewards, self._config.record.traces), answers)
