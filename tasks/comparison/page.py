@@ -14,7 +14,7 @@ from nbrl.infra.tracking_address import SERVERS, check_reachable, missing_databa
 from nbrl.tasks.comparison.side import Side
 from nbrl.tasks.layout.runs import RUNS
 from nbrl.tasks.tracking.evaluations import EVALUATION
-from nbrl.tasks.tracking.facts import earlier_identity, identity
+from nbrl.tasks.tracking.facts import identity
 
 
 class Page(BaseModel):
@@ -57,7 +57,7 @@ def _page(sides: Sequence[Side]) -> Page:
 
 def _id(tracking: Tracking, side: Side) -> str:
     if side.run.kind == RUNS:
-        return tracking.id_of(side.run.name, identity(side.run), earlier_identity(side.run))
+        return tracking.id_of(side.run.name, identity(side.run))
     return tracking.id_of(side.run.name, EVALUATION)
 
 

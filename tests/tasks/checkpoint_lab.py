@@ -47,6 +47,7 @@ def made(storage: Storage, tmp_path: Path, count: int) -> tuple[Writer, list[Rec
             weights=updated.digest,
             run_id=RUN.run_id,
             epoch=writer.epoch,
+            finished=1.0,
         )
         storage.create_json(scope.layout.record, record.model_dump(mode="json"))
         storage.write_json(scope.layout.record_copy, record.model_dump(mode="json"))

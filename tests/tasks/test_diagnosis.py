@@ -38,7 +38,18 @@ def record(storage: Storage, answer: str | None, dropped: str, failure: str = ""
     paths = {f"{FOLDER}/{name}.parquet": each for name, each in tables.items()}
     artifacts = [Artifact(path=path, digest=storage.write_table(path, each)) for path, each in paths.items()]
     counts = {f"select/dropped/{dropped}": 2.0} if dropped else {}
-    return Record(iteration=0, cursor=2, checkpoint="", artifacts=artifacts, metrics=counts, skipped="why")
+    return Record(
+        iteration=0,
+        cursor=2,
+        checkpoint="",
+        artifacts=artifacts,
+        metrics=counts,
+        skipped="why",
+        run_id="x",
+        epoch="e0001-abcdef",
+        finished=1.0,
+        weights="w0",
+    )
 
 
 @pytest.mark.parametrize(

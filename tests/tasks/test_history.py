@@ -24,7 +24,18 @@ RUN = Run(name="a", run_id="x", config_digest="y", seed=0, recipe="r", policy="w
 
 def made(iteration: int, updates: int, skipped: str = "") -> Record:
     checkpoint = RUN.layout.checkpoint(updates, "e0001-abcdef") if updates else ""
-    return Record(iteration=iteration, cursor=0, checkpoint=checkpoint, artifacts=[], metrics={}, skipped=skipped)
+    return Record(
+        iteration=iteration,
+        cursor=0,
+        checkpoint=checkpoint,
+        artifacts=[],
+        metrics={},
+        skipped=skipped,
+        run_id=RUN.run_id,
+        epoch="e0001-abcdef",
+        finished=1.0,
+        weights=checkpoint or RUN.policy,
+    )
 
 
 def test_a_skipped_iteration_is_counted_and_makes_no_update(tmp_path: Path) -> None:
